@@ -151,6 +151,10 @@ schema: $(BIN)/hpcverify
 	@$(WRITE_SCHEMA) hpcverify.model Run > docs/reference/schema/run.json
 	@$(WRITE_SCHEMA) hpcverify.records.qualification Qualification > docs/reference/schema/qualification.json
 	@$(WRITE_SCHEMA) hpcverify.records.collectives CollectiveRun > docs/reference/schema/collectives.json
+	@$(WRITE_SCHEMA) hpcverify.commands.gate GateDocument > docs/reference/schema/gate.json
+	@$(WRITE_SCHEMA) hpcverify.insight.nodes_document NodesDocument > docs/reference/schema/nodes.json
+	@$(WRITE_SCHEMA) hpcverify.insight.reliability_document ReliabilityDocument > docs/reference/schema/reliability.json
+	@$(WRITE_SCHEMA) hpcverify.commands.history HistoryDocument > docs/reference/schema/history.json
 
 # The pages of faults and of coverage follow the tests' tables; tests hold them together too.
 faults: $(VENV)/tests-installed

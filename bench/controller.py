@@ -4,11 +4,13 @@ What the controller's commands cost on a large cluster, with a run of every node
 Slurm is a script that prints an answer from a file, for 10,000 nodes. Each leaves a run of
 4 kB: eight GPUs with two measurements each, and some of the node. One node in a hundred fails.
 They are taken in, listed and shown on the fleet's page with a page for each node; then 100
-nodes run again. CPU time is that of the command with all that it starts.
+nodes run again. At the end all nodes are fresh, and a turn of the timer has nothing to do.
+CPU time is that of the command with all that it starts, memory that of the largest process.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,12 +19,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
-from collect import HPCVERIFY, NODES, a_site, cpu_seconds, drained
+from collect import HPCVERIFY, NODES, a_site, drained
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from hpcverify.model import (  # noqa: E402 - below the path
+from hpcverify.fleet.ledger import Ledger  # noqa: E402 - below the path
+from hpcverify.fleet.states import NodeChange, State  # noqa: E402 - as this
+from hpcverify.model import (  # noqa: E402 - as this
     Fact,
     Inventory,
     Limit,
@@ -48,12 +53,30 @@ def main() -> None:
         fill(folder / "spool", range(1, NODES + 1), before)
         report("10,000 documents are taken in", 15, ["collect"], environment)
         report("nodes", 3, ["nodes"], environment)
+        report("nodes as JSON", 5, ["nodes", "--json"], environment)
         page = ["report", "--fleet", "-o", str(folder / "fleet.html")]
         report("the fleet's page, and all node pages", 100, page, environment)
         report("the same again: no page changed", 5, page, environment)
+        report("nothing is new", 5, ["collect"], environment)
         fill(folder / "spool", range(1, CHANGED + 1), before + timedelta(hours=1))
         report(f"{CHANGED} documents are taken in", 5, ["collect"], environment)
         report(f"the page, and {CHANGED} node pages that changed", 5, page, environment)
+        refresh(folder / "state")
+        for _ in range(3):
+            report("a turn: nothing is new", 5, ["collect"], environment)
+            report("a turn: no node is due", 5, ["sweep"], environment)
+
+
+def refresh(state: Path) -> None:
+    """Have every node pass a sweep just now."""
+    ledger, now = Ledger(state), time.time()
+    ledger.put_all(
+        NodeChange(
+            node=replace(node, state=State.HEALTHY, last_pass_at=now, last_run_at=now),
+            what="passed",
+        )
+        for node in ledger.list_nodes().values()
+    )
 
 
 def fill(spool: Path, nodes: range, when: datetime) -> None:
@@ -115,10 +138,18 @@ def make_run(node: str, i: int, when: datetime) -> Run:
 
 def report(what: str, most: float, words: list[str], environment: dict[str, str]) -> None:
     """Run a command, and print what it cost."""
-    before, start = cpu_seconds(), time.perf_counter()
-    subprocess.run([HPCVERIFY, *words], env=environment, check=False, stdout=subprocess.DEVNULL)
-    wall, cpu = time.perf_counter() - start, cpu_seconds() - before
-    print(f"{NODES} nodes, {what}: {cpu:.1f} s CPU (at most {most}), {wall:.1f} s", flush=True)
+    asked = Path(environment["HPCVERIFY_CONFIG"]).with_name("asked")
+    asked.write_text("")
+    start = time.perf_counter()
+    command = subprocess.Popen([HPCVERIFY, *words], env=environment, stdout=subprocess.DEVNULL)
+    _, _, used = os.wait4(command.pid, 0)
+    wall, cpu = time.perf_counter() - start, used.ru_utime + used.ru_stime
+    questions = len(asked.read_text().splitlines())
+    print(
+        f"{NODES} nodes, {what}: {cpu:.1f} s CPU (at most {most}), {wall:.1f} s, "
+        f"{used.ru_maxrss / 1024:.0f} MiB, {questions} questions to Slurm",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

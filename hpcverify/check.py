@@ -103,8 +103,8 @@ class Unable(Exception):  # noqa: N818 - an outcome, not a fault of the program
     """
     Raised by a check that applies and cannot run; becomes ERROR.
 
-    The *reason* ends in the exact fix, as in "fio is not installed: apt-get
-    install fio".
+    A *fix* is the exact step that undoes it, as "apt-get install fio": the reason ends in it,
+    and so does what the run says to do next.
     """
 
     def __init__(
@@ -114,12 +114,14 @@ class Unable(Exception):  # noqa: N818 - an outcome, not a fault of the program
         remedy: Remedy = Remedy.FIX_CONFIGURATION,
         *,
         code: str = "",
+        fix: str = "",
     ) -> None:
-        """Keep why, with a cause and a remedy; *code* as in `Shortfall`."""
-        super().__init__(reason)
+        """Keep why, with a cause and a remedy; *code* and *fix* as in `Shortfall`."""
+        super().__init__(f"{reason}: {fix}" if fix else reason)
         self.cause = cause
         self.remedy = remedy
         self.code = code
+        self.fix = fix
 
 
 class Params(Struct, frozen=True, forbid_unknown_fields=True):
@@ -712,6 +714,7 @@ def _judge_shortfalls(result: Result, inventory: Inventory) -> Iterator[Complain
             remedy=shortfall.remedy,
             cause=shortfall.cause,
             shared=bool(shortfall.code),
+            fix=shortfall.fix,
         )
 
 

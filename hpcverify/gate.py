@@ -190,13 +190,17 @@ def find_gate_path() -> str:
     return f"{os.environ.get('HPCVERIFY_STATE') or DEFAULT_STATE}/{GATE_NAME}"
 
 
+def explain_absence(path: str) -> str:
+    """Say why there is no valid gate file *path*."""
+    there = os.path.lexists(path)
+    return f"{path} is not a valid gate file" if there else f"there is no gate file {path}"
+
+
 def print_gate(path: str) -> int:
     """Print what the gate file *path* means for jobs; return 0 if they may run, else 1."""
     job_gate = read(path)
     if job_gate is None:
-        there = os.path.lexists(path)
-        why = f"{path} is not a valid gate file" if there else f"there is no gate file {path}"
-        print(f"ok: {why}, so jobs run")  # noqa: T201 - the answer
+        print(f"ok: {explain_absence(path)}, so jobs run")  # noqa: T201 - the answer
         return 0
     until = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(job_gate.until))
     because = f": {job_gate.reason}" if job_gate.reason else ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from datetime import datetime
 from enum import Enum, StrEnum
-from functools import total_ordering
+from functools import cached_property, total_ordering
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -286,7 +286,7 @@ class Device(Struct, frozen=True):
     label: str
 
 
-class Inventory(Struct, frozen=True):
+class Inventory(Struct, frozen=True, dict=True):  # the dict is for what is cached
     """What a node is made of, what hides parts of it, and what it cannot show."""
 
     parts: tuple[Part, ...] = ()
@@ -298,7 +298,8 @@ class Inventory(Struct, frozen=True):
 
     def find_part(self, part_id: str) -> Part | None:
         """Find the part whose id is *part_id*."""
-        return next((p for p in self.parts if p.id == part_id), None)
+        places = self._places.get(part_id)
+        return self.parts[places[0]] if places else None
 
     def find_label(self, part_id: str) -> str:
         """Look up what a person calls the part *part_id*; its id if it is no part."""
@@ -320,17 +321,17 @@ class Inventory(Struct, frozen=True):
 
         All parts of a kind are one name, as in "all 8 GPUs".
         """
-        names: list[str] = []
-        listed = frozenset(ids)
+        places = {place for part_id in ids for place in self._places.get(part_id, ())}
         by_kind: dict[str, list[Part]] = {}
-        for part in self.parts:
+        for place in sorted(places):
+            part = self.parts[place]
             by_kind.setdefault(part.kind, []).append(part)
-        for kind, like in by_kind.items():
-            named = [part.label for part in like if part.id in listed]
-            every = kind in PLURAL_NAMES and len(named) == len(like) >= MIN_PARTS_FOR_ALL
-            names += [f"all {len(like)} {PLURAL_NAMES[kind]}"] if every else named
-        known = {part.id for part in self.parts}
-        return [*names, *(i for i in dict.fromkeys(ids) if i not in known)]
+        names: list[str] = []
+        for kind in sorted(by_kind, key=self._kind_ranks.__getitem__):
+            named, count = by_kind[kind], len(self.of_kind(kind))
+            every = kind in PLURAL_NAMES and len(named) == count >= MIN_PARTS_FOR_ALL
+            names += [f"all {count} {PLURAL_NAMES[kind]}"] if every else [p.label for p in named]
+        return [*names, *(i for i in dict.fromkeys(ids) if i not in self._places)]
 
     def recall(self, findings: Iterable[Finding]) -> Inventory:
         """
@@ -351,7 +352,27 @@ class Inventory(Struct, frozen=True):
 
     def of_kind(self, kind: str) -> tuple[Part, ...]:
         """List the parts of one *kind*: cpu, memory, gpu, nic, disk, system."""
-        return tuple(p for p in self.parts if p.kind == kind)
+        return self._by_kind.get(kind, ())
+
+    @cached_property
+    def _places(self) -> dict[str, list[int]]:
+        """Where each id stands in `parts`: more than once if a document repeats it."""
+        places: dict[str, list[int]] = {}
+        for place, part in enumerate(self.parts):
+            places.setdefault(part.id, []).append(place)
+        return places
+
+    @cached_property
+    def _by_kind(self) -> dict[str, tuple[Part, ...]]:
+        """The parts of each kind, the kinds in the order of their first part."""
+        by_kind: dict[str, list[Part]] = {}
+        for part in self.parts:
+            by_kind.setdefault(part.kind, []).append(part)
+        return {kind: tuple(alike) for kind, alike in by_kind.items()}
+
+    @cached_property
+    def _kind_ranks(self) -> dict[str, int]:
+        return {kind: rank for rank, kind in enumerate(self._by_kind)}
 
 
 VENDOR_FACT = "vendor"
@@ -377,6 +398,8 @@ class Shortfall(Struct, frozen=True):
     remedy: Remedy = Remedy.RERUN
     code: str = ""
     """The code of the shared finding that this comes of, if it does."""
+    fix: str = ""
+    """The exact step that undoes it; empty if none is known."""
 
 
 class ComplaintKind(StrEnum):

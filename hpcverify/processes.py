@@ -139,7 +139,7 @@ def _start_tool(
         if exc.errno != errno.ENOENT or exc.filename != tool:
             raise  # as when the directory is missing
         fix = f"apt-get install {package}" if package else "install it"
-        raise Unable(f"{tool} is not installed: {fix}", Cause.MISSING) from exc
+        raise Unable(f"{tool} is not installed", Cause.MISSING, fix=fix) from exc
 
 
 def explain_errno(number: int) -> str:

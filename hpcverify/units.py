@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated
+
+from msgspec import Meta
 
 from hpcverify.errors import ConfigError, UnknownNameError
 
 GIGA = 1e9
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 MINUTE_SECONDS, HOUR_SECONDS, DAY_SECONDS = 60.0, 3600.0, 86400.0
+MAX_SECONDS = 253402300799.0
+"""The last second of the year 9999 since 1970: no later one can be written as a date."""
+UtcTime = Annotated[datetime, Meta(tz=True)]
+"""A time in a JSON document, as RFC 3339 has it: 2026-11-21T03:45:00Z."""
 
 _DIMENSIONS: dict[str, dict[str, float]] = {
     "count": {"": 1},
@@ -129,3 +137,14 @@ def have_one_dimension(unit: str, other: str) -> bool:
     """Whether values in the two units can be compared; an unknown unit only with itself."""
     known, compared = UNIT_FACTORS.get(unit), UNIT_FACTORS.get(other)
     return unit == other or bool(known and compared and known[0] == compared[0])
+
+
+def convert_time(seconds: float) -> datetime | None:
+    """
+    Convert *seconds* since 1970 to UTC, down to whole seconds as most readers expect them.
+
+    None: they are 0, which means never, or are no time.
+    """
+    if not 0 < seconds <= MAX_SECONDS:
+        return None
+    return datetime.fromtimestamp(int(seconds), UTC)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from hpcverify.model import (
     Finding,
     Limit,
     Measurement,
+    Part,
     Result,
     Run,
     Series,
@@ -42,6 +43,16 @@ def a_result(check: str = "gemm", **changes: Any) -> Result:
         params={"seconds": 2},
     )
     return msgspec.structs.replace(base, **changes)
+
+
+class CountedParts(tuple[Part, ...]):  # noqa: SLOT001 - it counts
+    """Parts that count how often somebody goes through them."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Part]:
+        self.passes += 1
+        return super().__iter__()
 
 
 NO_TIME = datetime.min.replace(tzinfo=UTC)

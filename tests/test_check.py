@@ -25,6 +25,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.testing import judge_by
+from tests.doubles import CountedParts
 
 SPEED = Limit(name="speed", low=700, source="0.71 x spec 989, H100 SXM5")
 
@@ -62,6 +63,20 @@ def test_the_reason_names_part_value_limit_and_source() -> None:
 
     assert told.verdict is Verdict.FAIL
     assert told.reason == ("GPU 3: speed 612 TFLOP/s < 700 (0.71 x spec 989, H100 SXM5)")
+
+
+def count_passes_of_judge(count: int) -> int:
+    """Count how often the parts are gone through to judge *count* that each have a finding."""
+    parts = CountedParts(Part("gpu", f"gpu-{i}", f"GPU {i}") for i in range(count))
+    findings = [Finding("lost", f"gpu-{i}", f"lost at {i}") for i in range(count)]
+    judged = judge_by(findings, (), {"lost": FindingRule(Verdict.FAIL)}, Inventory(parts=parts))
+
+    assert judged.reason.count("lost at") == count
+    return parts.passes
+
+
+def test_parts_that_each_have_a_finding_are_named_without_a_search_for_each() -> None:
+    assert count_passes_of_judge(200) == count_passes_of_judge(5)
 
 
 def test_an_upper_limit_is_said_as_one() -> None:

@@ -8,6 +8,7 @@ there already, and was changed by somebody, is never overwritten.
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import sys
 from collections.abc import Iterator
@@ -63,11 +64,15 @@ def _need_settings(site: Site, fleet: Fleet) -> Iterator[Requirement]:
 
 def _need_spool(fleet: Fleet) -> Requirement:
     path = Path(fleet.spool)
-    make = f"install -d -o {fleet.user} -m {SPOOL_MODE:04o} {path}"
+    quoted = shlex.quote(fleet.spool)
+    own = f"chown {shlex.quote(fleet.user)} {quoted}"
     if not os.path.isdir(path):  # noqa: PTH112 - Path's raises where it may not look
         state = f"{path} is not a directory"
+        # As `_make_spool`, without the directories above: they may be what is to be mounted.
+        make = f"mkdir -m {SPOOL_MODE:04o} {quoted} && {own}"
         fix = f"mount it, or create it on a shared file system: {make}"
         return Requirement(Stage.OBSERVE, "spool", state, (Instruction(Place.OURS, (make,)),), fix)
+    make = f"{own} && chmod {SPOOL_MODE:04o} {quoted}"
     found = path.stat()
     wrong = found.st_uid != look_up_uid(fleet.user) or found.st_mode & stat.S_IWOTH
     if not wrong:

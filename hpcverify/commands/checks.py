@@ -12,6 +12,7 @@ import msgspec
 from rich.text import Text
 
 from hpcverify.check import ANY_PART, Check, Params, Placement, Rule, RuleKey, format_quantity
+from hpcverify.commands._json import print_json
 from hpcverify.console import report_mistakes
 from hpcverify.model import FindingRule, Maturity, Remedy
 from hpcverify.plan.catalog import load_checks
@@ -58,13 +59,13 @@ def command(check: str | None, *, as_json: bool) -> None:
         (step,) = make_plan(load_suite(DEFAULT_SUITE), site, (check,)).steps
         if as_json:
             rules = {name_rule(key): rule for key, rule in step.rules.items()}
-            _print_json(describe_check(check, step.check, step.params, rules))
+            print_json(describe_check(check, step.check, step.params, rules))
         else:
             explain_check(step, Console(highlight=False))
         return
     checks, mistakes = load_checks(site.packages)
     if as_json:
-        _print_json([describe_check(n, c, c.params(), c.rules) for n, c in checks.items()])
+        print_json([describe_check(n, c, c.params(), c.rules) for n, c in checks.items()])
     else:
         print_table(
             Console(highlight=False),
@@ -72,10 +73,6 @@ def command(check: str | None, *, as_json: bool) -> None:
             [(name, check.summary) for name, check in checks.items()],
         )
     report_mistakes(mistakes)
-
-
-def _print_json(value: object) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=1))
 
 
 def describe_check(

@@ -10,8 +10,9 @@ from socket import gethostname
 from typing import Any
 
 import click
-from msgspec import Struct, json
+from msgspec import Struct
 
+from hpcverify.commands._json import print_json
 from hpcverify.commands._toml import write_key, write_value
 from hpcverify.console import report_mistakes
 from hpcverify.errors import ConfigError
@@ -84,7 +85,7 @@ def show(*, as_json: bool) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     site = load_site()
     if as_json:
-        click.echo(json.format(json.encode([*list_settings(site)]), indent=1))
+        print_json([*list_settings(site)])
         return
     text = "\n".join(write_settings(site)).lstrip("\n")
     click.echo(text or "# there is no site file: every setting has its default")

@@ -17,6 +17,7 @@ import click
 import msgspec
 
 from hpcverify.check import Context, Rule, find_rules
+from hpcverify.commands._json import print_json
 from hpcverify.commands._own_files import list_own_requirements
 from hpcverify.errors import ConfigError, HpcverifyError, SlurmError, write_install_command
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor, list_floored
@@ -103,7 +104,7 @@ def command(*, floors: bool, as_json: bool) -> None:
     advice = [item for look in INSPECTIONS for item in look()]
     fixes = [item for item in advice if item.fix]
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(advice), indent=1))
+        print_json(advice)
     else:
         for item in advice:
             if not item.fix and (floors or not item.subject.startswith(FLOOR_PREFIX)):

@@ -1,25 +1,60 @@
 """
 ``hpcverify gate``: would the prolog let a job run on this node?
 
-`hpcverify.entry` answers it without importing this, except for the help and --spool.
+`hpcverify.entry` answers it without importing this, except for the help and the options.
 """
 
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 import click
+from msgspec import Struct
 
 from hpcverify import gate
+from hpcverify.commands._json import print_json
 from hpcverify.plan.config import node_name, state_dir
+from hpcverify.units import MAX_SECONDS, UtcTime, convert_time
+
+SCHEMA: Literal[1] = 1
+"""The version of the document of ``--json``."""
+
+
+class GateVerdict(StrEnum):
+    """What the controller says of a node."""
+
+    OK = gate.OK
+    QUARANTINED = gate.QUARANTINED
+    HOLD = gate.HOLD
+
+
+class GateDocument(Struct, frozen=True, kw_only=True):
+    """Whether the prolog lets jobs run on a node: the document of ``--json``."""
+
+    schema: Literal[1]
+    node: str
+    verdict: GateVerdict
+    """Without a valid gate file "ok"."""
+    refuses_jobs: bool
+    valid: bool
+    """Whether there is a valid gate file."""
+    until: UtcTime | None
+    """When it becomes stale; null without one."""
+    reason: str
+    """Why the controller holds the node, or why there is no valid gate file."""
+    checks: tuple[str, ...]
+    """Those whose conclusive evidence may refuse a job."""
 
 
 @click.command("gate")
 @click.option(
     "--spool", type=click.Path(path_type=Path), help="First fetch the newest gate file from there."
 )
-def command(spool: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(spool: Path | None, *, as_json: bool) -> None:
     """
     Say whether the prolog lets jobs run on this node.
 
@@ -33,4 +68,24 @@ def command(spool: Path | None) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if spool is not None:
         gate.fetch(spool, state_dir(), node_name())
-    sys.exit(gate.print_gate(gate.find_gate_path()))
+    path = gate.find_gate_path()
+    if not as_json:
+        sys.exit(gate.print_gate(path))
+    document = read_document(path)
+    print_json(document)
+    sys.exit(int(document.refuses_jobs))
+
+
+def read_document(path: str) -> GateDocument:
+    """Read the gate file *path* as the document."""
+    job_gate = gate.read(path)
+    return GateDocument(
+        schema=SCHEMA,
+        node=node_name(),
+        verdict=GateVerdict(job_gate.verdict if job_gate else gate.OK),
+        refuses_jobs=job_gate is not None and job_gate.refuses_jobs,
+        valid=job_gate is not None,
+        until=convert_time(min(job_gate.until, MAX_SECONDS)) if job_gate else None,
+        reason=job_gate.reason if job_gate else gate.explain_absence(path),
+        checks=job_gate.checks if job_gate else (),
+    )

@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 import click
-import msgspec
+from msgspec import Struct
 
+from hpcverify.commands._json import print_json
 from hpcverify.commands._since import SINCE_TYPE
 from hpcverify.console import say
 from hpcverify.errors import NO_RUNS_MESSAGE, ConfigError, UnknownNameError
+from hpcverify.model import Verdict
 from hpcverify.plan.config import node_name, state_dir
 from hpcverify.records import documents
-from hpcverify.records.store import Store
+from hpcverify.records.store import RunEntry, Store
 from hpcverify.summary.terminal import Console, print_table
 from hpcverify.summary.wording import format_duration
+from hpcverify.units import UtcTime
 
+SCHEMA: Literal[1] = 1
+"""The version of the document of ``--json``."""
 MIN_WIDE_COLUMNS = 120
 """Terminal columns needed to show when a run began and how long it took."""
+
+
+class HistoryRun(Struct, frozen=True, kw_only=True):
+    """A run, in the words of its own document."""
+
+    id: str
+    suite: str
+    started: UtcTime
+    seconds: float
+    verdict: Verdict
+    complete: bool
+    """Whether every check had its turn."""
+    rounds: int
+    reason: str
+    """Its verdict in one clause, the worst part first; empty if it passed."""
+
+
+class HistoryDocument(Struct, frozen=True, kw_only=True):
+    """The runs of a node, newest first: the document of ``--json``."""
+
+    schema: Literal[1]
+    node: str
+    runs: tuple[HistoryRun, ...]
 
 
 @click.command("history")
@@ -74,15 +103,38 @@ def command(
         export(node, since, form, output)
         return
     store = Store(state_dir())
-    entries = store.list_runs(node or node_name(), limit)
+    name = node or node_name()
+    entries = store.list_runs(name, limit)
     if not entries and node:
         raise UnknownNameError("node", node, store.list_run_nodes())
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(entries), indent=1))
-        return
-    if not entries:
+        runs = tuple(map(convert_entry, entries))
+        print_json(HistoryDocument(schema=SCHEMA, node=name, runs=runs))
+    elif entries:
+        show(entries)
+    else:
         click.echo(NO_RUNS_MESSAGE)
-        return
+    for problem in store.warnings:
+        say(problem)
+
+
+def convert_entry(entry: RunEntry) -> HistoryRun:
+    """Convert *entry* to what JSON has of it; a time without a zone is UTC."""
+    aware = entry.started if entry.started.tzinfo else entry.started.replace(tzinfo=UTC)
+    return HistoryRun(
+        id=entry.id,
+        suite=entry.suite,
+        started=aware.astimezone(UTC).replace(microsecond=0),
+        seconds=entry.seconds,
+        verdict=entry.verdict,
+        complete=entry.complete,
+        rounds=entry.rounds,
+        reason=entry.reason,
+    )
+
+
+def show(entries: Iterable[RunEntry]) -> None:
+    """Print a line for each run; on a wide terminal also when it began and how long it took."""
     console = Console(highlight=False)
     wide = console.width >= MIN_WIDE_COLUMNS
     timed = ("when (UTC)", "took") if wide else ()
@@ -98,8 +150,6 @@ def command(
         for e in entries
     ]
     print_table(console, head, rows)
-    for problem in store.warnings:
-        say(problem)
 
 
 def export(

@@ -9,9 +9,9 @@ from pathlib import Path
 from socket import gethostname
 
 import click
-import msgspec
 
 from hpcverify.commands._controller import make_controller, refuse_unknown
+from hpcverify.commands._json import print_json
 from hpcverify.console import say
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.fabric.isolations import carry_out_isolation, order_isolation, read_switches
@@ -123,7 +123,7 @@ def command(
         say(f"interrupted; go on with: hpcverify isolate --resume {journal.order.id}")
         sys.exit(EXIT_UNCERTAIN)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=1))
+        print_json(answer)
     else:
         click.echo("\n".join(describe_answer(answer)))
     sys.exit(choose_exit_status(answer))
@@ -196,7 +196,7 @@ def choose_exit_status(answer: IsolationAnswer) -> int:
 def show_plan(plan: IsolationPlan, budget: float, *, as_json: bool) -> None:
     """Print what would be tested, and what it would take."""
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(plan), indent=1))
+        print_json(plan)
         return
     if plan.switches:
         groups = f"by {plan.switches} switch{'' if plan.switches == 1 else 'es'}"

@@ -7,6 +7,7 @@ from datetime import datetime
 import click
 import msgspec
 
+from hpcverify.commands._json import print_json
 from hpcverify.commands._since import SINCE_TYPE
 from hpcverify.console import say
 from hpcverify.model import Result, Run
@@ -51,7 +52,7 @@ def command(since: datetime | None, *, as_json: bool) -> None:
         say(complaint)
     changes = [change for run in runs for change in find_changes(run, site, store)]
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(changes), indent=1))
+        print_json(changes)
         return
     verdicts = format_count(len(changes), "verdict")
     click.echo(f"{format_count(len(runs), 'run')} judged again, {verdicts} would change")

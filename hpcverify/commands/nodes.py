@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 import click
-import msgspec
 from msgspec.structs import replace
 from rich.text import Text
 
+from hpcverify.commands._json import print_json
 from hpcverify.console import say
 from hpcverify.errors import UnknownNameError
+from hpcverify.fleet.breaker import find_doubts
 from hpcverify.fleet.ledger import AuditEntry, Ledger
 from hpcverify.fleet.outages import NodeOutage
 from hpcverify.fleet.states import Hold, Node, State
@@ -23,6 +24,7 @@ from hpcverify.insight.judgement import (
     list_judgement_lines,
 )
 from hpcverify.insight.node_names import fold_names
+from hpcverify.insight.nodes_document import build_nodes_document
 from hpcverify.insight.outlook import NodeOutlook, read_node_outlook, read_shown_judgement
 from hpcverify.insight.overview import (
     NodeRow,
@@ -76,7 +78,7 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
     Example:
       hpcverify nodes gpu[001-032]
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    ledger = Ledger(state_dir())
+    ledger, site = Ledger(state_dir()), load_site()
     judgement, complaint = read_shown_judgement(state_dir())
     fleet = add_judgement(read_overview(ledger, Store(state_dir())), judgement)
     if complaint:
@@ -90,10 +92,12 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
         if len(chosen) == 1:
             log = ledger.read_audit(chosen[0])
             if fleet.rows[0].known:
-                outlook = read_node_outlook(ledger, load_site().fleet, chosen[0])
+                outlook = read_node_outlook(ledger, site.fleet, chosen[0])
     if as_json:
-        told = build_json(fleet, log, judgement, outlook)
-        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=1))
+        doubts = find_doubts(ledger, site.quarantine, fleet.made)
+        print_json(
+            build_nodes_document(fleet, doubts, judgement, complaint, outlook=outlook, audit=log)
+        )
     else:
         show(fleet, log, judgement, outlook)
 
@@ -119,41 +123,6 @@ def keep_only(fleet: Overview, names: Iterable[str]) -> Overview:
         raise UnknownNameError("node", stranger, rows)
     kept = tuple(row for row in fleet.rows if row.node.name in wanted)
     return replace(fleet, rows=kept, drift=keep_nodes(fleet.drift, wanted))
-
-
-def build_json(
-    fleet: Overview,
-    log: Iterable[AuditEntry],
-    judgement: FleetJudgement | None,
-    outlook: NodeOutlook | None,
-) -> dict[str, object]:
-    """Build the document of ``--json``: each node with what is shown of it."""
-    nodes = [
-        {
-            **msgspec.to_builtins(row.node),
-            "shown": row.state,
-            "outcome": row.outcome,
-            "attention": row.attention,
-            "overdue": row.overdue,
-            "why": row.why,
-            "standing": row.standing,
-            "heard": row.heard,
-            "failures": row.failures,
-            "rollouts": row.rollouts,
-        }
-        for row in fleet.rows
-    ]
-    return {
-        "breaker": fleet.tripped,
-        "malfunctions": fleet.malfunctions,
-        "doubts": fleet.doubts,
-        "nodes": nodes,
-        "drift": fleet.drift,
-        "links": fleet.links,
-        "judgement": judgement,
-        "outlook": outlook,
-        "audit": list(log),
-    }
 
 
 def show(

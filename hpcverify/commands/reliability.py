@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import click
-import msgspec
 
+from hpcverify.commands._json import print_json
 from hpcverify.fleet.ledger import Ledger
+from hpcverify.insight.reliability_document import build_reliability_document
 from hpcverify.insight.reliability_report import (
     DEFAULT_DAYS,
     JOB_COLUMNS_NOTE,
@@ -47,7 +48,7 @@ def command(*, days: float, as_json: bool) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     report = build_reliability_report(Ledger(state_dir()), load_site().reliability, days)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(report), indent=1))
+        print_json(build_reliability_document(report))
         return
     for line in describe_reliability(report):
         click.echo(click.wrap_text(line, NOTE_CHARACTERS))

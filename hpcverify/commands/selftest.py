@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from hpcverify.check import Trial
+from hpcverify.commands._json import print_json
 from hpcverify.console import say
 from hpcverify.model import Inventory
 from hpcverify.plan.config import load_site, node_name, state_dir
@@ -69,7 +70,7 @@ def command(check: str | None, *, as_json: bool, verbose: bool) -> None:
     if check is None and (without := list_unprovable_checks(packages)):
         printer.print_line(f"no selftest, and so not tried: {', '.join(without)}")
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(build_json_rows(results)), indent=1))
+        print_json(build_json_rows(results))
     statuses = {result.status for result in results}
     sys.exit(UNSOUND_STATUS if UNSOUND_STATUS in statuses else max(statuses))
 

@@ -8,11 +8,11 @@ from functools import partial
 from operator import itemgetter
 
 import click
-import msgspec
 from msgspec.structs import replace
 from rich.text import Text
 
 from hpcverify.check import LimitIndex, severity_sort_key
+from hpcverify.commands._json import print_json
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.model import (
     Coverage,
@@ -100,7 +100,7 @@ def command(
     shown = keep_parts(shown, find_parts(shown, parts)) if parts else shown
     shown = keep_failed(shown) if failed else shown
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=1))
+        print_json(shown)
         return
     console = Console(highlight=False)
     if not (checks or parts or failed):

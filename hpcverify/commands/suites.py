@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import click
-import msgspec
 
+from hpcverify.commands._json import print_json
 from hpcverify.model import FABRIC_SUITE
 from hpcverify.plan.suite import FABRIC_HOW, list_suites, load_suite
 from hpcverify.summary.terminal import Console, print_table
@@ -23,7 +23,7 @@ def command(*, as_json: bool) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     suites = [load_suite(name) for name in list_suites()]
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(suites), indent=1))
+        print_json(suites)
         return
     rows = [
         (s.name, format_duration(s.budget), str(s.rounds), s.summary, checks)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 import click
-import msgspec
 
 from hpcverify.commands._controller import (
     make_controller,
@@ -16,6 +15,7 @@ from hpcverify.commands._controller import (
     report_brakes,
     tell_once_of_measurements,
 )
+from hpcverify.commands._json import print_json
 from hpcverify.console import say
 from hpcverify.errors import ActionError, ConfigError, SlurmError
 from hpcverify.fabric.admission import BatchTester
@@ -196,7 +196,7 @@ def show_plan(
         }
         if explained:
             document |= {"explained": explained, "risks": risks}
-        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=1))
+        print_json(document)
         return
     click.echo(f"{len(plan.chosen)} to verify, {len(plan.passed_over)} passed over")
     if wanted:

@@ -88,7 +88,7 @@ def conclude(
         )
         return add_complaints(skip, inventory)
     shortfalls = tuple(
-        Shortfall(part, o.reason, o.cause, o.remedy, o.code)
+        Shortfall(part, o.reason, o.cause, o.remedy, o.code, o.fix)
         for part, o in outcomes.items()
         if o.verdict is Verdict.ERROR
     )
@@ -194,13 +194,13 @@ def _decides(limit: Limit) -> bool:
 
 
 def build_not_run_result(
-    step: Step, reason: str, cause: Cause, remedy: Remedy = Remedy.RERUN
+    step: Step, reason: str, cause: Cause, remedy: Remedy = Remedy.RERUN, fix: str = ""
 ) -> Result:
-    """Say that *step* did not run, and why."""
+    """Say that *step* did not run, why, and what to do if that is known exactly."""
     result = Result(
         check=step.name,
         verdict=Verdict.ERROR,
-        shortfalls=(Shortfall("node", reason, cause, remedy),),
+        shortfalls=(Shortfall("node", reason, cause, remedy, fix=fix),),
         maturity=step.check.maturity,
         required=step.required,
     )

@@ -265,7 +265,7 @@ class Verification(Struct, kw_only=True):
                 result = run.run(self._find_settle_seconds(index, now))
                 unused = run.list_unused_gpus()
             except Unable as exc:
-                result = build_not_run_result(step, str(exc), exc.cause, exc.remedy)
+                result = build_not_run_result(step, str(exc), exc.cause, exc.remedy, exc.fix)
             if first and result:
                 past = now.history.past_values(step.name)
                 result = merge_results(step, first, result, now.inventory, past)

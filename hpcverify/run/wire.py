@@ -147,7 +147,8 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: Cause = Cause.NONE
     remedy: Remedy = Remedy.NONE
     code: str = ""
-    """The same code as in `Shortfall`."""
+    """The same code as in `Shortfall`, and the same fix."""
+    fix: str = ""
     start: float = 0.0
     end: float = 0.0
     trace: str = ""

@@ -105,6 +105,7 @@ class WorkerServer:
                 cause=exc.cause,
                 remedy=exc.remedy,
                 code=exc.code,
+                fix=exc.fix,
             )
         except BrokenCheckError as exc:
             outcome = Outcome(

@@ -301,8 +301,10 @@ def _print_last_below(
     console: Console, head: Sequence[str], rows: Sequence[Sequence[str | Text]]
 ) -> None:
     """Print each of *rows* with its last cell below it."""
-    widest = console.width // 3  # a longer cell moves only those beside it
-    widths = [min(width, widest) for width in _measure_columns(head, rows)[:-1]]
+    widths = _measure_columns(head, rows)[:-1]
+    if sum(widths) + COLUMN_GAP * (len(widths) - 1) > console.width:
+        widest = console.width // 3  # a longer cell moves only those beside it
+        widths = [min(width, widest) for width in widths]
     for *cells, last in (head, *rows):
         line = Text(" " * COLUMN_GAP).join(
             Text.assemble(cell, " " * (width - cell_len(make_printable(cell))))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hpcverify.model import Complaint, Verdict
 from hpcverify.summary.actions import Action, AffectedPart, list_part_names
-from hpcverify.summary.diagnosis import name_checks
+from hpcverify.summary.diagnosis import Diagnosis, name_checks
 from hpcverify.summary.exclusions import Repetition, list_open_causes, list_ruled_out
 from hpcverify.summary.run_summary import RunSummary
 from hpcverify.summary.verdict import write_sentence
@@ -110,10 +110,15 @@ def _build_row(part: AffectedPart, summary: RunSummary, past: Repetition | None)
 def _list_diagnoses(part: AffectedPart, summary: RunSummary) -> tuple[str, ...]:
     """List what is wrong with *part*, the gravest first."""
     return tuple(
-        ": ".join(filter(None, (name_checks(d.checks), d.text, d.fix and f"fix: {d.fix}")))
+        ": ".join(filter(None, (name_checks(d.checks), d.text, _format_fix(d))))
         for d in summary.diagnoses
         if part.part_id in d.part_ids
     )
+
+
+def _format_fix(diagnosis: Diagnosis) -> str:
+    """Name the exact step of *diagnosis*, unless its text ends in it."""
+    return "" if diagnosis.fix in diagnosis.text else f"fix: {diagnosis.fix}"
 
 
 def _list_evidence(part: AffectedPart) -> tuple[str, ...]:

@@ -159,7 +159,8 @@ def test_a_doubted_check_is_said_on_top(cli: Cli) -> None:
     shown = lines(cli)
     (doubt,) = json.loads(cli("nodes", "--json").stdout)["doubts"]
 
-    assert doubt.startswith("gemm fails on 3 of the 4 nodes that ran it")
+    assert (doubt["check"], doubt["nodes"]) == ("gemm", ["n2", "n3", "n4"])
+    assert doubt["reason"].startswith("gemm fails on 3 of the 4 nodes that ran it")
     assert shown[1].startswith("a check is doubted: gemm fails on 3 of the 4 nodes")
     assert "suspect (not acted on)" in "\n".join(shown)
 
@@ -168,7 +169,10 @@ def test_a_tripped_breaker_is_said_on_top(cli: Cli, ledger: Ledger) -> None:
     ledger.trip("6 of 40 nodes")
 
     assert "draining is paused: the breaker tripped (6 of 40 nodes)" in lines(cli)[0]
-    assert json.loads(cli("nodes", "--json").stdout)["breaker"] == "6 of 40 nodes"
+    assert json.loads(cli("nodes", "--json").stdout)["breaker"] == {
+        "tripped": True,
+        "reason": "6 of 40 nodes",
+    }
 
 
 @pytest.mark.usefixtures("ledger")
@@ -185,8 +189,8 @@ def test_json_has_the_record_and_what_is_made_of_it(cli: Cli) -> None:
     told = json.loads(cli("nodes", "n2", "--json").stdout)
 
     (node,) = told["nodes"]
-    assert (node["name"], node["state"]) == ("n2", "quarantined")
-    assert (node["shown"], node["attention"], node["overdue"]) == (*("quarantined", True), True)
+    assert (node["node"], node["state"]) == ("n2", "quarantined")
+    assert (node["own_state"], node["attention"], node["overdue"]) == ("quarantined", True, True)
     assert [line["actor"] for line in told["audit"]] == ["anna"]
 
 
@@ -397,7 +401,7 @@ def test_all_views_say_the_same_of_a_node_that_is_worse_than_its_peers(cli: Cli)
 
     judge_night(cli)
     told = " ".join(cli("nodes").stdout.split())
-    (row,) = (r for r in json.loads(cli("nodes", "--json").stdout)["nodes"] if r["name"] == "n1")
+    (row,) = (r for r in json.loads(cli("nodes", "--json").stdout)["nodes"] if r["node"] == "n1")
     fleet = Dom(report(cli)).text
     judged = page.read_text()
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.commands._own_files import list_own_requirements, put_in_place
+from hpcverify.commands._own_files import SPOOL_MODE, list_own_requirements, put_in_place
 from hpcverify.commands.setup import is_on_root
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.plan.config import Fleet, Site, load_site
 from hpcverify.slurm.hooks import find_slurm_files, parse_hook_settings
+from hpcverify.slurm.requirements import Place
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts and has a spool")
 USER = "root"
@@ -123,8 +124,28 @@ def test_on_a_full_disk_no_part_of_a_file_is_left(config: Path, name: str) -> No
 
 
 @AS_ROOT
+@pytest.mark.parametrize("mode", [None, 0o777], ids=["missing", "of a wrong mode"])
+def test_the_printed_line_makes_the_spool_that_write_makes(config: Path, mode: int | None) -> None:
+    fleet = Fleet(spool=f"{config.parents[1]}/a spool")
+    spool = Path(fleet.spool)
+    if mode is not None:
+        spool.mkdir()
+        spool.chmod(mode)
+    [item] = [i for i in list_own_requirements(load_site(), fleet) if i.subject == "spool"]
+
+    subprocess.run(["sh", "-c", *item.list_lines(Place.OURS)], check=True)
+
+    assert "spool" not in list_missing(load_site(), fleet)
+    assert stat.S_IMODE(spool.stat().st_mode) == SPOOL_MODE
+
+
+@AS_ROOT
 def test_a_spool_below_a_folder_that_is_missing_is_not_made(config: Path) -> None:
     fleet = Fleet(spool=str(config.parents[1] / "not/mounted"))
+    [item] = [i for i in list_own_requirements(load_site(), fleet) if i.subject == "spool"]
+    printed = subprocess.run(["sh", "-c", *item.list_lines(Place.OURS)], check=False)
+    assert printed.returncode != 0
+    assert not Path(fleet.spool).parent.exists()
 
     message = r"cannot be made: \S+ does not exist: mount .* mkdir -p /\S+"
     with pytest.raises(ConfigError, match=message):

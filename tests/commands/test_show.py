@@ -46,9 +46,9 @@ def test_show_as_json_is_the_document(kept: Cli) -> None:
 
 
 def test_history_lists_the_runs_of_a_node(kept: Cli) -> None:
-    entries = json.loads(kept("history", kept.node, "--json").stdout)
+    document = json.loads(kept("history", kept.node, "--json").stdout)
 
-    assert [(e["node"], e["verdict"]) for e in entries] == [(kept.node, "pass")]
+    assert (document["node"], [run["verdict"] for run in document["runs"]]) == (kept.node, ["pass"])
 
 
 def test_history_of_a_node_without_runs_says_what_to_do(cli: Cli) -> None:
@@ -181,7 +181,7 @@ def test_a_round_that_there_is_not_is_named(burnt_in: Cli) -> None:
 
 
 def test_history_and_suites_say_how_many_rounds(burnt_in: Cli) -> None:
-    (entry,) = json.loads(burnt_in("history", "--json").stdout)
+    (entry,) = json.loads(burnt_in("history", "--json").stdout)["runs"]
     listed = {s["name"]: s for s in json.loads(burnt_in("suites", "--json").stdout)}
 
     assert entry["rounds"] == 3

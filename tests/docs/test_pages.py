@@ -13,6 +13,7 @@ import click
 import pytest
 
 from hpcverify.cli import cli
+from hpcverify.errors import write_install_command
 from hpcverify.plan.config import Site, convert_config
 from hpcverify.plan.suite import Suite
 from hpcverify.telemetry.redfish.access import BmcLogins
@@ -86,6 +87,14 @@ def test_every_block_of_toml_is_one_that_the_reader_of_its_file_takes(block: Blo
 @pytest.mark.parametrize("block", list_blocks_in("python"))
 def test_every_block_of_python_is_one_that_python_can_compile(block: Block) -> None:
     compile(block.text, block.place, "exec")
+
+
+def test_every_page_asks_for_the_torch_that_doctor_asks_for() -> None:
+    arguments = ROOT / "packaging/ansible/roles/hpcverify/meta/argument_specs.yml"
+    asked = re.findall(r"\btorch[<>=~!]=[\d.]+\d", TEXT + arguments.read_text())
+
+    assert [f"'{asked[0]}'"] == re.findall(r"'torch\S+'", write_install_command("torch"))
+    assert len({*asked}) == 1
 
 
 def test_every_target_of_make_in_a_page_exists() -> None:

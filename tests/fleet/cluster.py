@@ -148,4 +148,4 @@ class Fleet:
     def shown(self, name: str) -> tuple[str, str]:
         """Give the state of a node that ``hpcverify nodes`` shows, and why."""
         (row,) = json.loads(self("nodes", name, "--json").stdout)["nodes"]
-        return row["shown"], row["why"]
+        return row["state"], row["why"]

@@ -158,7 +158,7 @@ def test_a_node_that_is_gone_is_forgotten_and_one_that_is_there_is_not(asked: Fl
     assert "n1: Slurm still has it" in one_line(done.stderr)
     assert not (asked.spool / "n9").exists()
     shown = json.loads(asked("nodes", "--json").stdout)["nodes"]
-    assert "n9" not in {row["name"] for row in shown}
+    assert "n9" not in {row["node"] for row in shown}
     assert run["id"] in asked("history", "n9").stdout
     assert asked("forget", "n8").returncode == 2
 

@@ -123,7 +123,7 @@ def test_a_controller_that_is_purged_stays_a_node(controller: Machine) -> None:
 
 
 def list_verdicts(nodes: str) -> dict[str, str]:
-    return {node["name"]: node["verdict"] for node in json.loads(nodes)["nodes"]}
+    return {node["node"]: node["verdict"] for node in json.loads(nodes)["nodes"]}
 
 
 def read(machine: Machine, name: str) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-SLURM = Path(__file__).parents[2] / "slurm"
+ROOT = Path(__file__).parents[2]
+SLURM = ROOT / "slurm"
 UNITS = sorted(path.name for path in SLURM.glob("hpcverify-*"))
 SERVICES = [name for name in UNITS if name.endswith(".service")]
 EXPOSURE = 3.2
@@ -35,6 +36,38 @@ def test_systemd_finds_no_mistake_in_a_unit(installed: Path, name: str) -> None:
     )
     ours = [line for line in verified.stdout.splitlines() if "hpcverify" in line]
     assert (verified.returncode, ours) == (0, [])
+
+
+@pytest.fixture
+def freshness() -> str:
+    """Read the drop-in of the page that has a run in the list within two minutes."""
+    page = (ROOT / "docs/how-to/morning.md").read_text()
+    (drop_in,) = re.finditer(r"(?ms)^```ini\n(.*?)^```$", page)
+    return drop_in[1]
+
+
+def test_systemd_takes_the_drop_in_for_newer_answers(installed: Path, freshness: str) -> None:
+    folder = installed / "hpcverify-sweep.timer.d"
+    folder.mkdir()
+    (folder / "override.conf").write_text(freshness)
+
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", installed / "hpcverify-sweep.timer"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    ours = [line for line in verified.stderr.splitlines() if "hpcverify" in line]
+
+    assert (verified.returncode, ours) == (0, [])
+
+
+def test_the_drop_in_leaves_half_a_minute_of_two_to_a_turn(freshness: str) -> None:
+    wait = re.compile(r"^(?:OnUnitInactive|RandomizedDelay|Accuracy)Sec=(\d+)s?$", re.MULTILINE)
+    waits = wait.findall(freshness)
+
+    assert len(waits) == 3
+    assert sum(map(int, waits)) <= 120 - 29
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -10,6 +10,10 @@ import jsonschema
 import msgspec
 import pytest
 
+from hpcverify.commands.gate import GateDocument
+from hpcverify.commands.history import HistoryDocument
+from hpcverify.insight.nodes_document import NodesDocument
+from hpcverify.insight.reliability_document import ReliabilityDocument
 from hpcverify.model import Run
 from hpcverify.records.collectives import CollectiveRun
 from hpcverify.records.qualification import Qualification
@@ -21,7 +25,15 @@ SCHEMAS = Path(__file__).parents[2] / "docs/reference/schema"
 
 @pytest.mark.parametrize(
     ("name", "document"),
-    [("run", Run), ("collectives", CollectiveRun), ("qualification", Qualification)],
+    [
+        ("run", Run),
+        ("collectives", CollectiveRun),
+        ("qualification", Qualification),
+        ("gate", GateDocument),
+        ("history", HistoryDocument),
+        ("nodes", NodesDocument),
+        ("reliability", ReliabilityDocument),
+    ],
 )
 def test_the_published_schema_is_that_of_the_code(name: str, document: type[Any]) -> None:
     of_the_code = json.loads(json.dumps(msgspec.json.schema(document)))

@@ -100,6 +100,8 @@ TARGET = 24
 """Pixels of what can be hit with a finger (WCAG 2.2, 2.5.8)."""
 LEGIBLE = {"map": 12, "chart": 10}
 """Pixels of the smallest letters of a picture, after it was scaled."""
+FIRST_SCREEN = 800
+"""Pixels of a window's height: what is above is seen without scrolling."""
 CONTRAST = 4.5
 """Of letters against what is behind them (WCAG 2.2, 1.4.3)."""
 MEASURE = """
@@ -150,6 +152,7 @@ for (const [name, page] of Object.entries(PAGES)) for (const view of VIEWS) {
   frame.onload = () => {
     const d = frame.contentDocument, root = d.documentElement;
     const tall = root.scrollHeight;
+    const after = all(d, ".afterwards code").map(e => e.getBoundingClientRect().bottom);
     if (!view.print) all(d, "details").forEach(e => e.open = true);
     const boxes = all(d, BOXES).filter(shown);
     const thin = boxes.filter(e => {
@@ -179,7 +182,7 @@ for (const [name, page] of Object.entries(PAGES)) for (const view of VIEWS) {
       return !WORDS[word].some(one => told.some(text => text.includes(one)));
     });
     const least = d.body.clientWidth - all(d, "main")[0].clientWidth;
-    results.push({name, view: view.name, tall, wide: root.scrollWidth, unused: least,
+    results.push({name, view: view.name, tall, after, wide: root.scrollWidth, unused: least,
       dark: frame.contentWindow.matchMedia("(prefers-color-scheme: dark)").matches,
       thin: tell(thin), cut: tell(cut), small: tell(small), tiny: tell(tiny),
       clipped: tell(clipped), faint: tell(faint), unheaded: tell(unheaded),
@@ -290,6 +293,11 @@ def test_every_section_has_a_heading_and_every_picture_a_name(layout: Layout, na
 @pytest.mark.parametrize("name", TALL)
 def test_no_symbol_stands_without_a_word(layout: Layout, name: str) -> None:
     assert layout[name, "1200"]["wordless"] == []
+
+
+def test_the_command_of_the_next_step_is_on_the_first_screen(layout: Layout) -> None:
+    (bottom,) = layout["node", "1200"]["after"]
+    assert bottom <= FIRST_SCREEN
 
 
 @pytest.mark.parametrize("name", TALL)

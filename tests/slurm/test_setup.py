@@ -180,7 +180,7 @@ def test_from_a_bare_slurm_the_printed_lines_lead_to_hooks_that_observe(
     bare.observe()
     assert bare.cli("collect").returncode == 0
     nodes = json.loads(bare.cli("nodes", "--json").stdout)
-    assert "n1" in {node["name"] for node in nodes["nodes"] if node["heard"]}
+    assert "n1" in {node["node"] for node in nodes["nodes"] if node["last_run_at"]}
 
     assert "made:" not in bare.setup("--write")
     assert bare.list_left() <= {"sweeps"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -30,7 +29,7 @@ from hpcverify.summary.diagnosis import diagnose
 from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.verdict import explain_verdict
 from hpcverify.testing import judge_by
-from tests.doubles import a_run
+from tests.doubles import CountedParts, a_run
 
 GPUS = tuple(
     Part("gpu", f"gpu-{i}", f"GPU {i}", {"serial": f"16500{i}", "name": "H100"}) for i in range(8)
@@ -98,16 +97,6 @@ def test_a_part_is_named_once_with_all_that_speaks_against_it() -> None:
     ]
     assert (seventh.label, seventh.facts["serial"]) == ("GPU 7", "165007")
     assert seventh.checks == ("ecc",)
-
-
-class CountedParts(tuple[Part, ...]):  # noqa: SLOT001 - it counts
-    """Parts that count how often somebody goes through them."""
-
-    passes = 0
-
-    def __iter__(self) -> Iterator[Part]:
-        self.passes += 1
-        return super().__iter__()
 
 
 def count_passes(count: int, codes: int) -> int:
@@ -235,6 +224,18 @@ def test_the_node_is_named_after_its_parts_and_stands_for_their_configuration() 
     assert summarize(run(ruined)).next_steps.startswith(
         "correct the configuration of the node, then"
     )
+
+
+def test_what_is_missing_on_all_parts_has_its_exact_fix_as_the_next_step() -> None:
+    fix = "apt-get install fio"
+    missing = Shortfall(
+        "gpu-3", f"fio is not installed: {fix}", Cause.MISSING, Remedy.FIX_CONFIGURATION, fix=fix
+    )
+    ended = result(
+        "p2p", verdict=Verdict.ERROR, shortfalls=(missing, replace(missing, part_id="node"))
+    )
+
+    assert summarize(run(ended)).next_steps.startswith(f"{fix}, then: hpcverify")
 
 
 def test_of_several_rounds_a_metric_is_listed_once_at_its_worst() -> None:

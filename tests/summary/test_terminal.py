@@ -137,6 +137,19 @@ def test_a_sentence_stands_below_its_row_where_it_would_be_a_narrow_strip(
     assert " ".join(" ".join(told[-3:]).split()).endswith(WHY)
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_head_of_a_table_stands_above_its_columns(width: int) -> None:
+    out = io.StringIO()
+    rows = [("20261121-034500-0123456789ab", "quick", "FAIL", WHY)]
+
+    print_table(Console(file=out, width=width), ("run", "suite", "verdict", "why"), rows)
+
+    head, _, row, *_ = out.getvalue().splitlines()
+    assert [head.index(name) for name in ("suite", "verdict")] == [
+        row.index(cell) for cell in ("quick", "FAIL")
+    ]
+
+
 def test_a_table_of_short_cells_has_one_line_for_each_row() -> None:
     out = io.StringIO()
 

@@ -117,8 +117,9 @@ def find_torch_device(ctx: Context) -> torch.device:
         import torch
     except ModuleNotFoundError as exc:
         fix = write_install_command("torch")
-        reason = f"torch is not installed: {fix}"
-        raise Unable(reason, Cause.MISSING, code="torch_missing") from exc
+        raise Unable(
+            "torch is not installed", Cause.MISSING, code="torch_missing", fix=fix
+        ) from exc
     # A library that was compiled for speed may have made this process flush subnormals.
     torch.set_flush_denormal(False)
     os.sched_setaffinity(0, mine)  # an OpenMP that knew of a binding before us binds us here
@@ -128,11 +129,11 @@ def find_torch_device(ctx: Context) -> torch.device:
     platform = "ROCm" if vendor == AMD else "CUDA"
     if (torch.version.hip if vendor == AMD else torch.version.cuda) is None:
         raise Unable(
-            f"torch {torch.__version__} is a build without {platform}: pip install "
-            f"--force-reinstall torch=={torch.__version__.partition('+')[0]} from an "
-            f"index with {platform} builds",
+            f"torch {torch.__version__} is a build without {platform}",
             Cause.MISSING,
             code="torch_without_platform",
+            fix=f"pip install --force-reinstall torch=={torch.__version__.partition('+')[0]} "
+            f"from an index with {platform} builds",
         )
     with operation(f"the start of {platform}", ctx.device):
         # Says why it cannot start, where a count would only say 0.
@@ -179,9 +180,10 @@ def require_kernels(
     major, minor = capability
     raise Unable(
         f"torch {version} has no kernels for a GPU of compute capability {major}.{minor}, only "
-        f"{' '.join(built)}: {fix}",
+        f"{' '.join(built)}",
         Cause.MISCONFIGURED,
         code="cuda_no_kernel_image",
+        fix=fix,
     )
 
 
