@@ -27,7 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
-from hpcverify.events.chain import ChainLink, ChainReport, verify_chain
+from hpcverify.events.chain import ChainLink, ChainReport
 from hpcverify.events.event import Event, EventKind, StateChange
 from hpcverify.fleet import finding_log
 from hpcverify.fleet.event_log import (
@@ -47,6 +47,7 @@ from hpcverify.fleet.event_log import (
     prune_events,
     read_anchor,
     read_chain_end,
+    verify_events,
 )
 from hpcverify.fleet.finding_log import FINDING_TABLES, FindingCount, RunReport
 from hpcverify.fleet.holds import Intent
@@ -784,8 +785,7 @@ class Ledger:
     def verify_events(self) -> ChainReport:
         """Verify the chain over all events."""
         with self._open_database() as db:
-            rows = db.execute("select line from events order by number")
-            return verify_chain((bytes(line) for (line,) in rows), read_anchor(db))
+            return verify_events(db)
 
     def read_cursors(self) -> dict[str, int]:
         """Read up to which number each reader has the events."""

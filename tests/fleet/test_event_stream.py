@@ -193,21 +193,25 @@ def test_what_others_wrote_at_the_end_stays_and_no_event_is_lost_behind_it(
     assert lines == [*list_lines(ledger)[:2], junk.strip(), *list_lines(ledger)[2:]]
 
 
-def test_neither_a_link_nor_what_others_can_write_is_written(ledger: Ledger) -> None:
-    path = ledger.path.parent / EVENTS_FILE_NAME
+def make_open_file(path: Path, _: Path) -> None:
+    path.touch()
+    path.chmod(0o666)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [Path.symlink_to, Path.hardlink_to, lambda path, _: os.mkfifo(path), make_open_file],
+)
+def test_neither_a_link_nor_what_others_can_write_is_written(
+    ledger: Ledger, spoil: Callable[[Path, Path], None]
+) -> None:
     target = ledger.path.parent / "target"
     target.touch()
     add_events(ledger, 1)
-    for spoil in (
-        lambda: path.symlink_to(target),
-        lambda: path.hardlink_to(target),
-        lambda: os.mkfifo(path),
-        lambda: (path.touch(), path.chmod(0o666)),
-    ):
-        spoil()
-        with pytest.raises(StoreError, match="is not written"):
-            make_stream(ledger).drain()
-        path.unlink()
+    spoil(ledger.path.parent / EVENTS_FILE_NAME, target)
+
+    with pytest.raises(StoreError, match="is not written"):
+        make_stream(ledger).drain()
 
     assert target.read_bytes() == b""
 
