@@ -155,6 +155,7 @@ schema: $(BIN)/hpcverify
 	@$(WRITE_SCHEMA) hpcverify.insight.nodes_document NodesDocument > docs/reference/schema/nodes.json
 	@$(WRITE_SCHEMA) hpcverify.insight.reliability_document ReliabilityDocument > docs/reference/schema/reliability.json
 	@$(WRITE_SCHEMA) hpcverify.commands.history HistoryDocument > docs/reference/schema/history.json
+	@$(WRITE_SCHEMA) hpcverify.events.event Event > docs/reference/schema/event.json
 
 # The pages of faults and of coverage follow the tests' tables; tests hold them together too.
 faults: $(VENV)/tests-installed
