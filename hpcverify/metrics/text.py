@@ -93,7 +93,7 @@ def _render_family(family: Family) -> Iterator[str]:
 
 
 def _render_histogram(metric: Metric, pairs: Sequence[str], value: Histogram) -> Iterator[str]:
-    """A bucket of an earlier version counts in the next larger one that there is today."""
+    # A bucket of an earlier version counts in the next larger one that there is today.
     for bound in (*metric.buckets, math.inf):
         total = sum(count for end, count in value.counts.items() if end <= bound)
         bucket = _join([*pairs, f'le="{format_value(bound)}"'])
