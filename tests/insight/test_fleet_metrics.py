@@ -44,7 +44,7 @@ from tests.metrics.reading import list_strays, read_samples, read_value
 
 FLEET_NODES = 10_000
 MAX_FILE_BYTES = 3 * 2**20
-FAILED = {
+FAILED: dict[str, Any] = {
     "state": State.QUARANTINED,
     "enforced": True,
     "hold_id": "hv1",
