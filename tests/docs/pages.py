@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.docs.checks_page import write_checks, write_suites
 from tests.docs.commands_page import write_commands
+from tests.docs.metrics_page import write_metrics
 from tests.docs.settings_page import write_settings
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +18,7 @@ PAGES = tuple(sorted(page for pattern in PATTERNS for page in ROOT.glob(pattern)
 WRITERS: Mapping[str, Callable[[], Iterable[str]]] = {
     "checks": write_checks,
     "commands": write_commands,
+    "metrics": write_metrics,
     "settings": write_settings,
     "suites": write_suites,
 }
