@@ -57,7 +57,7 @@ from hpcverify.fleet.part_counts import PartCount
 from hpcverify.fleet.states import DAY_S, Node, NodeChange, State, Ticket
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import KnownLinks, LinkHistory, LinkPair
-from hpcverify.metrics.text import Histogram, LabelValues
+from hpcverify.metrics.text import BucketCounts, LabelValues
 from hpcverify.model import Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.sqlite import connect, migrate, read_version, transact, transaction
@@ -447,7 +447,7 @@ class Ledger:
 
     def read_histogram(
         self, metric: str, possible: Iterable[LabelValues] = ()
-    ) -> dict[LabelValues, Histogram]:
+    ) -> dict[LabelValues, BucketCounts]:
         """Read the histogram *metric*, likewise."""
         return counters.build_histogram(self._select_counters(metric), possible)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import StoreError
-from hpcverify.metrics.text import Family, gauge, render
+from hpcverify.metrics.text import MetricFamily, gauge, render
 from hpcverify.records.text_files import write_text_file
 
 DISK_KIB = 64
@@ -75,7 +75,9 @@ def test_a_full_disk_keeps_the_old_file_and_nothing_else(small_disk: Path) -> No
     path = small_disk / "a.prom"
     write_text_file(path, [gauge("hpcverify_nodes_missing", 1)])
     content = path.read_bytes()
-    large = Family("hpcverify_node_recent_returns", {(f"n{i}",): 1 for i in range(DISK_KIB * 40)})
+    large = MetricFamily(
+        "hpcverify_node_recent_returns", {(f"n{i}",): 1 for i in range(DISK_KIB * 40)}
+    )
     with pytest.raises(StoreError, match="No space left on device"):
         write_text_file(path, [large])
 
