@@ -51,7 +51,7 @@ from hpcverify.metrics.table import (
     STATES,
     STATISTICS,
 )
-from hpcverify.metrics.text import LabelValues, MetricFamily, gauge, state_set
+from hpcverify.metrics.text import LabelValues, MetricFamily, make_gauge, make_state_set
 from hpcverify.model import Part, Remedy, Verdict
 from hpcverify.plan.catalog import list_check_names
 from hpcverify.plan.config import Site
@@ -170,16 +170,16 @@ def list_turn_families(controller: Controller, turn: Turn, now: float) -> Iterat
     """Yield what the controller says of itself."""
     ledger = controller.ledger
     failing = [m for m in ledger.list_malfunctions() if m.name != METRICS]  # which work: see here
-    yield gauge("hpcverify_controller_turn_timestamp_seconds", now)
-    yield gauge("hpcverify_controller_turn_duration_seconds", turn.seconds)
-    yield gauge("hpcverify_controller_turn_errors", turn.errors)
-    yield gauge("hpcverify_malfunctions", len(failing))
+    yield make_gauge("hpcverify_controller_turn_timestamp_seconds", now)
+    yield make_gauge("hpcverify_controller_turn_duration_seconds", turn.seconds)
+    yield make_gauge("hpcverify_controller_turn_errors", turn.errors)
+    yield make_gauge("hpcverify_malfunctions", len(failing))
     yield MetricFamily(
         "hpcverify_malfunction_since_timestamp_seconds", {(m.name,): m.since for m in failing}
     )
-    yield gauge("hpcverify_sweep_end_timestamp_seconds", ledger.read_sweep_end())
-    yield gauge("hpcverify_verifications_open", len(ledger.list_open_tickets()))
-    yield gauge("hpcverify_spool_refusals", turn.refusals)
+    yield make_gauge("hpcverify_sweep_end_timestamp_seconds", ledger.read_sweep_end())
+    yield make_gauge("hpcverify_verifications_open", len(ledger.list_open_tickets()))
+    yield make_gauge("hpcverify_spool_refusals", turn.refusals)
     waiting = ledger.count_waiting_events()
     yield MetricFamily("hpcverify_events_waiting", {(reader,): n for reader, n in waiting.items()})
 
@@ -189,13 +189,13 @@ def list_node_families(fleet: FleetSnapshot, site: Site) -> Iterator[MetricFamil
     nodes = fleet.current.values()
     since = fleet.now - (site.fleet.overdue_days * DAY_SECONDS or DEFAULT_OVERDUE_S)
     yield MetricFamily("hpcverify_nodes", {(state,): n for state, n in fleet.by_state.items()})
-    yield gauge("hpcverify_nodes_missing", fleet.gone)
+    yield make_gauge("hpcverify_nodes_missing", fleet.gone)
     yield MetricFamily("hpcverify_nodes_held", {(hold,): n for hold, n in fleet.by_hold.items()})
-    yield gauge("hpcverify_nodes_to_hold", sum(map(_is_to_hold, nodes)))
-    yield gauge("hpcverify_nodes_observed", sum(map(_is_observed, nodes)))
+    yield make_gauge("hpcverify_nodes_to_hold", sum(map(_is_to_hold, nodes)))
+    yield make_gauge("hpcverify_nodes_observed", sum(map(_is_observed, nodes)))
     overdue = sum(max(node.last_pass_at, node.first_seen_at) < since for node in nodes)
-    yield gauge("hpcverify_nodes_overdue", overdue)
-    yield gauge("hpcverify_nodes_unlisted", fleet.unlisted)
+    yield make_gauge("hpcverify_nodes_overdue", overdue)
+    yield make_gauge("hpcverify_nodes_unlisted", fleet.unlisted)
 
 
 def _is_to_hold(node: Node) -> bool:
@@ -251,9 +251,9 @@ def list_brake_families(controller: Controller, turn: Turn, now: float) -> Itera
     """Yield how near the breaker is, and which checks are doubted."""
     ledger, policy = controller.ledger, controller.site.quarantine
     held = ledger.list_newly_held(now - policy.window_hours * HOUR_S)
-    yield gauge("hpcverify_breaker_tripped", bool(ledger.read_trip_reason()))
-    yield gauge("hpcverify_breaker_held_nodes", len(held))
-    yield gauge("hpcverify_breaker_limit_nodes", compute_allowance(len(turn.listed), policy))
+    yield make_gauge("hpcverify_breaker_tripped", bool(ledger.read_trip_reason()))
+    yield make_gauge("hpcverify_breaker_held_nodes", len(held))
+    yield make_gauge("hpcverify_breaker_limit_nodes", compute_allowance(len(turn.listed), policy))
     checks = list_check_names(controller.site.packages)
     yield MetricFamily("hpcverify_check_doubted", {(name,): name in turn.doubts for name in checks})
 
@@ -284,7 +284,7 @@ def list_judgement_families(controller: Controller) -> Iterator[MetricFamily]:
     began = 0.0
     if judgement:
         began = (datetime.combine(judgement.night, time(), UTC) + NIGHT_BEGINS).timestamp()
-    yield gauge("hpcverify_night_timestamp_seconds", began)
+    yield make_gauge("hpcverify_night_timestamp_seconds", began)
     outliers = Counter(o.verdict for o in judgement.outliers) if judgement else Counter[Verdict]()
     yield MetricFamily(
         "hpcverify_outliers",
@@ -336,7 +336,7 @@ def _find_crossings(judgement: FleetJudgement) -> dict[LabelValues, float]:
 def list_attention_families(fleet: FleetSnapshot, store: Store) -> Iterator[MetricFamily]:
     """Yield what there is to say of single nodes."""
     nodes = fleet.attention
-    yield state_set(
+    yield make_state_set(
         "hpcverify_node_state", STATES, {(node.name,): node.shown_state for node in nodes}
     )
     for name, values in (

@@ -44,12 +44,12 @@ class MetricFamily(Struct, frozen=True):
     values: Mapping[LabelValues, float | BucketCounts]
 
 
-def gauge(name: str, value: float) -> MetricFamily:
+def make_gauge(name: str, value: float) -> MetricFamily:
     """Make the family of a metric without labels."""
     return MetricFamily(name, {(): value})
 
 
-def state_set(
+def make_state_set(
     name: str, all_states: Sequence[str], states: Mapping[LabelValues, str]
 ) -> MetricFamily:
     """Make a family that is 1 for the state of each set of labels, and 0 for the other states."""

@@ -13,9 +13,9 @@ from hpcverify.metrics.text import (
     BucketCounts,
     MetricFamily,
     format_value,
-    gauge,
+    make_gauge,
+    make_state_set,
     render,
-    state_set,
 )
 from tests.metrics.reading import read_families, read_samples, read_value
 
@@ -37,7 +37,7 @@ def test_any_label_value_comes_back(value: str) -> None:
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"])))
 def test_a_label_value_ends_no_line_and_no_series(value: str) -> None:
     text = render(
-        [MetricFamily(VERSION, {(value,): 1}), gauge("hpcverify_nodes_missing", 2)]
+        [MetricFamily(VERSION, {(value,): 1}), make_gauge("hpcverify_nodes_missing", 2)]
     ).decode()
 
     assert read_value(text, VERSION, version=value) == 1
@@ -54,7 +54,7 @@ def test_a_value_that_is_not_a_number_is_nan() -> None:
 
 
 def test_the_text_ends_with_a_newline_and_has_no_time_stamps() -> None:
-    text = render([gauge("hpcverify_nodes_missing", 2)]).decode()
+    text = render([make_gauge("hpcverify_nodes_missing", 2)]).decode()
 
     assert text.endswith("hpcverify_nodes_missing 2\n")
 
@@ -77,7 +77,7 @@ def test_type_and_help_are_those_of_the_table() -> None:
 
 
 def test_a_state_set_has_one_1() -> None:
-    text = render([state_set("hpcverify_node_state", STATES, {("n1",): "held"})]).decode()
+    text = render([make_state_set("hpcverify_node_state", STATES, {("n1",): "held"})]).decode()
     values = read_samples(text)["hpcverify_node_state"]
 
     assert len(values) == len(STATES)
@@ -110,9 +110,9 @@ def test_a_bucket_of_an_earlier_version_counts_in_the_next_larger_one() -> None:
 
 def test_a_metric_that_is_not_in_the_table_is_refused() -> None:
     with pytest.raises(KeyError):
-        render([gauge("hpcverify_invented", 1)])
+        render([make_gauge("hpcverify_invented", 1)])
 
 
 def test_a_series_without_the_labels_of_the_table_is_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
-        render([gauge(VERSION, 1)])
+        render([make_gauge(VERSION, 1)])
