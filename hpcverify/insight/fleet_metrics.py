@@ -180,7 +180,8 @@ def list_turn_families(controller: Controller, turn: Turn, now: float) -> Iterat
     yield make_gauge("hpcverify_sweep_end_timestamp_seconds", ledger.read_sweep_end())
     yield make_gauge("hpcverify_verifications_open", len(ledger.list_open_tickets()))
     yield make_gauge("hpcverify_spool_refusals", turn.refusals)
-    waiting = ledger.count_waiting_events()
+    waiting = {reader.name: reader.pending for reader in ledger.list_readers()}
+    waiting["on_transition"] = ledger.count_pending_transitions()
     yield MetricFamily("hpcverify_events_waiting", {(reader,): n for reader, n in waiting.items()})
 
 
