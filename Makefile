@@ -75,6 +75,7 @@ test-tools: $(VENV)/tests-installed
 		slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge \
 		slurmdbd:slurmdbd mariadbd:mariadb-server-core mariadb-admin:mariadb-client \
 		man:man-db systemd-analyze:systemd
+	@./.ci/unpack prometheus prometheus-node-exporter prometheus-alertmanager
 
 # Installs the packages on a fresh Debian 12 and 13, with and without Slurm (as root; 3 GB).
 test-packages: PYTHONS = 3.11 3.13
