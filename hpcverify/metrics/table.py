@@ -124,7 +124,7 @@ CONTROLLER_METRICS = (
         name="hpcverify_controller_turn_timestamp_seconds",
         unit="seconds",
         help="When the last turn of the controller ended.",
-        alerts=("HpcverifyControllerSilent",),
+        alerts=("HpcverifyControllerSilent", "HpcverifyFindingRise"),
         runbook="Run `systemctl list-timers 'hpcverify*'`, then `hpcverify collect` by hand.",
     ),
     Metric(
@@ -141,7 +141,6 @@ CONTROLLER_METRICS = (
     Metric(
         name="hpcverify_malfunctions",
         help="Conveniences of the controller that do not work now.",
-        alerts=("HpcverifyMalfunction",),
         runbook="Run `hpcverify nodes`: its last lines say what does not work, and why.",
     ),
     Metric(
@@ -155,7 +154,6 @@ CONTROLLER_METRICS = (
         name="hpcverify_sweep_end_timestamp_seconds",
         unit="seconds",
         help="When the last sweep ended; 0: none did.",
-        alerts=("HpcverifyFleetStale",),
         runbook="Run `systemctl status hpcverify-sweep` and `hpcverify sweep --dry-run`.",
     ),
     Metric(
@@ -203,6 +201,7 @@ CONTROLLER_METRICS = (
     Metric(
         name="hpcverify_nodes_to_hold",
         help="Nodes that should be out of service and are not held yet.",
+        alerts=("HpcverifyNodesNotHeld",),
         runbook="Run `hpcverify collect`: it prints what Slurm refused.",
     ),
     Metric(
@@ -292,12 +291,10 @@ CONTROLLER_METRICS = (
     Metric(
         name="hpcverify_breaker_held_nodes",
         help="Nodes newly held within the window of the breaker.",
-        alerts=("HpcverifyBreakerTripped",),
     ),
     Metric(
         name="hpcverify_breaker_limit_nodes",
         help="Nodes that may be newly held within the window; one more trips the breaker.",
-        alerts=("HpcverifyBreakerTripped",),
     ),
     Metric(
         name="hpcverify_check_doubted",
@@ -329,7 +326,6 @@ CONTROLLER_METRICS = (
         name="hpcverify_parts_present",
         labels=(KIND,),
         help="Parts of all nodes that their newest run has seen.",
-        alerts=("HpcverifyPartsMissing",),
         runbook="Run `hpcverify nodes`, then `hpcverify show` for the run of that node.",
     ),
     Metric(
@@ -363,7 +359,6 @@ CONTROLLER_METRICS = (
         name="hpcverify_node_state",
         labels=(NODE, STATE),
         help="1 for the state that a node is in, 0 for the others.",
-        alerts=("HpcverifyNodeHeldLong",),
         runbook="Run `hpcverify nodes NODE`.",
     ),
     Metric(
@@ -378,7 +373,7 @@ CONTROLLER_METRICS = (
         name="hpcverify_node_hold_info",
         labels=(NODE, HOLD, CHECK, REMEDY),
         help="A node that is out of service: how, for which failed check, and what to do.",
-        alerts=("HpcverifyNodeHeldLong", "HpcverifyNodeHeld"),
+        alerts=("HpcverifyNodeHeldLong", "HpcverifyPartsMissing"),
         runbook="Follow the remedy, then `hpcverify repair NODE`.",
     ),
     Metric(

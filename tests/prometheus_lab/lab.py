@@ -38,7 +38,8 @@ scrape_configs:
   - {{job_name: node, static_configs: [targets: ["{exporter}"]]}}
 """
 ALERTMANAGER = """
-route: {{receiver: site, group_by: ["..."], group_wait: 0s, group_interval: 1s, repeat_interval: 1h}}
+route:
+  {{receiver: site, group_by: ["..."], group_wait: 0s, group_interval: 1s, repeat_interval: 1h}}
 receivers:
   - {{name: site, webhook_configs: [{{url: "http://{receiver}/", send_resolved: true}}]}}
 """
