@@ -12,7 +12,7 @@ import click
 from hpcverify.console import say
 from hpcverify.errors import ActionError, ConfigError, UnknownNameError, write_install_command
 from hpcverify.fleet.breaker import describe_brakes
-from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.controller import Controller, Turn
 from hpcverify.fleet.holds import HoldBackend, HoldReading, apply_reading, read_hold_history
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import Hold, Node, NodeChange
@@ -52,7 +52,16 @@ def make_controller(run: RunCommand = run_command) -> Controller:
         backend=choose_backend(site, slurm),
         say=say,
         measurements=MeasurementWriter(state, say) if is_installed() else None,
+        write_metrics=_find_metrics_writer(site),
     )
+
+
+def _find_metrics_writer(site: Site) -> Callable[[Controller, Turn], None] | None:
+    if not site.metrics.directory:
+        return None
+    from hpcverify.insight.fleet_metrics import write_fleet_metrics
+
+    return write_fleet_metrics
 
 
 def _refuse_spool(site: Site) -> None:

@@ -18,6 +18,7 @@ from socket import gethostname
 from traceback import extract_tb
 from typing import TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.errors import (
@@ -83,11 +84,27 @@ RISK_VALID_S = 600.0
 MAX_REASON_CHARACTERS = 500
 """The longest line about why a convenience does not work."""
 HISTORY = "history of measurements"
+METRICS = "metrics"
 SLURMCTLD_SAVE_S = 30.0
 """Until slurmctld has surely saved a change: it saves every 5 s."""
 
 
 T = TypeVar("T")
+
+
+class Turn(Struct, frozen=True, kw_only=True):
+    """What a turn has found and done, for the metrics of the fleet."""
+
+    nodes: Mapping[str, Node]
+    """All that are known, by name."""
+    listed: Collection[str]
+    """Those that the scheduler has just listed."""
+    doubts: Collection[str]
+    """The checks that are doubted."""
+    seconds: float
+    errors: int
+    refusals: int
+    """Documents and directories in the spool that were refused."""
 
 
 @dataclass
@@ -105,9 +122,13 @@ class Controller:
     clock: Callable[[], float] = time.time
     measurements: MeasurementWriter | None = None
     """Keeps what runs measured; None: DuckDB is not installed."""
+    write_metrics: Callable[[Controller, Turn], None] | None = None
+    """Writes the metrics of the fleet after a turn; None: the site wants none."""
     runs_taken_in: int = 0
     _refusals: set[spool.Refusal] = field(default_factory=set[spool.Refusal])
     _errors: list[str] = field(default_factory=list[str])
+    _turn_began: float = 0.0
+    """By the monotonic clock."""
     _eligible_count: int = 0
     """Nodes in the scheduler's last full list."""
     _risks: RiskRanking | None = None
@@ -128,6 +149,7 @@ class Controller:
         """
         spool_path = Path(self.site.fleet.spool)
         with hold_controller_lock(self.state / "fleet.lock", self.say):
+            self._turn_began = time.monotonic()
             try:
                 take_claim(spool_path, self.ledger, gethostname(), self.clock())
             except StoreError as exc:  # without the spool a node can still be held
@@ -249,6 +271,23 @@ class Controller:
         self.notifier.notify()
         keep_nights = self.site.history.keep_nights
         self._keep_measurements(lambda writer: writer.write(keep_nights), is_over=True)
+        self._write_metrics(known, seen, doubts)
+
+    def _write_metrics(
+        self, nodes: Mapping[str, Node], listed: Collection[str], doubts: Collection[str]
+    ) -> None:
+        if self.write_metrics is None:
+            return
+        turn = Turn(
+            nodes=nodes,
+            listed=listed,
+            doubts=doubts,
+            seconds=time.monotonic() - self._turn_began,
+            errors=len(self._errors),
+            refusals=len(self._refusals),
+        )
+        with self.run_convenience(METRICS):
+            self.write_metrics(self, turn)
 
     # -- what was found
 

@@ -709,6 +709,11 @@ class Ledger:
             rows = db.execute(f"select number, record {order}", (limit,)).fetchall()
             return [(n, msgspec.json.decode(r, type=Transition)) for n, r in rows]
 
+    def count_waiting_events(self) -> dict[str, int]:
+        """Count what each reader has not got yet."""
+        ((waiting,),) = self._select("select count(*) from transitions")
+        return {"on_transition": int(waiting)}
+
     def remove_transition(self, number: int) -> None:
         """Remove a delivered transition from the queue."""
         self._execute("delete from transitions where number = ?", number)

@@ -16,6 +16,9 @@ COUNTED_KINDS = {"gpus": "gpu", "nics": "nic", "disks": "disk", "dimms": "dimm"}
 """Its measurements, and the kinds of part that they count."""
 MISSING_SUFFIX = ".missing_from_board"
 """Ends the measurement that says how many parts a board lacks."""
+MAX_PARTS = 100_000
+"""No node has so many: the numbers are those that a document claims."""
+UNKNOWN_VERDICTS = (Verdict.SKIP, Verdict.ERROR)
 
 
 class PartCount(Struct, frozen=True):
@@ -34,24 +37,24 @@ def count_parts(run: Run) -> tuple[PartCount, ...]:
     Expected are those that were seen, and as many more as the inventory misses: since the last
     one that was accepted, by the site's limit or on a board.
     """
-    judged = [r for r in run.results if r.check == INVENTORY and r.verdict not in _UNKNOWN]
+    counted = [r for r in run.results if r.check == INVENTORY]
+    judged = [result for result in counted if result.verdict not in UNKNOWN_VERDICTS]
     return tuple(_count_kinds(run.node, judged[-1])) if judged else ()
 
 
-_UNKNOWN = (Verdict.SKIP, Verdict.ERROR)
-
-
 def _count_kinds(node: str, result: Result) -> Iterator[PartCount]:
-    values = {m.name: m.value for m in result.measurements if m.value is not None}
+    values = {m.name: _bound(m.value) for m in result.measurements if m.value is not None}
+    least = {limit.name: _bound(limit.low) for limit in result.limits if limit.low is not None}
     lost = Counter(finding.code for finding in result.findings)
     for name, kind in COUNTED_KINDS.items():
-        if name not in values:
-            continue
-        present = int(values[name])
-        least = max((limit.low or 0 for limit in result.limits if limit.name == name), default=0)
-        missing = max(
-            lost[f"{kind}_missing"],
-            math.ceil(least) - present,
-            int(values.get(f"{name}{MISSING_SUFFIX}", 0)),
-        )
-        yield PartCount(node, kind, present + max(0, missing), present)
+        if (present := values.get(name)) is not None:
+            missing = max(
+                lost[f"{kind}_missing"],
+                least.get(name, 0) - present,
+                values.get(f"{name}{MISSING_SUFFIX}", 0),
+            )
+            yield PartCount(node, kind, present + missing, present)
+
+
+def _bound(number: float) -> int:
+    return math.ceil(min(max(0.0, number), MAX_PARTS))

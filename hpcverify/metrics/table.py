@@ -17,6 +17,7 @@ from msgspec import Struct
 from hpcverify.model import Remedy, Verdict
 
 PREFIX = "hpcverify_"
+FLEET_FILE_NAME = "hpcverify_controller.prom"
 MAX_LISTED_NODES = 1000
 """Nodes that have series of their own, unless a site asks for all."""
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -135,7 +136,7 @@ CONTROLLER_METRICS = (
     ),
     Metric(
         name="hpcverify_controller_turn_errors",
-        help="Actions that failed in the last turn.",
+        help="Actions that failed in the last command of the controller.",
         runbook="Run `hpcverify collect`: it prints each of them with the fix.",
     ),
     Metric(
@@ -168,9 +169,9 @@ CONTROLLER_METRICS = (
         runbook="Run `squeue` in the partition of the sweep, and `hpcverify collect`.",
     ),
     Metric(
-        name="hpcverify_spool_unread_documents",
-        help="Documents in the spool after the last turn: refused ones, and new ones.",
-        runbook="Run `hpcverify collect`: it says why a document is refused.",
+        name="hpcverify_spool_refusals",
+        help="Documents and directories in the spool that the last command refused.",
+        runbook="Run `hpcverify collect`: it says why each is refused.",
     ),
     Metric(
         name="hpcverify_events_waiting",
