@@ -191,7 +191,11 @@ def list_node_families(fleet: FleetState, site: Site) -> Iterator[Family]:
     yield Family("hpcverify_nodes_held", {(hold,): n for hold, n in fleet.by_hold.items()})
     yield gauge("hpcverify_nodes_to_hold", sum(map(_is_to_hold, nodes)))
     yield gauge("hpcverify_nodes_observed", sum(map(_is_observed, nodes)))
-    overdue = sum(max(node.last_pass_at, node.first_seen_at) < since for node in nodes)
+    overdue = sum(
+        max(node.last_pass_at, node.first_seen_at) < since
+        for node in nodes
+        if node.name not in fleet.holds
+    )
     yield gauge("hpcverify_nodes_overdue", overdue)
     yield gauge("hpcverify_nodes_unlisted", fleet.unlisted)
 

@@ -212,7 +212,7 @@ CONTROLLER_METRICS = (
     ),
     Metric(
         name="hpcverify_nodes_overdue",
-        help="Nodes without a full pass for longer than overdue_days, or 7 days where that is 0.",
+        help="Nodes in service without a full pass for overdue_days, or 7 days where that is 0.",
         alerts=("HpcverifyFleetStale",),
         runbook="Run `hpcverify sweep --dry-run --explain`: it says why nodes are passed over.",
     ),

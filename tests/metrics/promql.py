@@ -9,7 +9,6 @@ from pathlib import Path
 from hpcverify.metrics.table import METRICS, Metric, MetricType
 
 MONITORING = Path(__file__).parents[2] / "monitoring"
-RULES = MONITORING / "hpcverify.rules.yml"
 SUFFIXES = ("_bucket", "_sum", "_count")
 """Of the series of a histogram."""
 OF_THE_SCRAPE = frozenset({"instance", "job"})

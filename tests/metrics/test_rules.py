@@ -5,50 +5,26 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from msgspec import Struct
 
 from hpcverify.metrics.table import METRICS
 from tests.metrics.promql import (
     OF_THE_SCRAPE,
-    RULES,
     list_grouping_labels,
     list_labels,
     list_selectors,
     read_metrics,
 )
+from tests.metrics.rules import RULES, expand_records, read_alerts, read_rules
 from tests.prometheus_lab.tools import run_promtool
 
 PAGE = Path(__file__).parents[2] / "docs/reference/alerts.md"
 NODE_EXPORTER = {"node_textfile_scrape_error": (), "node_textfile_mtime_seconds": ("file",)}
 """What an alert asks of node_exporter itself, with its labels."""
-
-
-@cache
-def read_rules() -> tuple[Mapping[str, Any], ...]:
-    """List the rules of all groups."""
-    groups = yaml.safe_load(RULES.read_text())["groups"]
-    return tuple(rule for group in groups for rule in group["rules"])
-
-
-def read_alerts() -> Mapping[str, Mapping[str, Any]]:
-    return {rule["alert"]: rule for rule in read_rules() if "alert" in rule}
-
-
-RECORDS = {rule["record"]: rule["expr"] for rule in read_rules() if "record" in rule}
-
-
-def expand_records(expression: str) -> str:
-    """Put the expression of each recorded series in its place."""
-    for name in sorted(RECORDS, key=len, reverse=True):
-        if name in expression:
-            return expand_records(expression.replace(name, f"({RECORDS[name]})"))
-    return expression
 
 
 @pytest.mark.parametrize(
@@ -89,7 +65,7 @@ def test_an_alert_has_a_severity_and_words_for_whoever_it_wakes(name: str) -> No
     assert re.fullmatch(r"Hpcverify([A-Z][a-z]+)+", name)
     assert rule["labels"] in ({"severity": "warning"}, {"severity": "critical"})
     assert rule["annotations"].keys() == {"summary", "description", "runbook"}
-    assert rule["annotations"]["runbook"] == f"reference/alerts.html#{name.lower()}"
+    assert rule["annotations"]["runbook"] == f"docs/reference/alerts.html#{name.lower()}"
 
 
 def test_every_alert_has_its_runbook() -> None:
