@@ -332,14 +332,14 @@ def list_attention_families(fleet: FleetState, store: Store) -> Iterator[Family]
     yield state_set(
         "hpcverify_node_state", STATES, {(node.name,): node.shown_state for node in nodes}
     )
-    since = {(node.name,): node.since for node in nodes}
-    passes = {(node.name,): node.last_pass_at for node in nodes}
-    runs = {(node.name,): node.last_run_at for node in nodes}
-    returns = {(node.name,): float(_count_returns(node, fleet.now)) for node in nodes}
-    yield Family("hpcverify_node_state_since_timestamp_seconds", since)
-    yield Family("hpcverify_node_full_pass_timestamp_seconds", passes)
-    yield Family("hpcverify_node_run_timestamp_seconds", runs)
-    yield Family("hpcverify_node_recent_returns", returns)
+    for name, values in (
+        ("hpcverify_node_state_since_timestamp_seconds", [node.since for node in nodes]),
+        ("hpcverify_node_full_pass_timestamp_seconds", [node.last_pass_at for node in nodes]),
+        ("hpcverify_node_run_timestamp_seconds", [node.last_run_at for node in nodes]),
+        ("hpcverify_node_recent_returns", [_count_returns(node, fleet.now) for node in nodes]),
+    ):
+        labels = [(node.name,) for node in nodes]
+        yield Family(name, dict(zip(labels, values, strict=True)))
     yield Family("hpcverify_node_hold_info", dict.fromkeys(_list_holds(fleet, store), 1))
 
 

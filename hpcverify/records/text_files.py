@@ -18,7 +18,7 @@ def write_text_file(path: Path, families: Iterable[Family]) -> None:
 
     Until it is complete it has a name that does not end in ``.prom``, so that it is not
     collected. The directory may belong to another user, as on Debian: whoever owns it can say
-    what they like to node_exporter anyway, and a link in it is replaced, never followed.
+    what they like to node_exporter anyway, and no link of theirs is followed.
 
     Raises:
         StoreError: it cannot be written; the file before stays as it is, with its time.

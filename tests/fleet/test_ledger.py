@@ -426,7 +426,7 @@ def test_a_ledger_from_before_links_were_tried_gets_their_tables(
     with closing(sqlite3.connect(ledger.path)) as db:
         db.executescript(
             "drop table node_links; drop table switch_links; drop table pair_speeds;"
-            "drop table outages;"
+            "drop table outages; drop table counters; drop table part_counts;"
             "pragma user_version = 1;"
         )
 
