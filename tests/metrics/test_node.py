@@ -93,7 +93,7 @@ def test_a_check_has_the_worst_verdict_of_its_rounds() -> None:
 def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
     run = make_run(a_result("new", verdict=Verdict.FAIL, maturity=Maturity.BETA))
 
-    assert "verdict=\"warn\"" in write(run)
+    assert 'verdict="warn"' in write(run)
     assert 'check="new",verdict="fail"' not in write(run)
 
 

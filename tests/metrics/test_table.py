@@ -48,8 +48,8 @@ def test_no_label_is_reserved_or_without_end(metric: Metric) -> None:
 
 
 def test_the_closed_lists_are_those_of_the_code() -> None:
-    assert table.STATES == (*State, OTHERS_STATE)
+    assert (*State, OTHERS_STATE) == table.STATES
     assert table.FORGOTTEN == FORGOTTEN_STATE
-    assert table.CAUSES == (*OutageCause,)
+    assert (*OutageCause,) == table.CAUSES
     assert {*table.HOLDS} == {HOLD_NAMES[hold] for hold in Hold} | {OTHERS}
     assert {*table.KIND.values} == {*COUNTED_KINDS.values()}

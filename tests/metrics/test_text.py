@@ -17,7 +17,8 @@ DURATION = "hpcverify_time_to_hold_seconds"
 
 
 @pytest.mark.parametrize(
-    "value", ["plain", 'a "quoted" one', "C:\\new\\table", "two\nlines", "\\n", '\\"', "", "Zürich 日"]
+    "value",
+    ["plain", 'a "quoted" one', "C:\\new\\table", "two\nlines", "\\n", '\\"', "", "Zürich 日"],
 )
 def test_any_label_value_comes_back(value: str) -> None:
     text = render([Family(VERSION, {(value,): 1})]).decode()
