@@ -1,8 +1,8 @@
 """
 A Prometheus with a node_exporter and an Alertmanager, and the receiver of its messages.
 
-They listen on ports of 127.0.0.1 that the kernel chooses. Every interval is a second: what
-a test waits for is an alert, not its delay.
+They listen on ports of 127.0.0.1 that the kernel chooses. Intervals are seconds: what a test
+waits for is an alert, not its delay.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PATIENCE_S = 300.0
 ADDRESS = re.compile(r"(?i)(?:listening|listen).*?address=(127\.0\.0\.1:[1-9]\d*)")
 """In the log of each daemon, once it listens."""
 PROMETHEUS = """
-global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+global: {{scrape_interval: {seconds}s, scrape_timeout: {seconds}s, evaluation_interval: 1s}}
 rule_files: [{rules}]
 alerting:
   alertmanagers: [static_configs: [targets: ["{alertmanager}"]]]
@@ -128,8 +128,14 @@ def start_exporter(directory: Path, folder: Path) -> Generator[str]:
 
 
 @contextmanager
-def start_monitoring(directory: Path, rules: str = "") -> Generator[Monitoring]:
-    """Watch the text files in *directory* with the YAML of *rules*."""
+def start_monitoring(
+    directory: Path, rules: str = "", *, seconds: int = 3
+) -> Generator[Monitoring]:
+    """
+    Watch the text files in *directory* with the YAML of *rules*.
+
+    Prometheus reads them every so many *seconds*, and gives up a scrape that takes longer.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hvprom-")))
         received: list[Alert] = []
@@ -147,7 +153,10 @@ def start_monitoring(directory: Path, rules: str = "") -> Generator[Monitoring]:
         exporter = stack.enter_context(start_exporter(directory, folder))
         (folder / "rules.yml").write_text(rules or "groups: []")
         config = PROMETHEUS.format(
-            rules=folder / "rules.yml", alertmanager=alertmanager, exporter=exporter
+            rules=folder / "rules.yml",
+            alertmanager=alertmanager,
+            exporter=exporter,
+            seconds=seconds,
         )
         yield Monitoring(stack.enter_context(_prometheus(folder, config)), exporter, received)
 
