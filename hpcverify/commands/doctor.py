@@ -17,6 +17,8 @@ import click
 import msgspec
 
 from hpcverify.check import Context, Rule, find_rules
+from hpcverify.commands._advice import Advice
+from hpcverify.commands._exporter import inspect_exporter
 from hpcverify.commands._own_files import list_own_requirements
 from hpcverify.errors import ConfigError, HpcverifyError, SlurmError, write_install_command
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor, list_floored
@@ -76,14 +78,6 @@ TOOLS = {
 }
 BMC_TOOL = "ipmitool"
 """Wanted only where there is a BMC to ask."""
-
-
-class Advice(msgspec.Struct, frozen=True):
-    """One thing that was inspected, and the fix if it needs one."""
-
-    subject: str
-    state: str
-    fix: str = ""
 
 
 @click.command("doctor")
@@ -237,6 +231,16 @@ def inspect_fleet() -> Iterator[Advice]:
 def _advise(requirement: Requirement) -> Advice:
     fix = "" if requirement.is_met else requirement.fix or SETUP
     return Advice(requirement.subject, requirement.state, fix)
+
+
+def inspect_metrics() -> Iterator[Advice]:
+    """Inspect whether node_exporter collects our metrics, if the site wants it to."""
+    try:
+        directory = load_site().metrics.directory
+    except HpcverifyError:  # inspect_configuration reports it
+        return
+    if directory:
+        yield from inspect_exporter(Path(directory))
 
 
 def inspect_hardware() -> Iterator[Advice]:
@@ -443,5 +447,6 @@ INSPECTIONS: tuple[Callable[[], Iterator[Advice]], ...] = (
     inspect_packages,
     inspect_tools,
     inspect_fleet,
+    inspect_metrics,
     inspect_hardware,
 )

@@ -8,6 +8,7 @@ and CloudEvents. Fields are added, never renamed; `SCHEMA` counts what breaks a 
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
@@ -29,6 +30,7 @@ class EventKind(StrEnum):
     FINDING_CHANGED = "finding.changed"
     FINDING_CLOSED = "finding.closed"
     RUN_FINISHED = "run.finished"
+    VERIFICATION_ENDED = "verification.ended"
     COMMAND_RUN = "command.run"
     CONFIGURATION_LOADED = "configuration.loaded"
     SUPPRESSION_BEGUN = "suppression.begun"
@@ -90,6 +92,11 @@ class FindingState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the site acts on it."""
 
 
+def make_finding_uid(node: str, part: str, check: str, code: str) -> str:
+    """Make the uid of a finding: the same for each run that has it."""
+    return hashlib.sha256(f"{node}\0{part}\0{check}\0{code}".encode()).hexdigest()[:32]
+
+
 class RunOutcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A run of a suite on a node."""
 
@@ -106,7 +113,15 @@ class StateChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     subject: str
     """The name of what changed: a check, a file, a link; empty for the node itself."""
     before: str
+    """Empty if it was not there."""
     after: str
+    """Empty if it is gone."""
+    enforced: bool = False
+    """Whether the new state of a node is acted on."""
+    checks: tuple[str, ...] = ()
+    """The checks that the node failed and has not passed since."""
+    run: str = ""
+    """The id of the run that is the evidence."""
 
 
 class Command(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -138,5 +153,7 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     finding: FindingState | None = None
     run: RunOutcome | None = None
     command: Command | None = None
+    what: str = ""
+    """What was done, in a few words, such as "quarantined", "drain" or "release by force"."""
     text: str = ""
     """For people; nothing needs to be read out of it."""

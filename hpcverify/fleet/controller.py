@@ -32,6 +32,7 @@ from hpcverify.errors import (
 )
 from hpcverify.fleet.breaker import compute_allowance, explain_trip, find_doubts
 from hpcverify.fleet.claim import hold_controller_lock, take_claim
+from hpcverify.fleet.event_stream import EventStream
 from hpcverify.fleet.holds import (
     MAX_CLOCK_SKEW_S,
     HoldBackend,
@@ -51,6 +52,14 @@ from hpcverify.fleet.orders import Dispatcher, look_up_uid
 from hpcverify.fleet.publish import publish_job_gates
 from hpcverify.fleet.risk import read_ranking
 from hpcverify.fleet.schedule import SweepPlan, is_overdue, is_rerun_due, plan_sweep
+from hpcverify.fleet.standing import (
+    beat_daily,
+    follow_claim,
+    follow_configuration,
+    follow_refusals,
+    follow_suppressions,
+    follow_used_suppressions,
+)
 from hpcverify.fleet.states import (
     DAY_S,
     HOUR_S,
@@ -85,6 +94,7 @@ MAX_REASON_CHARACTERS = 500
 """The longest line about why a convenience does not work."""
 HISTORY = "history of measurements"
 METRICS = "metrics"
+EVENT_STREAM = "events.jsonl"
 SLURMCTLD_SAVE_S = 30.0
 """Until slurmctld has surely saved a change: it saves every 5 s."""
 
@@ -101,9 +111,9 @@ class Turn(Struct, frozen=True, kw_only=True):
     """Those that the scheduler has just listed."""
     doubts: Collection[str]
     """The checks that are doubted."""
-    seconds: float
-    errors: int
-    refusals: int
+    seconds: float = 0.0
+    errors: int = 0
+    refusals: int = 0
     """Documents and directories in the spool that were refused."""
 
 
@@ -127,8 +137,8 @@ class Controller:
     runs_taken_in: int = 0
     _refusals: set[spool.Refusal] = field(default_factory=set[spool.Refusal])
     _errors: list[str] = field(default_factory=list[str])
-    _turn_began: float = 0.0
-    """By the monotonic clock."""
+    _turn: Turn | None = None
+    """The last one that acted, until its metrics are written."""
     _eligible_count: int = 0
     """Nodes in the scheduler's last full list."""
     _risks: RiskRanking | None = None
@@ -149,13 +159,45 @@ class Controller:
         """
         spool_path = Path(self.site.fleet.spool)
         with hold_controller_lock(self.state / "fleet.lock", self.say):
-            self._turn_began = time.monotonic()
+            began = time.monotonic()
+            self._take_claim(spool_path)
             try:
-                take_claim(spool_path, self.ledger, gethostname(), self.clock())
-            except StoreError as exc:  # without the spool a node can still be held
-                if str(exc) not in self._errors:
-                    self._record_error(str(exc))
-            yield
+                yield
+            finally:
+                self._drain_events()
+            self._write_metrics(began)
+
+    def _take_claim(self, spool_path: Path) -> None:
+        refusal = ""
+        try:
+            take_claim(spool_path, self.ledger, gethostname(), self.clock())
+        except StoreError as exc:  # without the spool a node can still be held
+            if str(exc) not in self._errors:
+                self._record_error(str(exc))
+        except ActionError as exc:
+            refusal = str(exc)
+            raise
+        finally:
+            follow_claim(self.ledger, spool_path, refusal)
+
+    def _write_metrics(self, began: float) -> None:
+        """Write the metrics of the fleet after a turn that *began* then (monotonic), if any."""
+        if self.write_metrics is None or self._turn is None:
+            return
+        turn = replace(
+            self._turn,
+            seconds=time.monotonic() - began,
+            errors=len(self._errors),
+            refusals=len(self._refusals),
+        )
+        self._turn = None
+        with self.run_convenience(METRICS):
+            self.write_metrics(self, turn)
+
+    def _drain_events(self) -> None:
+        """Bring what the site's collectors read up to date."""
+        with self.run_convenience(EVENT_STREAM):
+            EventStream(self.state, self.site.events, self.ledger).drain()
 
     @cached_property
     def dispatcher(self) -> Dispatcher:
@@ -227,6 +269,10 @@ class Controller:
 
         """
         seen = self.observe_holds()
+        with self.run_convenience("events of the configuration"):
+            follow_configuration(self.ledger, self.site)
+            follow_suppressions(self.ledger, self.site, self.clock())
+            beat_daily(self.ledger, self.site, self.clock())
         self.collect_results()
         self._act(seen)
 
@@ -271,23 +317,7 @@ class Controller:
         self.notifier.notify()
         keep_nights = self.site.history.keep_nights
         self._keep_measurements(lambda writer: writer.write(keep_nights), is_over=True)
-        self._write_metrics(known, seen, doubts)
-
-    def _write_metrics(
-        self, nodes: Mapping[str, Node], listed: Collection[str], doubts: Collection[str]
-    ) -> None:
-        if self.write_metrics is None:
-            return
-        turn = Turn(
-            nodes=nodes,
-            listed=listed,
-            doubts=doubts,
-            seconds=time.monotonic() - self._turn_began,
-            errors=len(self._errors),
-            refusals=len(self._refusals),
-        )
-        with self.run_convenience(METRICS):
-            self.write_metrics(self, turn)
+        self._turn = Turn(nodes=known, listed=seen.keys(), doubts=doubts)
 
     # -- what was found
 
@@ -295,13 +325,18 @@ class Controller:
         """Take in what is in the spool; report each refusal once."""
         intake = Intake(self.site, self.store, self.ledger, self.clock)
         taken: list[spool.Arrival] = []
+        refused: list[spool.Refusal] = []
         tripped = self.ledger.read_trip_reason()
         self._keep_measurements(lambda writer: writer.recover(self.ledger.is_judged))
         try:
             with self.ledger.keep_open():
-                judged = intake.take_in(self._gather_arrivals(taken), eligible)
+                judged = intake.take_in(self._gather_arrivals(taken, refused), eligible)
             for run in judged:
                 self._report(run)
+            used = {run.after.name: run.evidence.suppressed_checks for run in judged}
+            with self.run_convenience("events of the spool"):
+                follow_used_suppressions(self.ledger, self.site, self.clock(), used)
+                follow_refusals(self.ledger, refused, {arrival.run.node for arrival in taken})
         except SpoolError as exc:  # what is known already is still acted on
             self._record_error(str(exc))
         if not tripped and (why := self.ledger.read_trip_reason()):
@@ -315,8 +350,10 @@ class Controller:
         self._prune({arrival.run.node for arrival in taken})
         return bool(taken)
 
-    def _gather_arrivals(self, taken: list[spool.Arrival]) -> Iterator[Run]:
-        """Yield the runs in the spool, and add their files to *taken*."""
+    def _gather_arrivals(
+        self, taken: list[spool.Arrival], refused: list[spool.Refusal]
+    ) -> Iterator[Run]:
+        """Yield the runs in the spool; add their files to *taken*, and others to *refused*."""
         where = Path(self.site.fleet.spool)
         owner = look_up_uid(self.site.fleet.user)
         for arrival in spool.gather(
@@ -326,7 +363,9 @@ class Controller:
                 self._keep_measurements(partial(self._add_measurements, arrival.run))
                 yield arrival.run
                 taken.append(replace(arrival, run=replace(arrival.run, results=())))
-            elif arrival not in self._refusals:
+                continue
+            refused.append(arrival)
+            if arrival not in self._refusals:
                 self._refusals.add(arrival)
                 self.say(f"{arrival.node}: {arrival.reason}")
         self._keep_measurements(MeasurementWriter.flush)

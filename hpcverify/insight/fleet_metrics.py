@@ -236,6 +236,13 @@ def list_counter_families(ledger: Ledger) -> Iterator[Family]:
         yield Family(name, ledger.read_counter(name, possible))
     for name in ("hpcverify_time_to_hold_seconds", "hpcverify_time_to_return_seconds"):
         yield Family(name, ledger.read_histogram(name, _list_single(CAUSES)))
+    opened: dict[LabelValues, float] = {}
+    standing: dict[LabelValues, float] = {}
+    for item in ledger.count_findings():
+        labels = (item.check, item.code, item.verdict)
+        opened[labels], standing[labels] = item.opened_total, item.open
+    yield Family("hpcverify_findings_total", opened)
+    yield Family("hpcverify_findings_open", standing)
 
 
 def _list_single(values: Iterable[str]) -> list[LabelValues]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.docs.alerts_page import write_alerts
 from tests.docs.checks_page import write_checks, write_suites
 from tests.docs.commands_page import write_commands
+from tests.docs.metrics_page import write_metrics
 from tests.docs.settings_page import write_settings
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +20,7 @@ WRITERS: Mapping[str, Callable[[], Iterable[str]]] = {
     "alerts": write_alerts,
     "checks": write_checks,
     "commands": write_commands,
+    "metrics": write_metrics,
     "settings": write_settings,
     "suites": write_suites,
 }

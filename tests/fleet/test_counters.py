@@ -18,6 +18,8 @@ START = 1_800_000_000.0
 
 
 class Clock:
+    """A clock that a test sets."""
+
     now = START
 
     def __call__(self) -> float:

@@ -40,11 +40,11 @@ from hpcverify.plan.config import Fleet, Quarantine, Site, TextFiles
 from hpcverify.slurm.client import Slurm
 from tests.doubles import a_result
 from tests.fleet.builders import NOW, Room, a_room, make_controller, make_wrong_word
-from tests.metrics.reading import list_strays, read_samples, read_value
+from tests.metrics.reading import list_strays, read_families, read_samples, read_value
 
 FLEET_NODES = 10_000
 MAX_FILE_BYTES = 3 * 2**20
-FAILED = {
+FAILED: dict[str, Any] = {
     "state": State.QUARANTINED,
     "enforced": True,
     "hold_id": "hv1",
@@ -98,7 +98,7 @@ class Exporting:
 
     def write(self, nodes: Mapping[str, Node], **changes: Any) -> str:
         """Write the metrics of these *nodes*, and return them."""
-        turn = Turn(nodes=nodes, listed=nodes, doubts=(), seconds=1, errors=0, refusals=0)
+        turn = Turn(nodes=nodes, listed=nodes, doubts=())
         write_fleet_metrics(self.controller, replace(turn, **changes))
         return self.text
 
@@ -166,13 +166,9 @@ def test_every_metric_of_the_table_can_be_in_the_file_and_no_other(site: Exporti
     site.ledger.record_malfunction("history of measurements", "the disk is full")
     nodes = {**make_nodes(40), **site.ledger.list_nodes()}
     text = site.write(nodes)
-    samples = {name.removesuffix("_bucket") for name in read_samples(text)}
 
     assert list_strays(text, CONTROLLER_METRICS) == []
-    assert {metric.name for metric in CONTROLLER_METRICS} - samples == AWAITED
-
-
-AWAITED = {"hpcverify_findings_total", "hpcverify_findings_open"}
+    assert {metric.name for metric in CONTROLLER_METRICS} == {*read_families(text)}
 
 
 def test_a_turn_writes_when_it_ended(site: Exporting) -> None:
@@ -406,3 +402,24 @@ def test_the_end_of_a_sweep_is_known(site: Exporting) -> None:
     site.ledger.record_sweep_end()
     site.write({})
     assert site.read("hpcverify_sweep_end_timestamp_seconds") >= NOW
+
+
+def test_a_finding_is_counted_when_it_is_opened_and_stays_counted(site: Exporting) -> None:
+    site.turn()
+    site.room.finds("n1", make_wrong_word())
+    site.turn()
+    labels = {"check": "sdc", "code": "corruption", "verdict": "fail"}
+    assert site.read("hpcverify_findings_total", **labels) == 1
+    assert site.read("hpcverify_findings_open", **labels) == 1
+
+    site.ledger.forget("n1", "ann", "gone")
+    site.write({})
+    assert site.read("hpcverify_findings_total", **labels) == 1
+    assert site.read("hpcverify_findings_open", **labels) == 0
+
+
+def test_the_events_of_a_turn_do_not_wait_after_it(site: Exporting) -> None:
+    site.room.finds("n1", make_wrong_word())
+    site.turn()
+
+    assert site.read("hpcverify_events_waiting", reader="file") == 0

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from prometheus_client.parser import text_string_to_metric_families
 
 from hpcverify.metrics.table import Metric
+from hpcverify.metrics.text import format_value
 
 Labels = frozenset[tuple[str, str]]
 Samples = dict[str, dict[Labels, float]]
@@ -21,10 +22,16 @@ def read_samples(text: str) -> Samples:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             values = samples.setdefault(sample.name, {})
-            labels = frozenset(sample.labels.items())
+            labels = frozenset(map(_normalize, sample.labels.items()))
             assert labels not in values, (sample.name, labels)
             values[labels] = sample.value
     return samples
+
+
+def _normalize(label: tuple[str, str]) -> tuple[str, str]:
+    """Write the bound of a bucket as we do: node_exporter prints large ones with an exponent."""
+    name, value = label
+    return (name, format_value(float(value))) if name == LE else label
 
 
 def read_value(text: str, name: str, **labels: str) -> float:

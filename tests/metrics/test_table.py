@@ -6,11 +6,10 @@ import re
 
 import pytest
 
-from hpcverify.fleet.holds import Hold
+from hpcverify.fleet.event_log import FORGOTTEN_STATE
 from hpcverify.fleet.outages import OutageCause
 from hpcverify.fleet.part_counts import COUNTED_KINDS
-from hpcverify.fleet.states import OTHERS_STATE, State
-from hpcverify.fleet.transition_log import FORGOTTEN_STATE
+from hpcverify.fleet.states import OTHERS_STATE, Hold, State
 from hpcverify.insight.fleet_metrics import HOLD_NAMES, OTHERS
 from hpcverify.metrics import table
 from hpcverify.metrics.table import METRICS, PREFIX, Metric, MetricType

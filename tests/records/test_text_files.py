@@ -60,24 +60,24 @@ def test_a_killed_writer_leaves_the_old_file_whole_with_its_time(tmp_path: Path,
     assert list_collected(tmp_path) == ["a.prom"]
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Generator[Path]:
+    options = f"size={DISK_KIB}k,nr_inodes=64"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", tmp_path], check=True)
+    try:
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", "--lazy", tmp_path], check=True)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
-class TestAFullDisk:
-    @pytest.fixture
-    def disk(self, tmp_path: Path) -> Generator[Path]:
-        options = f"size={DISK_KIB}k,nr_inodes=64"
-        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", tmp_path], check=True)
-        try:
-            yield tmp_path
-        finally:
-            subprocess.run(["umount", "--lazy", tmp_path], check=True)
+def test_a_full_disk_keeps_the_old_file_and_nothing_else(small_disk: Path) -> None:
+    path = small_disk / "a.prom"
+    write_text_file(path, [gauge("hpcverify_nodes_missing", 1)])
+    content = path.read_bytes()
+    large = Family("hpcverify_node_recent_returns", {(f"n{i}",): 1 for i in range(DISK_KIB * 40)})
+    with pytest.raises(StoreError, match="No space left on device"):
+        write_text_file(path, [large])
 
-    def test_keeps_the_old_file_and_leaves_nothing_else(self, disk: Path) -> None:
-        path = disk / "a.prom"
-        write_text_file(path, [gauge("hpcverify_nodes_missing", 1)])
-        content = path.read_bytes()
-        large = {(f"n{i}",): 1.0 for i in range(DISK_KIB * 40)}
-        with pytest.raises(StoreError, match="No space left on device"):
-            write_text_file(path, [Family("hpcverify_node_recent_returns", large)])
-
-        assert path.read_bytes() == content
-        assert [*disk.iterdir()] == [path]
+    assert path.read_bytes() == content
+    assert [*small_disk.iterdir()] == [path]
