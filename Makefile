@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
 
 .PHONY: help verify quick-test test fabric test-all test-packages test-ansible test-container test-tools \
-	lint format bench docs schema faults states reference tutorial picture pages sdc-table \
+	lint format bench docs schema faults states reference dashboards tutorial picture pages sdc-table \
 	packages wheelhouse release lock clean
 
 help:
@@ -171,8 +171,12 @@ tutorial: test-tools
 states: $(VENV)/tests-installed
 	$(BIN)/python -m tests.fleet.states_page
 
+# So do the dashboards in monitoring/.
+dashboards: $(VENV)/tests-installed
+	PYTHONPATH=packaging $(BIN)/python -m dashboards
+
 # All of the book that the code writes, but for what takes minutes.
-pages: schema faults states reference tutorial picture
+pages: schema faults states reference dashboards tutorial picture
 
 # The pictures of pages in README.md and in the book, of nodes of the tests.
 picture: test-tools

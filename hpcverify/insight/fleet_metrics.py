@@ -194,7 +194,8 @@ def list_node_families(fleet: FleetSnapshot, site: Site) -> Iterator[MetricFamil
     yield MetricFamily("hpcverify_nodes_held", {(hold,): n for hold, n in fleet.by_hold.items()})
     yield make_gauge("hpcverify_nodes_to_hold", sum(map(_is_to_hold, nodes)))
     yield make_gauge("hpcverify_nodes_observed", sum(map(_is_observed, nodes)))
-    overdue = sum(max(node.last_pass_at, node.first_seen_at) < since for node in nodes)
+    in_service = (node for node in nodes if node.name not in fleet.holds)
+    overdue = sum(max(node.last_pass_at, node.first_seen_at) < since for node in in_service)
     yield make_gauge("hpcverify_nodes_overdue", overdue)
     yield make_gauge("hpcverify_nodes_unlisted", fleet.unlisted)
 

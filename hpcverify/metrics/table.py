@@ -125,7 +125,7 @@ CONTROLLER_METRICS = (
         name="hpcverify_controller_turn_timestamp_seconds",
         unit="seconds",
         help="When the last turn of the controller ended.",
-        alerts=("HpcverifyControllerSilent",),
+        alerts=("HpcverifyControllerSilent", "HpcverifyFindingRise"),
         runbook="Run `systemctl list-timers 'hpcverify*'`, then `hpcverify collect` by hand.",
     ),
     PrometheusMetric(
@@ -142,7 +142,6 @@ CONTROLLER_METRICS = (
     PrometheusMetric(
         name="hpcverify_malfunctions",
         help="Conveniences of the controller that do not work now.",
-        alerts=("HpcverifyMalfunction",),
         runbook="Run `hpcverify nodes`: its last lines say what does not work, and why.",
     ),
     PrometheusMetric(
@@ -156,7 +155,6 @@ CONTROLLER_METRICS = (
         name="hpcverify_sweep_end_timestamp_seconds",
         unit="seconds",
         help="When the last sweep ended; 0: none did.",
-        alerts=("HpcverifyFleetStale",),
         runbook="Run `systemctl status hpcverify-sweep` and `hpcverify sweep --dry-run`.",
     ),
     PrometheusMetric(
@@ -204,6 +202,7 @@ CONTROLLER_METRICS = (
     PrometheusMetric(
         name="hpcverify_nodes_to_hold",
         help="Nodes that should be out of service and are not held yet.",
+        alerts=("HpcverifyNodesNotHeld",),
         runbook="Run `hpcverify collect`: it prints what Slurm refused.",
     ),
     PrometheusMetric(
@@ -213,7 +212,7 @@ CONTROLLER_METRICS = (
     ),
     PrometheusMetric(
         name="hpcverify_nodes_overdue",
-        help="Nodes without a full pass for longer than overdue_days, or 7 days where that is 0.",
+        help="Nodes in service without a full pass for overdue_days, or 7 days where that is 0.",
         alerts=("HpcverifyFleetStale",),
         runbook="Run `hpcverify sweep --dry-run --explain`: it says why nodes are passed over.",
     ),
@@ -293,12 +292,10 @@ CONTROLLER_METRICS = (
     PrometheusMetric(
         name="hpcverify_breaker_held_nodes",
         help="Nodes newly held within the window of the breaker.",
-        alerts=("HpcverifyBreakerTripped",),
     ),
     PrometheusMetric(
         name="hpcverify_breaker_limit_nodes",
         help="Nodes that may be newly held within the window; one more trips the breaker.",
-        alerts=("HpcverifyBreakerTripped",),
     ),
     PrometheusMetric(
         name="hpcverify_check_doubted",
@@ -330,7 +327,6 @@ CONTROLLER_METRICS = (
         name="hpcverify_parts_present",
         labels=(KIND,),
         help="Parts of all nodes that their newest run has seen.",
-        alerts=("HpcverifyPartsMissing",),
         runbook="Run `hpcverify nodes`, then `hpcverify show` for the run of that node.",
     ),
     PrometheusMetric(
@@ -364,7 +360,6 @@ CONTROLLER_METRICS = (
         name="hpcverify_node_state",
         labels=(NODE, STATE),
         help="1 for the state that a node is in, 0 for the others.",
-        alerts=("HpcverifyNodeHeldLong",),
         runbook="Run `hpcverify nodes NODE`.",
     ),
     PrometheusMetric(
@@ -379,7 +374,7 @@ CONTROLLER_METRICS = (
         name="hpcverify_node_hold_info",
         labels=(NODE, HOLD, CHECK, REMEDY),
         help="A node that is out of service: how, for which failed check, and what to do.",
-        alerts=("HpcverifyNodeHeldLong", "HpcverifyNodeHeld"),
+        alerts=("HpcverifyNodeHeldLong", "HpcverifyPartsMissing"),
         runbook="Follow the remedy, then `hpcverify repair NODE`.",
     ),
     PrometheusMetric(

@@ -37,7 +37,7 @@ def _list_cells(metric: PrometheusMetric) -> tuple[str, ...]:
         metric.type.value,
         _join(label.name for label in metric.labels),
         format_text(metric.help),
-        ", ".join(metric.alerts),
+        ", ".join(f"[{alert}](alerts.md#{alert.lower()})" for alert in metric.alerts),
         format_text(metric.runbook),
     )
 
