@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
 
 .PHONY: help verify quick-test test fabric test-all test-packages test-ansible test-container test-tools \
-	lint format bench docs schema faults states reference tutorial picture pages sdc-table \
+	lint format bench docs schema faults states reference dashboards tutorial picture pages sdc-table \
 	packages wheelhouse release lock clean
 
 help:
@@ -75,6 +75,7 @@ test-tools: $(VENV)/tests-installed
 		slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge \
 		slurmdbd:slurmdbd mariadbd:mariadb-server-core mariadb-admin:mariadb-client \
 		man:man-db systemd-analyze:systemd
+	@./.ci/unpack prometheus prometheus-node-exporter prometheus-alertmanager
 
 # Installs the packages on a fresh Debian 12 and 13, with and without Slurm (as root; 3 GB).
 test-packages: PYTHONS = 3.11 3.13
@@ -94,7 +95,7 @@ format: $(VENV)/tests-installed
 
 bench: $(VENV)/tests-installed
 	@./.ci/need fio:fio
-	for name in engine gemm sdc training storage passive prolog preemption sweep collect controller intake history dry_run selection isolate; do $(BIN)/python bench/$$name.py || exit 1; done
+	for name in engine gemm sdc training storage passive prolog preemption sweep collect controller intake history dry_run selection isolate metrics; do $(BIN)/python bench/$$name.py || exit 1; done
 
 $(BIN)/hpcverify: pyproject.toml constraints.txt
 	@./.ci/need --venv $(PYTHON)
@@ -174,8 +175,12 @@ tutorial: test-tools
 states: $(VENV)/tests-installed
 	$(BIN)/python -m tests.fleet.states_page
 
+# So do the dashboards in monitoring/.
+dashboards: $(VENV)/tests-installed
+	PYTHONPATH=packaging $(BIN)/python -m dashboards
+
 # All of the book that the code writes, but for what takes minutes.
-pages: schema faults states reference tutorial picture
+pages: schema faults states reference dashboards tutorial picture
 
 # The pictures of pages in README.md and in the book, of nodes of the tests.
 picture: test-tools

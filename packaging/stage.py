@@ -37,7 +37,8 @@ def stage_node(wheel: Path, requirements: Path, python: str, root: Path) -> None
     packages = root / f"lib/python{python}/site-packages"
     install_wheels(requirements, python, packages)
     run_pip(*("install", "--no-compile", "--no-deps", "--no-index", "--target", packages), wheel)
-    shutil.rmtree(packages / "hpcverify/share/slurm")  # the packages have each file at its place
+    for folder in ("slurm", "monitoring"):  # the packages have each file at its place
+        shutil.rmtree(packages / "hpcverify/share" / folder)
     _tidy(packages)
     programs = root / "bin"
     programs.mkdir()

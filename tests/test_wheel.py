@@ -56,16 +56,23 @@ def find_installed(venv: Path, *where: str) -> Path:
     return Path(run(venv, "python", "-c", code).strip())
 
 
-def test_the_wheel_has_the_hooks_units_and_schemas_of_the_checkout(installed: Path) -> None:
-    found = find_installed(installed, "/nonexistent")
-    assert found.is_relative_to(installed)
-    shipped = {path.name: path for path in found.iterdir()}
-    own = {path.name: path for path in (ROOT / "slurm").iterdir()}
+@pytest.mark.parametrize("folder", ["slurm", "monitoring"])
+def test_the_wheel_has_the_hooks_units_and_alerts_of_the_checkout(
+    installed: Path, folder: str
+) -> None:
+    share = find_installed(installed, "/nonexistent").parent
+    assert share.is_relative_to(installed)
+    shipped = {path.name: path for path in (share / folder).iterdir()}
+    own = {path.name: path for path in (ROOT / folder).iterdir()}
 
     assert shipped.keys() == own.keys()
     for name, path in own.items():
         assert shipped[name].read_bytes() == path.read_bytes()
         assert os.access(shipped[name], os.X_OK) == os.access(path, os.X_OK), name
+
+
+def test_the_wheel_has_the_schemas(installed: Path) -> None:
+    found = find_installed(installed, "/nonexistent")
     schemas = {path.name for path in (found.parent / "schema").iterdir()}
     assert schemas == {path.name for path in (ROOT / "docs/reference/schema").iterdir()}
 

@@ -24,7 +24,7 @@ from hpcverify.errors import (
 )
 from hpcverify.events.event import Command, EventKind
 from hpcverify.fleet.breaker import describe_brakes
-from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.controller import Controller, Turn
 from hpcverify.fleet.event_log import NewEvent
 from hpcverify.fleet.holds import HoldBackend, HoldReading, apply_reading, read_hold_history
 from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
@@ -71,7 +71,16 @@ def make_controller(run: RunCommand = run_command) -> Controller:
         backend=choose_backend(site, slurm),
         say=say,
         measurements=MeasurementWriter(state, say) if is_installed() else None,
+        write_metrics=_find_metrics_writer(site),
     )
+
+
+def _find_metrics_writer(site: Site) -> Callable[[Controller, Turn], None] | None:
+    if not site.metrics.directory:
+        return None
+    from hpcverify.insight.fleet_metrics import write_fleet_metrics
+
+    return write_fleet_metrics
 
 
 def _refuse_spool(site: Site) -> None:

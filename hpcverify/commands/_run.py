@@ -79,7 +79,8 @@ def carry_out(request: RunRequest, suite: Suite, early: ForkedWorker) -> int:
     mishaps += catch_store_errors(lambda: store.prune(run.node, MAX_KEPT_RUNS))
     if not passive:
         mishaps += catch_store_errors(store.shrink)
-    for mishap in (*mishaps, *store.warnings[known:]):
+    unwritten = write_metrics(run, Path(folder)) if (folder := site.metrics.directory) else ()
+    for mishap in (*mishaps, *store.warnings[known:], *unwritten):
         say(str(mishap))
     if request.fail_closed is not None:
         return print_refusals(list_refusals(run, request.fail_closed.split()))
@@ -146,6 +147,22 @@ def exchange_with_spool(run: Run, spool: Path) -> None:
     # First, so that a spool that we cannot write to still gives us its decision.
     gate.fetch(spool, state_dir(), run.node)
     room.deposit(run, spool, os.environ.get(TOKEN_VARIABLE, ""))
+
+
+def write_metrics(run: Run, folder: Path) -> Iterator[StoreError]:
+    """
+    Write the metrics of *run* into *folder*, for node_exporter; yield why that failed.
+
+    Not of some checks that a person chose, nor for a user who may not write there: the file
+    has what the last whole run of its suite says of this node.
+    """
+    if run.chosen or not os.access(folder, os.W_OK):
+        return
+    from hpcverify.metrics.node import list_run_families, name_run_file
+    from hpcverify.records.text_files import write_text_file
+
+    path = folder / name_run_file(run.suite)
+    yield from catch_store_errors(lambda: write_text_file(path, list_run_families(run)))
 
 
 def print_refusals(refusals: Sequence[str]) -> int:

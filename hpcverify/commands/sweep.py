@@ -247,6 +247,7 @@ def carry_out(controller: Controller, suite: str, only: Collection[str], limit: 
         with controller.hold_lock():
             tell_once_of_measurements(controller.ledger, controller.measurements)
             judge_finished_night(controller)
+            controller.ledger.record_sweep_end()
         statuses = {sweep.choose_exit_status()}
         tested = BatchTester(controller, limit, stop).test_ready(only)
         tested = controller.iterate_convenience("tests of admitted nodes", tested)

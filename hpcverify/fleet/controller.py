@@ -18,6 +18,7 @@ from socket import gethostname
 from traceback import extract_tb
 from typing import TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.errors import (
@@ -92,12 +93,28 @@ RISK_VALID_S = 600.0
 MAX_REASON_CHARACTERS = 500
 """The longest line about why a convenience does not work."""
 HISTORY = "history of measurements"
+METRICS = "metrics"
 EVENT_STREAM = "events.jsonl"
 SLURMCTLD_SAVE_S = 30.0
 """Until slurmctld has surely saved a change: it saves every 5 s."""
 
 
 T = TypeVar("T")
+
+
+class Turn(Struct, frozen=True, kw_only=True):
+    """What a turn has found and done, for the metrics of the fleet."""
+
+    nodes: Mapping[str, Node]
+    """All that are known, by name."""
+    listed: Collection[str]
+    """Those that the scheduler has just listed."""
+    doubts: Collection[str]
+    """The checks that are doubted."""
+    seconds: float = 0.0
+    errors: int = 0
+    refusals: int = 0
+    """Documents and directories in the spool that were refused."""
 
 
 @dataclass
@@ -115,9 +132,13 @@ class Controller:
     clock: Callable[[], float] = time.time
     measurements: MeasurementWriter | None = None
     """Keeps what runs measured; None: DuckDB is not installed."""
+    write_metrics: Callable[[Controller, Turn], None] | None = None
+    """Writes the metrics of the fleet after a turn; None: the site wants none."""
     runs_taken_in: int = 0
     _refusals: set[spool.Refusal] = field(default_factory=set[spool.Refusal])
     _errors: list[str] = field(default_factory=list[str])
+    _turn: Turn | None = None
+    """The last one that acted, until its metrics are written."""
     _eligible_count: int = 0
     """Nodes in the scheduler's last full list."""
     _risks: RiskRanking | None = None
@@ -138,11 +159,13 @@ class Controller:
         """
         spool_path = Path(self.site.fleet.spool)
         with hold_controller_lock(self.state / "fleet.lock", self.say):
+            began = time.monotonic()
             self._take_claim(spool_path)
             try:
                 yield
             finally:
                 self._drain_events()
+            self._write_metrics(began)
 
     def _take_claim(self, spool_path: Path) -> None:
         refusal = ""
@@ -156,6 +179,20 @@ class Controller:
             raise
         finally:
             follow_claim(self.ledger, spool_path, refusal)
+
+    def _write_metrics(self, began: float) -> None:
+        """Write the metrics of the fleet after a turn that *began* then (monotonic), if any."""
+        if self.write_metrics is None or self._turn is None:
+            return
+        turn = replace(
+            self._turn,
+            seconds=time.monotonic() - began,
+            errors=len(self._errors),
+            refusals=len(self._refusals),
+        )
+        self._turn = None
+        with self.run_convenience(METRICS):
+            self.write_metrics(self, turn)
 
     def _drain_events(self) -> None:
         """Bring what the site's collectors read up to date."""
@@ -280,6 +317,7 @@ class Controller:
         self.notifier.notify()
         keep_nights = self.site.history.keep_nights
         self._keep_measurements(lambda writer: writer.write(keep_nights), is_over=True)
+        self._turn = Turn(nodes=known, listed=seen.keys(), doubts=doubts)
 
     # -- what was found
 

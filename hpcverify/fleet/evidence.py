@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from hpcverify.check import Placement
 from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.fleet.part_counts import PartCount, count_parts
 from hpcverify.fleet.states import Ticket
 from hpcverify.model import FABRIC_SUITE, Cause, Maturity, Result, Run, Verdict, effective_verdict
 from hpcverify.plan import catalog
@@ -66,6 +67,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """Checks that were in the run and gave no answer that counts, and why."""
     unjudged: tuple[tuple[Cause, str], ...]
     """Why it could not be judged, each with a sentence."""
+    parts: tuple[PartCount, ...] = ()
+    """What its inventory counted."""
 
     @property
     def is_full_pass(self) -> bool:
@@ -134,6 +137,7 @@ def extract_evidence(
         complete=run.complete,
         passive=_is_passive(run, site),
         verdict=run.verdict,
+        parts=count_parts(run),
         failures=tuple(
             Failure(r.check, _has_conclusive_failure(r.check, run))
             for r in counting

@@ -136,6 +136,7 @@ def _build_judgment(each: JudgedRun) -> LedgerChange:
         detail=f"run {each.evidence.run}: {each.after.full_reason or each.after.verdict}",
         ticket=each.evidence.ticket,
         held=each.newly_held,
+        parts=each.evidence.parts,
         report=replace(each.report, closes=_choose_closed_suites(each)),
     )
 

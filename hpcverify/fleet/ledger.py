@@ -24,12 +24,13 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from hpcverify.errors import StoreError
 from hpcverify.events.chain import ChainLink, ChainReport
 from hpcverify.events.event import Event, EventKind, StateChange
-from hpcverify.fleet import finding_log
+from hpcverify.fleet import counters, finding_log
+from hpcverify.fleet.counters import COUNTERS_TABLE
 from hpcverify.fleet.event_log import (
     BREAKER_CLOSED,
     BREAKER_TRIPPED,
@@ -52,9 +53,11 @@ from hpcverify.fleet.event_log import (
 from hpcverify.fleet.finding_log import FINDING_TABLES, FindingCount, RunReport
 from hpcverify.fleet.holds import Intent
 from hpcverify.fleet.outages import NodeOutage, follow_outage
+from hpcverify.fleet.part_counts import PartCount
 from hpcverify.fleet.states import DAY_S, Node, NodeChange, State, Ticket
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import KnownLinks, LinkHistory, LinkPair
+from hpcverify.metrics.text import BucketCounts, LabelValues
 from hpcverify.model import Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.sqlite import connect, migrate, read_version, transact, transaction
@@ -124,6 +127,12 @@ create table outages (
 create index outages_by_node on outages (node, ended);
 """,
     EVENT_TABLES + FINDING_TABLES,
+    f"""{COUNTERS_TABLE}
+create table part_counts (
+    node text not null, kind text not null, expected integer not null, present integer not null,
+    primary key (node, kind)
+) without rowid;
+""",
 )
 EVENTS_VERSION = 4
 """The version of the ledger from which on it has events."""
@@ -163,6 +172,7 @@ NODE_TABLES = (
     ("intents", "node"),
     ("node_links", "node"),
     ("outages", "node"),
+    ("part_counts", "node"),
     ("run_verdicts", "node"),
 )
 """What is known of a node, by table and column."""
@@ -170,6 +180,10 @@ STANDING_FACT_PREFIX = "standing:"
 """Begins the names of the facts that say what stands, as `Ledger.record_standing` keeps it."""
 MALFUNCTION_FACT_PREFIX = "malfunction:"
 """Begins the names of the facts that say which convenience of the controller does not work."""
+COUNTED_FACT = "node seconds counted"
+"""The fact that says until when node-seconds are counted."""
+MAX_COUNTED_GAP_S = DAY_S
+SWEEP_FACT = "sweep ended"
 MAX_NODE_SUITES = 32
 """Suites of a node whose last verdict is kept: a node may name what it likes."""
 HOST_FACT = "host"
@@ -219,6 +233,8 @@ class LedgerChange(Struct, frozen=True):
     """The one that the run used."""
     held: bool = False
     """Whether the node is newly held, which the breaker counts."""
+    parts: tuple[PartCount, ...] = ()
+    """What the run counted."""
     report: RunReport | None = None
     """What the run says of the findings of the node."""
 
@@ -328,6 +344,9 @@ class Ledger:
             "insert or replace into outcomes values (?, ?, ?, ?)",
             [(each.node.name, name, now, failed) for name, failed in each.outcomes.items()],
         )
+        db.executemany(
+            "insert or replace into part_counts values (?, ?, ?, ?)", map(astuple, each.parts)
+        )
         db.execute("update tickets set run = ? where number = ?", (each.run, each.ticket))
         if each.held:
             db.execute("insert into holds values (?, ?)", (now, each.node.name))
@@ -413,6 +432,7 @@ class Ledger:
                 detail=reason,
                 text=reason,
             )
+            counters.count(db, "hpcverify_transitions_total", (known.shown_state, FORGOTTEN_STATE))
             self._append(db, *finding_log.close_findings(db, node))
             self._append_transition(db, forgotten, reason, actor)
 
@@ -425,6 +445,60 @@ class Ledger:
         """List the outages that were not over by *since*, the oldest first."""
         query = "select record from outages where ended = 0 or ended > ? order by began, number"
         return self._select_records(NodeOutage, query, since)
+
+    # -- counters
+
+    def read_counter(
+        self, metric: str, possible: Iterable[LabelValues] = ()
+    ) -> dict[LabelValues, float]:
+        """Read the counter *metric* by its labels, 0 for what is *possible* and never was."""
+        return counters.build_counter(self._select_counters(metric), possible)
+
+    def read_histogram(
+        self, metric: str, possible: Iterable[LabelValues] = ()
+    ) -> dict[LabelValues, BucketCounts]:
+        """Read the histogram *metric*, likewise."""
+        return counters.build_histogram(self._select_counters(metric), possible)
+
+    def _select_counters(self, metric: str) -> list[tuple[str, float]]:
+        query = "select labels, value from counters where metric = ? order by labels"
+        return [(labels, value) for labels, value in self._select(query, metric)]
+
+    def count_node_seconds(self, by_state: Mapping[str, int], by_hold: Mapping[str, int]) -> None:
+        """
+        Count the time since the last call for so many nodes in each state and hold.
+
+        A longer time than `MAX_COUNTED_GAP_S` is left out: no controller was there to see what
+        the nodes did.
+        """
+        now = self.clock()
+        last = float(self.read_fact(COUNTED_FACT) or now)
+        elapsed = now - last if 0 < now - last <= MAX_COUNTED_GAP_S else 0.0
+        with self._open_database(write=True) as db:
+            db.execute(SET_FACT, (COUNTED_FACT, repr(now)))
+            for metric, nodes in (
+                ("hpcverify_node_seconds_total", by_state),
+                ("hpcverify_held_node_seconds_total", by_hold),
+            ):
+                for label, number in nodes.items():
+                    counters.count(db, metric, (label,), number * elapsed)
+
+    def list_part_counts(self) -> list[PartCount]:
+        """List how many parts of each kind the nodes should have, and how many they have."""
+        rows = self._select("select node, kind, expected, present from part_counts")
+        return [PartCount(*row) for row in rows]
+
+    def list_judged_checks(self) -> list[str]:
+        """Name the checks that nodes have run lately."""
+        return [name for (name,) in self._select("select distinct name from outcomes order by 1")]
+
+    def record_sweep_end(self) -> None:
+        """Record that a sweep has ended now."""
+        self._execute(SET_FACT, SWEEP_FACT, repr(self.clock()))
+
+    def read_sweep_end(self) -> float:
+        """Say when the last sweep ended, in seconds since 1970; 0: none has."""
+        return float(self.read_fact(SWEEP_FACT) or 0)
 
     # -- tickets
 
@@ -723,6 +797,10 @@ class Ledger:
                 if event.change
             ]
 
+    def count_pending_transitions(self) -> int:
+        """Count the transitions that the site's own program has not got yet."""
+        return int(self._select("select count(*) from deliveries")[0][0])
+
     def remove_transition(self, number: int) -> None:
         """Remove a delivered transition from the queue."""
         self._execute("delete from deliveries where number = ?", number)
@@ -955,6 +1033,7 @@ class Ledger:
         )
         if changed:
             self._append_transition(db, new, node.foreign or node.full_reason, node.by)
+            _count_transition(db, before, node)
             _follow_outage(db, node, self.clock(), ordered=ordered)
         elif what:
             self._append(db, new)
@@ -1034,6 +1113,7 @@ def _follow_outage(db: Connection, node: Node, now: float, *, ordered: bool) -> 
     outage = follow_outage(known, node, now, ordered=ordered)
     if outage is None:
         return
+    counters.count_outage(db, known, outage, now)
     if not outage.number:
         number = db.execute("select ifnull(max(number), 0) + 1 from outages").fetchone()[0]
         outage = replace(outage, number=number)
@@ -1041,6 +1121,12 @@ def _follow_outage(db: Connection, node: Node, now: float, *, ordered: bool) -> 
         "insert or replace into outages values (?, ?, ?, ?, ?)",
         (outage.number, outage.node, outage.began, outage.ended, msgspec.json.encode(outage)),
     )
+
+
+def _count_transition(db: Connection, before: Node, after: Node) -> None:
+    states = before.shown_state, after.shown_state
+    if states[0] != states[1]:  # else the site began to act on it, or stopped
+        counters.count(db, "hpcverify_transitions_total", states)
 
 
 def _format_run_prefix(when: float) -> str:

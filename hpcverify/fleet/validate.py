@@ -23,7 +23,16 @@ from hpcverify.fleet.states import DAY_S, HOUR_S
 from hpcverify.model import BMC_SUITE, JOBS_SUITE, PEERS_SUITE, Verdict
 from hpcverify.peers.floors import PeerFloor
 from hpcverify.plan.catalog import list_check_names, load_check
-from hpcverify.plan.config import Bmcs, Fabric, Fleet, Quarantine, Site, Suppression, suites_dir
+from hpcverify.plan.config import (
+    Bmcs,
+    Fabric,
+    Fleet,
+    Quarantine,
+    Site,
+    Suppression,
+    TextFiles,
+    suites_dir,
+)
 from hpcverify.plan.hostlist import expand
 from hpcverify.plan.suite import load_suite, make_plan
 from hpcverify.slurm.submit import check_option
@@ -62,6 +71,7 @@ def refuse_mistakes(site: Site) -> None:
         _check_suppressions(site.suppress, known),
         _check_switches(site.fabric),
         _check_peers(site.peers, known),
+        _check_text_files(site.metrics),
     ):
         raise ConfigError(f"{site.find_file(*place)}: {mistake}")
 
@@ -82,10 +92,19 @@ def list_notes(site: Site, now: float) -> Iterator[str]:
     if site.bmc.address and not site.bmc.verify:
         yield "bmc.verify = false: whoever answers at the address of a BMC gets its password"
     yield from _list_bmc_notes(site.bmc)
+    folder = site.metrics.directory
+    if folder and not os.path.isdir(folder):  # noqa: PTH112 - as above
+        yield f"metrics.directory: {folder} is not a directory on this machine"
     today = datetime.fromtimestamp(now, UTC).date()
     for entry in site.suppress:
         if entry.until < today:
             yield f"suppress: {entry.check} on {entry.nodes} ended on {entry.until}"
+
+
+def _check_text_files(metrics: TextFiles) -> Iterator[Mistake]:
+    folder = metrics.directory
+    if folder and not os.path.isabs(folder):  # noqa: PTH117 - as below
+        yield ("metrics", "directory"), f"metrics.directory = {folder!r} must begin with /"
 
 
 def _list_spool_notes(spool: str) -> Iterator[str]:

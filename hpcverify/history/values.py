@@ -22,6 +22,7 @@ from hpcverify.history.screen import END_VALUES, PeerMetric, Screen, ScreenedLis
 from hpcverify.peers.floors import FindFloor, Worse
 from hpcverify.peers.groups import MIN_UNITS, find_group_outliers
 from hpcverify.peers.rule import MIN_PEERS, find_distance
+from hpcverify.peers.screen import ListSummary
 from hpcverify.peers.values import NODE_PART, MetricName, PartValue
 
 SENSOR_METRICS = {
@@ -55,6 +56,8 @@ class ScreenedFleet(Struct, frozen=True):
     """Nodes of parts that are not compared, since they claim more than any part can reach."""
     unjudged: tuple[str, ...] = ()
     """Metrics whose worse side is unknown."""
+    summaries: Mapping[PeerMetric, ListSummary] = {}
+    """What the parts of the fleet reached in each metric that has a worse side."""
 
 
 def read_fleet(screen: Screen, find_floor: FindFloor, locate: Locate) -> ScreenedFleet:
@@ -68,10 +71,12 @@ def read_fleet(screen: Screen, find_floor: FindFloor, locate: Locate) -> Screene
     far: set[PeerMetric] = set()
     least: dict[PeerMetric, float] = {}
     screened: list[ScreenedList] = []
+    summaries: dict[PeerMetric, ListSummary] = {}
     for entry in screen.screen(lambda metric: lines[metric].floor):
-        enough = entry.summary.peers >= MIN_PEERS and entry.summary.centre
-        if entry.of in metrics and not entry.whole_nodes and enough:
-            least[entry.of] = entry.summary.find_least(lines[entry.of].floor)
+        if entry.of in metrics and not entry.whole_nodes:
+            summaries[entry.of] = entry.summary
+            if entry.summary.peers >= MIN_PEERS and entry.summary.centre:
+                least[entry.of] = entry.summary.find_least(lines[entry.of].floor)
         if entry.needs_judgement:
             far.add(entry.of)
         elif entry.beyond_floor:
@@ -99,6 +104,7 @@ def read_fleet(screen: Screen, find_floor: FindFloor, locate: Locate) -> Screene
         absurd=absurd,
         least={str(m.name): d for m, d in least.items() if m not in far},
         unjudged=tuple(str(m.name) for m, line in lines.items() if line.worse is None),
+        summaries=summaries,
     )
 
 

@@ -29,6 +29,8 @@ from hpcverify.trends.fleet import STEP
 from hpcverify.units import format_count, format_percent
 
 JUDGEMENT_NAME = "judgement.json"
+MAX_LEVELS = 400
+"""A node of eight GPUs has some 300 metrics with a worse side; a claim of one node hides none."""
 MAX_HOSTS_CHARACTERS, NAMED_NODES = 60, 3
 """A longer list of nodes is cut in a table and in a line; JSON has all."""
 
@@ -81,6 +83,11 @@ class JudgedChange(Struct, frozen=True, kw_only=True):
     """When the step was, or the trend's last run."""
     why: str = ""
     """When a limit is crossed, and what changed with it: a driver."""
+    check: str = ""
+    measurement: str = ""
+    """What *metric* is made of, without suite and model."""
+    crossing: float | None = None
+    """When the trend crosses the limit of the part, in seconds since 1970; null: it does not."""
 
     @property
     def title(self) -> str:
@@ -142,6 +149,19 @@ class JudgedMetric(Struct, frozen=True, kw_only=True):
     distribution: Distribution
 
 
+class FleetLevel(Struct, frozen=True, kw_only=True):
+    """What the parts of the fleet reached in one metric of the suite of the sweep."""
+
+    check: str
+    metric: str
+    model: str
+    unit: str
+    parts: int
+    low: float
+    median: float
+    high: float
+
+
 class FleetJudgement(Struct, frozen=True, kw_only=True):
     """What was said of a night."""
 
@@ -160,6 +180,8 @@ class FleetJudgement(Struct, frozen=True, kw_only=True):
     """Metrics without one."""
     least: str = ""
     """How much worse than its peers a part has to be until it is named, in a sentence."""
+    levels: tuple[FleetLevel, ...] = ()
+    """The metrics with most parts, up to `MAX_LEVELS`."""
 
 
 def read_judgement(state: Path) -> FleetJudgement | None:
@@ -212,6 +234,7 @@ def write_judgement(state: Path, judgement: FleetJudgement) -> None:
         changes=tuple(filter(_is_finite, judgement.changes)),
         unconfirmed=tuple(filter(_is_finite, judgement.unconfirmed)),
         metrics=tuple(filter(_is_finite, judgement.metrics)),
+        levels=tuple(filter(_is_finite, judgement.levels)),
     )
     write_bytes(state / JUDGEMENT_NAME, msgspec.json.encode(finite))
 

@@ -19,6 +19,7 @@ from msgspec.structs import asdict, replace
 from hpcverify.errors import StoreError
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.external_run import build_failed_run
+from hpcverify.fleet.states import DAY_S
 from hpcverify.history.columns import NIGHT_BEGINS, find_night
 from hpcverify.history.duck import is_installed
 from hpcverify.history.files import MIN_NEWEST_NIGHTS, list_nights
@@ -27,7 +28,9 @@ from hpcverify.history.screen import MAX_NODE_METRICS
 from hpcverify.history.values import MAX_TIMES_BETTER
 from hpcverify.insight.comparison import JudgedPeers, judge_past, judge_peers, make_locator
 from hpcverify.insight.judgement import (
+    MAX_LEVELS,
     FleetJudgement,
+    FleetLevel,
     JudgedChange,
     JudgedMetric,
     JudgedOutlier,
@@ -157,7 +160,24 @@ def judge_night(
         metrics=tuple(list_metrics(peers)),
         screened=peers.document.screened,
         least=describe_least(peers.document.least),
+        levels=tuple(list_levels(peers, controller.site.fleet.suite)),
     )
+
+
+def list_levels(peers: JudgedPeers, suite: str) -> Iterator[FleetLevel]:
+    """List what the parts of the fleet reached in *suite*, in the metrics with most parts first."""
+    summaries = [item for item in peers.fleet.summaries.items() if item[0].suite == suite]
+    for metric, summary in sorted(summaries, key=lambda item: -item[1].peers)[:MAX_LEVELS]:
+        yield FleetLevel(
+            check=metric.check,
+            metric=metric.metric,
+            model=metric.model,
+            unit=metric.unit,
+            parts=summary.peers,
+            low=summary.low,
+            median=summary.centre,
+            high=summary.high,
+        )
 
 
 def list_notes(peers: JudgedPeers, past: Mapping[MetricName, TrendJudgement]) -> Iterator[str]:
@@ -349,6 +369,9 @@ def _make_change(name: MetricName, changes: list[PartChange]) -> JudgedChange:
         unit=name.unit,
         day=EPOCH + timedelta(days=int(worst.day)),
         why="; ".join(filter(None, [crossing, worst.why])),
+        check=name.check,
+        measurement=name.metric,
+        crossing=worst.crossing.day * DAY_S if worst.crossing else None,
     )
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct, convert
 from msgspec.structs import asdict
 
 from hpcverify.fleet.breaker import Doubt
-from hpcverify.fleet.ledger import AuditEntry
+from hpcverify.fleet.event_log import AuditEntry
 from hpcverify.fleet.outages import NodeOutage, OutageCause
 from hpcverify.fleet.states import Caveat, Hold, State
 from hpcverify.insight.drift import Deviation, Drift, Rollout, Split

@@ -190,6 +190,17 @@ class MeasurementRetention(Struct, frozen=True, kw_only=True, forbid_unknown_fie
     look at 90."""
 
 
+class TextFiles(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Metrics for Prometheus, in text files of node_exporter: the table ``[metrics]``."""
+
+    directory: str = ""
+    """The directory of node_exporter's textfile collector, on the controller and on each node;
+    empty: no metrics are written."""
+    all_nodes: bool = False
+    """Whether every node has series of its own in the controller's file, and not only those that
+    need attention: 16 for each node, which take node_exporter seconds at 10,000 nodes."""
+
+
 class Events(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What leaves the controller about changes of the fleet: the table ``[events]``."""
 
@@ -234,6 +245,7 @@ class SiteFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bmc: Bmcs = Bmcs()
     fabric: Fabric = Fabric()
     history: MeasurementRetention = MeasurementRetention()
+    metrics: TextFiles = TextFiles()
     events: Events = Events()
     reliability: JobAssumptions = JobAssumptions()
     suppress: tuple[Suppression, ...] = ()

@@ -109,7 +109,7 @@ def count_bytes(results: Sequence[Result]) -> int:
     return len(msgspec.json.format(msgspec.json.encode([results]), indent=1))
 
 
-def write_bytes(path: Path, content: bytes, *, make: bool = False) -> None:
+def write_bytes(path: Path, content: bytes, *, make: bool = False, mode: int | None = None) -> None:
     """
     Write *content* to the file *path*: all of it, or nothing changes.
 
@@ -117,13 +117,15 @@ def write_bytes(path: Path, content: bytes, *, make: bool = False) -> None:
     to the new file, even if the umask allows more. A character device such as /dev/null,
     or a descriptor that the caller opened (/dev/stdout, /dev/fd/3), is written to and
     never replaced; a named pipe, socket or disk is refused. With *make*, missing folders
-    are created.
+    are created. With a *mode*, the file has that, whatever the umask.
 
     Raises:
         StoreError: it cannot be written; says why.
 
     """
     with _open_replacement(path, make=make) as new:
+        if mode is not None:
+            os.fchmod(new, mode)
         _write_all(content, os.dup(new))
 
 

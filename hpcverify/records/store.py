@@ -36,7 +36,7 @@ from hpcverify.errors import (
     UnknownNameError,
 )
 from hpcverify.limits.resolve import PastValues
-from hpcverify.model import BMC_SUITE, CarryOver, Inventory, Run, Verdict
+from hpcverify.model import BMC_SUITE, CarryOver, Inventory, Remedy, Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.reported_facts import ReportedFacts
@@ -466,6 +466,16 @@ class Store:
             {"since": _format_time(since, ""), "until": _format_time(until, "9999")},
             _build_last_results,
         )
+
+    def list_remedies(self, runs: Collection[str]) -> dict[tuple[str, str], Remedy]:
+        """Map each of *runs* and its checks to what to do about their results."""
+        rows = self._select_rows(
+            "select run, name, remedy from results"
+            " where run in (select value from json_each(:runs))",
+            {"runs": msgspec.json.encode(list(runs)).decode()},
+            tuple[str, str, Remedy],
+        )
+        return {(run, check): remedy for run, check, remedy in rows}
 
     def list_facts(
         self, since: datetime | None = None, until: datetime | None = None

@@ -6,8 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from tests.docs.alerts_page import write_alerts
 from tests.docs.checks_page import write_checks, write_suites
 from tests.docs.commands_page import write_commands
+from tests.docs.metrics_page import write_metrics
 from tests.docs.settings_page import write_settings
 
 ROOT = Path(__file__).parents[2]
@@ -15,8 +17,10 @@ PATTERNS = ("*.md", "docs/**/*.md", "packaging/*/README.md", "tests/rehearsal/RE
 PAGES = tuple(sorted(page for pattern in PATTERNS for page in ROOT.glob(pattern)))
 """Every page of the rendered book."""
 WRITERS: Mapping[str, Callable[[], Iterable[str]]] = {
+    "alerts": write_alerts,
     "checks": write_checks,
     "commands": write_commands,
+    "metrics": write_metrics,
     "settings": write_settings,
     "suites": write_suites,
 }

@@ -69,11 +69,13 @@ def test_rpmlint_has_no_error(packages: Path) -> None:
         assert "1 packages and 0 specfiles checked; 0 errors" in shown
 
 
-def test_each_of_slurms_files_is_at_one_place(packages: Path, tmp_path: Path) -> None:
+def test_each_file_for_slurm_and_for_monitoring_is_at_one_place(
+    packages: Path, tmp_path: Path
+) -> None:
     for deb in packages.glob(f"*+py{PYTHON}_*.deb"):
         subprocess.run(["dpkg-deb", "-x", deb, tmp_path], check=True)
 
-    names = {path.name for path in (ROOT / "slurm").iterdir()}
+    names = {path.name for folder in ("slurm", "monitoring") for path in (ROOT / folder).iterdir()}
     assert {name: len(list(tmp_path.rglob(name))) for name in names} == dict.fromkeys(names, 1)
 
 

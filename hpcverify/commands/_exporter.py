@@ -1,0 +1,78 @@
+"""What node_exporter must do for the metrics of a site, for `hpcverify doctor`."""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+
+from hpcverify.commands._advice import Advice
+from hpcverify.errors import StoreError
+
+ADDRESS = ("127.0.0.1", 9100)
+"""Where node_exporter listens unless it is told otherwise."""
+TIMEOUT_S = 5.0
+MAX_ANSWER_BYTES = 64 * 2**20
+SCRAPE_ERROR = re.compile(r"^node_textfile_scrape_error (\S+)$", re.MULTILINE)
+LISTED_FILE = re.compile(r'^node_textfile_mtime_seconds\{file="([^"\n]+)"\}', re.MULTILINE)
+OUR_FILES = "hpcverify_*.prom"
+
+
+def inspect_exporter(directory: Path, address: tuple[str, int] = ADDRESS) -> Iterator[Advice]:
+    """Inspect whether the node_exporter at *address* collects the text files in *directory*."""
+    subject = "metrics directory"
+    try:
+        mode = directory.stat().st_mode
+    except OSError as exc:
+        yield Advice(subject, f"{directory}: {exc.strerror}", f"mkdir -p {directory}")
+        return
+    if not stat.S_ISDIR(mode):
+        yield Advice(subject, f"{directory} is not a directory", "set [metrics] directory")
+        return
+    if mode & stat.S_IWOTH:
+        yield Advice(subject, f"all users can write to {directory}", f"chmod o-w {directory}")
+        return
+    yield Advice(subject, str(directory))
+    yield _compare_files(directory, address)
+
+
+def _compare_files(directory: Path, address: tuple[str, int]) -> Advice:
+    subject, where = "node_exporter", ":".join(map(str, address))
+    try:
+        answer = _fetch_metrics(address)
+    except StoreError as exc:
+        return Advice(subject, f"none answers on {where} ({exc}): its files are not compared")
+    start = f"start it with --collector.textfile.directory={directory}"
+    error = SCRAPE_ERROR.search(answer)
+    if error is None:
+        return Advice(subject, f"that on {where} reads no text files", start)
+    if float(error[1]):
+        why = f"that on {where} cannot read a text file"
+        return Advice(subject, why, f"see its log, and what else is in {directory}")
+    listed = {Path(file).name for file in LISTED_FILE.findall(answer)}
+    missing = sorted(path.name for path in directory.glob(OUR_FILES) if path.name not in listed)
+    if missing:
+        return Advice(subject, f"that on {where} does not list {', '.join(missing)}", start)
+    return Advice(subject, f"that on {where} reads the text files without an error")
+
+
+def _fetch_metrics(address: tuple[str, int]) -> str:
+    """
+    Get what listens at *address*, whoever that is.
+
+    Raises:
+        StoreError: nothing answers there, or not as a web server does.
+
+    """
+    connection = HTTPConnection(*address, timeout=TIMEOUT_S)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read(MAX_ANSWER_BYTES).decode(errors="replace")
+    except OSError as exc:
+        raise StoreError(exc.strerror or str(exc)) from exc
+    except HTTPException as exc:
+        raise StoreError(f"no web server: {type(exc).__name__}") from exc
+    finally:
+        connection.close()

@@ -1,0 +1,68 @@
+"""The metrics of a run, for the text file of its suite on its node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from hpcverify.metrics.table import VERDICT
+from hpcverify.metrics.text import LabelValues, MetricFamily, make_state_set
+from hpcverify.model import Inventory, Run, Verdict, effective_verdict
+
+LABEL_NUMBER = re.compile(r"\D* (\d+)")
+"""The number that a person calls a part by, as in "GPU 3"."""
+SUITE_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+def name_run_file(suite: str) -> str:
+    """
+    Name the text file of *suite*.
+
+    Each suite has one of its own: so a run replaces what the last run of its suite said, and
+    nothing else, without reading it.
+    """
+    return f"hpcverify_run_{SUITE_CHARACTERS.sub('_', suite)}.prom"
+
+
+def list_run_families(run: Run) -> Iterator[MetricFamily]:
+    """Yield the metrics of *run*."""
+    suite = run.suite
+    ended = run.started.timestamp() + run.seconds
+    yield MetricFamily("hpcverify_run_info", {(suite, run.versions.get("hpcverify", "")): 1})
+    yield MetricFamily("hpcverify_run_timestamp_seconds", {(suite,): ended})
+    yield MetricFamily("hpcverify_run_duration_seconds", {(suite,): run.seconds})
+    yield make_state_set("hpcverify_run_verdict", VERDICT.values, {(suite,): run.verdict.value})
+    yield MetricFamily(
+        "hpcverify_check_verdict_info",
+        {(suite, check, worst.value): 1 for check, worst in _find_worst(run).items()},
+    )
+    yield MetricFamily("hpcverify_finding_info", dict.fromkeys(_list_findings(run), 1))
+
+
+def _find_worst(run: Run) -> Mapping[str, Verdict]:
+    """Find the worst verdict of each check over its rounds."""
+    worst: dict[str, Verdict] = {}
+    for result in run.results:
+        verdict = effective_verdict(result)
+        worst[result.check] = max(worst.get(result.check, verdict), verdict)
+    return worst
+
+
+def _list_findings(run: Run) -> Iterator[LabelValues]:
+    for result in run.results:
+        for complaint in result.complaints:
+            if complaint.verdict >= Verdict.WARN:
+                index = _find_index(complaint.part_id, run.inventory)
+                kind = complaint.part_kind or "node"
+                verdict = complaint.verdict.value
+                yield run.suite, result.check, complaint.name, verdict, kind, index
+
+
+def _find_index(part_id: str, inventory: Inventory) -> str:
+    """Find the number of a part within its kind; empty for the node."""
+    part = inventory.find_part(part_id)
+    if part is None:
+        return ""
+    if number := LABEL_NUMBER.match(part.label):
+        return number[1]
+    return str(inventory.of_kind(part.kind).index(part))

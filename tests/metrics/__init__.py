@@ -1,0 +1,1 @@
+"""Tests of the metrics, of the alerts on them and of the dashboards."""

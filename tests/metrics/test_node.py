@@ -1,0 +1,135 @@
+"""The text file of a run says of it what the table has, and nothing else."""
+
+from __future__ import annotations
+
+from hpcverify.metrics.node import list_run_families, name_run_file
+from hpcverify.metrics.table import NODE_METRICS
+from hpcverify.metrics.text import render
+from hpcverify.model import (
+    Complaint,
+    ComplaintKind,
+    Inventory,
+    Maturity,
+    Part,
+    Remedy,
+    Result,
+    Run,
+    Verdict,
+)
+from tests.doubles import a_result, a_run
+from tests.metrics.reading import list_strays, read_samples, read_value
+
+GPUS = tuple(Part("gpu", f"GPU-{i}-uuid", f"GPU {i}") for i in (0, 3))
+NIC = Part("nic", "0000:17:00.0", "mlx5_1")
+
+
+def complain(part: str, kind: str, name: str, verdict: Verdict = Verdict.FAIL) -> Complaint:
+    return Complaint(
+        kind=ComplaintKind.FINDING,
+        part_id=part,
+        part_kind=kind,
+        checks=("ecc",),
+        name=name,
+        text="it is bad",
+        verdict=verdict,
+        remedy=Remedy.REPLACE,
+    )
+
+
+def fail(check: str, *complaints: Complaint) -> Result:
+    return a_result(check, verdict=Verdict.FAIL, complaints=complaints)
+
+
+def write(run: Run) -> str:
+    return render(list_run_families(run)).decode()
+
+
+def make_run(*results: Result) -> Run:
+    return a_run(
+        suite="idle",
+        verdict=Verdict.FAIL,
+        inventory=Inventory(parts=(*GPUS, NIC)),
+        results=results,
+        versions={"hpcverify": "1.2.3"},
+    )
+
+
+RUN = make_run(
+    fail("ecc", complain("GPU-3-uuid", "gpu", "dbe"), complain("0000:17:00.0", "nic", "down")),
+    a_result("gemm", round=1),
+    a_result("gemm", round=2, verdict=Verdict.WARN),
+)
+
+
+def test_every_metric_of_a_node_is_in_its_file_and_no_other() -> None:
+    text = write(RUN)
+
+    assert list_strays(text, NODE_METRICS) == []
+    assert {*read_samples(text)} == {metric.name for metric in NODE_METRICS}
+
+
+def test_the_verdict_of_a_run_is_one_of_all_verdicts() -> None:
+    values = read_samples(write(RUN))["hpcverify_run_verdict"]
+
+    assert len(values) == len(Verdict)
+    assert [dict(labels)["verdict"] for labels, value in values.items() if value] == ["fail"]
+
+
+def test_a_run_is_dated_by_its_end() -> None:
+    text = write(RUN)
+    ended = RUN.started.timestamp() + RUN.seconds
+
+    assert read_value(text, "hpcverify_run_timestamp_seconds", suite="idle") == ended
+    assert read_value(text, "hpcverify_run_duration_seconds", suite="idle") == RUN.seconds
+
+
+def test_a_check_has_the_worst_verdict_of_its_rounds() -> None:
+    checks = read_samples(write(RUN))["hpcverify_check_verdict_info"]
+    verdicts = {dict(labels)["check"]: dict(labels)["verdict"] for labels in checks}
+
+    assert verdicts == {"ecc": "fail", "gemm": "warn"}
+
+
+def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
+    run = make_run(a_result("new", verdict=Verdict.FAIL, maturity=Maturity.BETA))
+
+    assert 'verdict="warn"' in write(run)
+    assert 'check="new",verdict="fail"' not in write(run)
+
+
+def test_a_finding_names_a_part_by_kind_and_number_and_never_by_its_id() -> None:
+    text = write(RUN)
+    parts = [
+        (dict(labels)["kind"], dict(labels)["index"], dict(labels)["code"])
+        for labels in read_samples(text)["hpcverify_finding_info"]
+        if dict(labels)["check"] == "ecc"
+    ]
+
+    assert parts == [("gpu", "3", "dbe"), ("nic", "0", "down")]
+    assert "uuid" not in text
+    assert NIC.id not in text
+
+
+def test_a_finding_of_the_node_has_no_number() -> None:
+    run = make_run(fail("host", complain("node", "", "oom")))
+    (labels,) = read_samples(write(run))["hpcverify_finding_info"]
+
+    assert (dict(labels)["kind"], dict(labels)["index"]) == ("node", "")
+
+
+def test_a_remark_is_not_a_finding() -> None:
+    run = make_run(fail("ecc", complain("GPU-0-uuid", "gpu", "note", Verdict.PASS)))
+
+    assert 'kind="gpu"' not in write(run)
+
+
+def test_a_finding_of_two_rounds_is_one_series() -> None:
+    again = fail("ecc", complain("GPU-3-uuid", "gpu", "dbe"))
+    values = read_samples(write(make_run(again, again)))["hpcverify_finding_info"]
+
+    assert [*values.values()] == [1]
+
+
+def test_each_suite_has_a_file_of_its_own_that_is_collected() -> None:
+    assert name_run_file("idle") == "hpcverify_run_idle.prom"
+    assert name_run_file("../../etc/x y") == "hpcverify_run_.._.._etc_x_y.prom"

@@ -1,0 +1,54 @@
+"""The table of metrics follows Prometheus' rules, and the code that it stands for."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hpcverify.fleet.event_log import FORGOTTEN_STATE
+from hpcverify.fleet.outages import OutageCause
+from hpcverify.fleet.part_counts import COUNTED_KINDS
+from hpcverify.fleet.states import OTHERS_STATE, Hold, State
+from hpcverify.insight.fleet_metrics import HOLD_NAMES, OTHERS
+from hpcverify.metrics import table
+from hpcverify.metrics.table import METRICS, PREFIX, MetricType, PrometheusMetric
+
+RESERVED_LABELS = {"instance", "job", "le", "quantile"}
+"""Set by Prometheus, or of types that node_exporter builds itself."""
+UNBOUNDED_LABELS = {"reason", "part", "run", "user", "by", "text", "ticket"}
+
+
+def test_each_name_stands_once() -> None:
+    names = [metric.name for metric in METRICS]
+
+    assert len(names) == len({*names})
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: str(metric.name))
+def test_a_name_obeys_the_rules_of_prometheus(metric: PrometheusMetric) -> None:
+    is_counter = metric.type is MetricType.COUNTER
+
+    assert re.fullmatch(rf"{PREFIX}[a-z][a-z_]*[a-z]", metric.name)
+    assert metric.name.endswith("_total") == is_counter
+    assert metric.name.removesuffix("_total").endswith(metric.unit)
+    assert not metric.name.endswith(("_count", "_sum", "_bucket"))
+    assert bool(metric.buckets) == (metric.type is MetricType.HISTOGRAM)
+    assert [*metric.buckets] == sorted({*metric.buckets})
+    assert re.fullmatch(r"[A-Z1].*\.", metric.help)
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: str(metric.name))
+def test_no_label_is_reserved_or_without_end(metric: PrometheusMetric) -> None:
+    names = [label.name for label in metric.labels]
+
+    assert len(names) == len({*names})
+    assert not {*names} & (RESERVED_LABELS | UNBOUNDED_LABELS)
+
+
+def test_the_closed_lists_are_those_of_the_code() -> None:
+    assert (*State, OTHERS_STATE) == table.STATES
+    assert table.FORGOTTEN == FORGOTTEN_STATE
+    assert (*OutageCause,) == table.CAUSES
+    assert {*table.HOLDS} == {HOLD_NAMES[hold] for hold in Hold} | {OTHERS}
+    assert {*table.KIND.values} == {*COUNTED_KINDS.values()}

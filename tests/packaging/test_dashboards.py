@@ -1,0 +1,142 @@
+"""The dashboards: what lies in monitoring/ is what the code makes, of metrics that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from dashboards.writing import write_boards
+from tests.metrics.promql import (
+    MONITORING,
+    list_grouping_labels,
+    list_labels,
+    list_selectors,
+    read_metrics,
+)
+from tests.metrics.rules import expand_records
+
+BOARDS = sorted(path.name for path in MONITORING.glob("*.json"))
+VARIABLES_OF_GRAFANA = {"__value", "__field"}
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+OF_ALERTS = {"alertname", "alertstate", "node"}
+QUERY_FUNCTION = re.compile(r"^(?:label_values|query_result)\((.*)\)$")
+
+
+@cache
+def read_board(name: str) -> Mapping[str, Any]:
+    board: dict[str, Any] = json.loads((MONITORING / name).read_text())
+    return board
+
+
+def walk(value: object) -> Iterator[Mapping[str, Any]]:
+    """Yield every object within *value*."""
+    if isinstance(value, dict):
+        yield value
+        for part in value.values():
+            yield from walk(part)
+    if isinstance(value, list):
+        for part in value:
+            yield from walk(part)
+
+
+class Query(Struct, frozen=True):
+    """An expression, and the labels that its panel shows."""
+
+    expression: str
+    shown: frozenset[str] = frozenset()
+
+
+def list_queries(name: str) -> Iterator[Query]:
+    board = read_board(name)
+    for panel in board["panels"]:
+        for target in panel.get("targets", ()):
+            shown = {*re.findall(r"{{(\w+)}}", target.get("legendFormat", ""))}
+            for step in panel.get("transformations", ()):
+                shown |= {*step["options"]["includeByName"]} - {"Value"}
+            yield Query(target["expr"], frozenset(shown))
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            found = QUERY_FUNCTION.match(variable["query"])
+            assert found, variable
+            yield Query(found[1])
+    for event in board["annotations"]["list"]:
+        shown = {*re.findall(r"{{(\w+)}}", event["titleFormat"])}
+        yield Query(event["target"]["expr"], frozenset(shown))
+
+
+QUERIES = [
+    pytest.param(query, id=f"{name}-{number}")
+    for name in BOARDS
+    for number, query in enumerate(list_queries(name))
+]
+
+
+def test_the_dashboards_of_the_packages_are_those_that_the_code_makes() -> None:
+    assert {name: (MONITORING / name).read_text() for name in BOARDS} == dict(write_boards())
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_panel_asks_only_for_metrics_and_labels_of_the_table(query: Query) -> None:
+    metrics = read_metrics()
+    known = set[str]()
+    expression = expand_records(query.expression)
+    for selected, matched in list_selectors(expression):
+        labels = list_labels(metrics[selected])
+        assert matched <= labels, selected
+        known |= labels
+    if "ALERTS" in expression:
+        known |= OF_ALERTS
+    known |= {*re.findall(r'label_replace\(.*?"(\w+)"', expression)}
+
+    assert known
+    assert list_grouping_labels(expression) <= known
+    assert query.shown <= known
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_board_has_panels_with_numbers_and_words_of_their_own(name: str) -> None:
+    panels = read_board(name)["panels"]
+    drawn = [panel for panel in panels if panel["type"] != "row"]
+
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len({panel["title"] for panel in panels}) == len(panels)
+    assert [panel["title"] for panel in drawn if not panel["description"]] == []
+    for panel in drawn:
+        letters = [target["refId"] for target in panel["targets"]]
+        assert len({*letters}) == len(letters)
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_panels_do_not_cover_each_other(name: str) -> None:
+    cells = [
+        (x, y)
+        for panel in read_board(name)["panels"]
+        for place in [panel["gridPos"]]
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+
+    assert len({*cells}) == len(cells)
+    assert max(x for x, _ in cells) < 24
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_board_names_no_datasource_and_no_variable_that_it_does_not_have(name: str) -> None:
+    board = read_board(name)
+    sources = [part["datasource"] for part in walk(board) if "datasource" in part]
+    variables = {variable["name"] for variable in board["templating"]["list"]}
+    used = {
+        *re.findall(r"\$\{(\w+)", json.dumps(board)),
+        *re.findall(r"\$(\w+)", " ".join(query.expression for query in list_queries(name))),
+    } - VARIABLES_OF_GRAFANA
+
+    assert sources
+    assert [source for source in sources if source != DATASOURCE] == []
+    assert {word for word in used if not word.isdigit()} <= variables
+    assert "datasource" in variables

@@ -1,0 +1,1 @@
+"""Prometheus, node_exporter and Alertmanager of Debian, for the tests."""
