@@ -1,0 +1,1 @@
+"""Tests of events and of the formats that others read."""
