@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -21,6 +26,29 @@ from tests.events.examples import EXAMPLES, FINDING, make_event, make_finding_ev
 
 TEXTS = ("one line", "two\nlines", "Zoë: ⚠ süß", "=\n=\n", "ends with a newline\n")
 LARGEST = 2**20
+JOURNALD = """
+mount -t tmpfs none /run
+mkdir -p /run/systemd/journal /run/systemd/journald.conf.d /run/log/journal
+printf '[Journal]\\nStorage=volatile\\nReadKMsg=no\\nRateLimitBurst=0\\n' \\
+    >/run/systemd/journald.conf.d/test.conf
+/usr/lib/systemd/systemd-journald &
+tries=0
+until [ -S /run/systemd/journal/socket ] && [ -S /run/systemd/journal/io.systemd.journal ]; do
+    [ $((tries += 1)) -lt 600 ]
+    sleep 0.1
+done
+"$@" >&2
+journalctl --sync
+journalctl --directory /run/log/journal --output json SYSLOG_IDENTIFIER=hpcverify
+"""
+"""Run a command beside a journald of its own, then print what that has of us."""
+SENDER = """
+import sys, msgspec
+from hpcverify.events.event import Event
+from hpcverify.events.journal import send_events
+events = msgspec.json.decode(sys.argv[1], type=tuple[Event, ...])
+assert [*send_events(events)] == [event.number for event in events]
+"""
 
 
 @pytest.fixture
@@ -125,3 +153,22 @@ def test_a_journal_that_does_not_answer_takes_no_event(journal: socket.socket) -
         taken.extend(send_events([make_event(EventKind.HEARTBEAT)], address))
 
     assert taken == []
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(os.geteuid() != 0, reason="journald takes root")
+def test_journald_has_every_event_with_its_text_and_its_fields() -> None:
+    lines = (make_event(EventKind.HEARTBEAT, text=text) for text in TEXTS)
+    sent = tuple(replace(event, number=n) for n, event in enumerate((*EXAMPLES, *lines), start=1))
+    apart = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+    send = (sys.executable, "-c", SENDER, msgspec.json.encode(sent).decode())
+    done = subprocess.run(
+        [*apart, "sh", "-euc", JOURNALD, "sh", *send], text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    entries = [json.loads(line) for line in done.stdout.splitlines()]
+
+    assert [int(entry["HPCVERIFY_EVENT"]) for entry in entries] == [e.number for e in sent]
+    for entry, event in zip(entries, sent, strict=True):
+        fields = parse_datagram(build_datagram(event))
+        assert {name: entry.get(name) for name in fields} == fields
