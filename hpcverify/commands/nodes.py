@@ -12,7 +12,8 @@ from rich.text import Text
 
 from hpcverify.console import say
 from hpcverify.errors import UnknownNameError
-from hpcverify.fleet.ledger import AuditEntry, Ledger
+from hpcverify.fleet.event_log import AuditEntry
+from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.outages import NodeOutage
 from hpcverify.fleet.states import Hold, Node, State
 from hpcverify.insight.drift import keep_nodes

@@ -94,7 +94,7 @@ class FindingState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def make_finding_uid(node: str, part: str, check: str, code: str) -> str:
     """Make the uid of a finding: the same for each run that has it."""
-    return hashlib.sha256("\0".join((node, part, check, code)).encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{node}\0{part}\0{check}\0{code}".encode()).hexdigest()[:32]
 
 
 class RunOutcome(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -2,7 +2,7 @@
 What the controller has decided and done about nodes, and why: an SQLite file.
 
 It cannot be rebuilt from run documents: keep it. Every change of a node is written
-together with its line in the audit log, or not at all. A write to the scheduler is
+together with its event, or not at all. A write to the scheduler is
 recorded as an intent before and gets an outcome after, so that the successor of a
 controller that died knows what may have been done.
 """
@@ -12,11 +12,12 @@ from __future__ import annotations
 import hmac
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
+from socket import gethostname
 from sqlite3 import Connection
 from statistics import median
 from typing import Any, TypeVar
@@ -26,26 +27,40 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
-from hpcverify.fleet.holds import Intent
-from hpcverify.fleet.outages import NodeOutage, follow_outage
-from hpcverify.fleet.states import DAY_S, Node, NodeChange, Ticket
-from hpcverify.fleet.transition_log import (
+from hpcverify.events.chain import ChainLink, ChainReport, verify_chain
+from hpcverify.events.event import Event, EventKind, StateChange
+from hpcverify.fleet import finding_log
+from hpcverify.fleet.event_log import (
     BREAKER_CLOSED,
     BREAKER_TRIPPED,
     CHECK_DOUBTED,
     CHECK_TRUSTED,
+    EVENT_TABLES,
     FORGOTTEN_STATE,
-    Transition,
-    TransitionKind,
-    build_transition,
+    IDENTITY_FACT,
+    KIND_BY_WORDS,
+    AuditEntry,
+    NewEvent,
+    append_event,
+    carry_over_audit,
+    iterate_lines,
+    prune_events,
+    read_anchor,
+    read_chain_end,
 )
+from hpcverify.fleet.finding_log import FINDING_TABLES, FindingCount, RunReport
+from hpcverify.fleet.holds import Intent
+from hpcverify.fleet.outages import NodeOutage, follow_outage
+from hpcverify.fleet.states import DAY_S, Node, NodeChange, State, Ticket
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import KnownLinks, LinkHistory, LinkPair
-from hpcverify.model import Run
+from hpcverify.model import Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.sqlite import connect, migrate, read_version, transact, transaction
 
 T = TypeVar("T")
+StandingWording = Callable[[str, str, str], NewEvent | None]
+"""Makes the event of what stands: from its key, and its value before and now."""
 
 MIGRATIONS = (
     """
@@ -107,12 +122,13 @@ create table outages (
 );
 create index outages_by_node on outages (node, ended);
 """,
+    EVENT_TABLES + FINDING_TABLES,
 )
+EVENTS_VERSION = 4
+"""The version of the ledger from which on it has events."""
 IF_DAMAGED = "restore it from a backup; without it nothing is released automatically"
 LEDGER_FILE_NAME = "fleet.sqlite"
 """The ledger, in the state directory of the controller."""
-CONTROLLER_ACTOR = "hpcverify"
-"""The actor when no person acted."""
 BREAKER_RETENTION_S = 90 * DAY_S
 """How long what the breaker counts is kept: longer than any useful window."""
 MAX_RUN_AGE_S = 14 * DAY_S
@@ -146,24 +162,18 @@ NODE_TABLES = (
     ("intents", "node"),
     ("node_links", "node"),
     ("outages", "node"),
+    ("run_verdicts", "node"),
 )
 """What is known of a node, by table and column."""
+STANDING_FACT_PREFIX = "standing:"
+"""Begins the names of the facts that say what stands, as `Ledger.record_standing` keeps it."""
 MALFUNCTION_FACT_PREFIX = "malfunction:"
 """Begins the names of the facts that say which convenience of the controller does not work."""
-IDENTITY_FACT = "identity"
+MAX_NODE_SUITES = 32
+"""Suites of a node whose last verdict is kept: a node may name what it likes."""
 HOST_FACT = "host"
 BEGAN_FACT = "began"
 SET_FACT = "insert or replace into facts values (?, ?)"
-
-
-class AuditEntry(Struct, frozen=True):
-    """A line of the audit log."""
-
-    when: float
-    actor: str
-    node: str
-    what: str
-    detail: str
 
 
 class Malfunction(Struct, frozen=True):
@@ -173,6 +183,17 @@ class Malfunction(Struct, frozen=True):
     since: float
     """When it first failed, in seconds since 1970."""
     why: str
+
+
+class PendingTransition(Struct, frozen=True):
+    """An event that the site's own program is to get."""
+
+    event: Event
+    change: StateChange
+    reason: str
+    """Why it changed, in full."""
+    by: str
+    """The person who decided it, if a person did."""
 
 
 class LedgerChange(Struct, frozen=True):
@@ -188,6 +209,8 @@ class LedgerChange(Struct, frozen=True):
     """The one that the run used."""
     held: bool = False
     """Whether the node is newly held, which the breaker counts."""
+    report: RunReport | None = None
+    """What the run says of the findings of the node."""
 
 
 class Ledger:
@@ -196,6 +219,7 @@ class Ledger:
     def __init__(self, state: Path, clock: Callable[[], float] = time.time) -> None:
         self.path = state / LEDGER_FILE_NAME
         self.clock = clock
+        self.host = gethostname()
         self._reader: Connection | None = None
         try:
             state.mkdir(parents=True, exist_ok=True)
@@ -214,6 +238,8 @@ class Ledger:
         if current != len(MIGRATIONS):
             with self._open_database(write=True) as db:
                 migrate(db, self.path, MIGRATIONS)
+                if current < EVENTS_VERSION:
+                    carry_over_audit(db, self.host)
 
     @contextmanager
     def keep_open(self) -> Generator[None]:
@@ -238,25 +264,30 @@ class Ledger:
             return _read_node(db, name)
 
     def put(
-        self, node: Node, what: str, detail: str = "", actor: str = "", *, held: bool = False
+        self,
+        node: Node,
+        what: str,
+        detail: str = "",
+        actor: str = "",
+        *,
+        text: str = "",
+        held: bool = False,
     ) -> None:
-        """Write *node* and its audit line together; *held* as in `LedgerChange`."""
+        """Write *node* and its event; *held* as in `LedgerChange`, the rest as in `NewEvent`."""
         with self._open_database(write=True) as db:
             if held:
                 db.execute("insert into holds values (?, ?)", (self.clock(), node.name))
-            self._put(db, node)
-            self._add_audit_line(db, node.name, what, detail, actor)
+            self._put(db, node, what, detail, actor, text=text)
 
     def put_all(self, changes: Iterable[NodeChange]) -> None:
-        """Write many nodes and their audit lines together."""
+        """Write many nodes and their events together."""
         if not (listed := list(changes)):
             return
         with self._open_database(write=True) as db:
             for change in listed:
                 if change.lost:
                     self._record_found_drain(db, change.node.name, "")
-                self._put(db, change.node)
-                self._add_audit_line(db, change.node.name, change.what, change.detail)
+                self._put(db, change.node, change.what, change.detail)
 
     def add_nodes(self, names: Iterable[str]) -> None:
         """Add a row for each of *names*, which the scheduler has just listed first."""
@@ -290,9 +321,26 @@ class Ledger:
         db.execute("update tickets set run = ? where number = ?", (each.run, each.ticket))
         if each.held:
             db.execute("insert into holds values (?, ?)", (now, each.node.name))
-        self._put(db, each.node, ordered=bool(each.ticket))
-        if each.what:
-            self._add_audit_line(db, each.node.name, each.what, each.detail)
+        what, keep = each.what, frozenset[str]()
+        if report := each.report:
+            what = self._record_run(db, each, report)
+            keep = frozenset(finding.uid for finding in report.findings)
+            name = each.node.name
+            self._append(db, *finding_log.follow_findings(db, name, report, each.run, now))
+        self._put(db, each.node, what, each.detail, ordered=bool(each.ticket), keep=keep)
+
+    def _record_run(self, db: Connection, each: LedgerChange, report: RunReport) -> str:
+        """Write the event of a run, if it is news; return the words that are left to be said."""
+        node, outcome = each.node, report.outcome
+        stays = _get_shown(_read_node(db, node.name)) == _get_shown(node)
+        if not each.ticket and not _is_new_verdict(db, node.name, outcome.suite, outcome.verdict):
+            return each.what
+        said = each.what if stays and each.ticket else ""
+        detail = each.detail if said else ""
+        kind = EventKind.RUN_FINISHED
+        new = NewEvent(kind=kind, node=node.name, run=outcome, what=said, detail=detail)
+        self._append(db, new)
+        return "" if said else each.what
 
     def is_judged(self, run: str) -> bool:
         """Whether *run* was judged already."""
@@ -346,9 +394,18 @@ class Ledger:
                 (now, FORGOTTEN_STATE, node),
             )
             db.execute(SET_FACT, (FORGOTTEN_FACT_PREFIX + node, repr(now)))
-            self._add_audit_line(db, node, "forget", reason, actor)
-            states = known.shown_state, FORGOTTEN_STATE
-            self._queue_transition(db, TransitionKind.NODE, states, reason, node=node, by=actor)
+            change = StateChange(subject="", before=known.shown_state, after=FORGOTTEN_STATE)
+            forgotten = NewEvent(
+                kind=EventKind.NODE_CHANGED,
+                by=actor,
+                node=node,
+                change=change,
+                what="forget",
+                detail=reason,
+                text=reason,
+            )
+            self._append(db, *finding_log.close_findings(db, node))
+            self._append_transition(db, forgotten, reason, actor)
 
     def list_forgotten(self) -> dict[str, float]:
         """Say when nodes were last forgotten: what ran there before is not shown."""
@@ -385,7 +442,14 @@ class Ledger:
             )
             if done.rowcount:
                 detail = f"ticket {ticket.number}, job {ticket.job}: {ending}"
-                self._add_audit_line(db, ticket.node, "verification ended", detail)
+                ended = NewEvent(
+                    kind=EventKind.VERIFICATION_ENDED,
+                    node=ticket.node,
+                    what="verification ended",
+                    detail=detail,
+                    text=detail,
+                )
+                self._append(db, ended)
 
     def list_open_tickets(self) -> list[Ticket]:
         """List the open tickets, oldest first."""
@@ -508,7 +572,8 @@ class Ledger:
             ).fetchone()
             # What the node is now mostly shows the reason.
             detail = text if reason in text else f"{text}: {reason}"
-            self._add_audit_line(db, node, act, detail)
+            kind = EventKind.HOLD_CHANGED
+            self._append(db, NewEvent(kind=kind, node=node, what=act, detail=detail))
 
     def record_found_drain(self, node: str, drain_reason: str) -> None:
         """Record which drain of ours was found on *node*; empty: none."""
@@ -561,9 +626,7 @@ class Ledger:
         """Trip the breaker: no new holds until a person resets it."""
         with self._open_database(write=True) as db:
             db.execute(SET_FACT, (BREAKER_FACT, why))
-            self._add_audit_line(db, "", "breaker tripped", why)
-            states = BREAKER_CLOSED, BREAKER_TRIPPED
-            self._queue_transition(db, TransitionKind.BREAKER, states, why)
+            self._append_brake(db, EventKind.BREAKER_TRIPPED, BREAKER_CLOSED, BREAKER_TRIPPED, why)
 
     def reset(self, actor: str, reason: str) -> None:
         """Reset the breaker: failures count from now on, earlier ones no more."""
@@ -571,9 +634,8 @@ class Ledger:
             db.execute(SET_FACT, (BREAKER_FACT, ""))
             db.execute("delete from holds")
             db.execute("delete from outcomes")
-            self._add_audit_line(db, "", "breaker reset", reason, actor)
             states = BREAKER_TRIPPED, BREAKER_CLOSED
-            self._queue_transition(db, TransitionKind.BREAKER, states, reason, by=actor)
+            self._append_brake(db, EventKind.BREAKER_RESET, *states, reason, by=actor)
 
     def record_doubts(self, doubts: Mapping[str, str]) -> list[str]:
         """Record which checks are doubted now, and why; return the new ones."""
@@ -585,10 +647,13 @@ class Ledger:
         with self._open_database(write=True) as db:
             db.execute(SET_FACT, (DOUBTS_FACT, msgspec.json.encode(dict(doubts)).decode()))
             for check in sorted(new):
-                self._add_doubt(db, check, CHECK_TRUSTED, CHECK_DOUBTED, doubts[check])
+                states = CHECK_TRUSTED, CHECK_DOUBTED
+                why = doubts[check]
+                self._append_brake(db, EventKind.CHECK_DOUBTED, *states, why, subject=check)
             for check in sorted(over):
+                states = CHECK_DOUBTED, CHECK_TRUSTED
                 why = f"{check} fails on few enough nodes again"
-                self._add_doubt(db, check, CHECK_DOUBTED, CHECK_TRUSTED, why)
+                self._append_brake(db, EventKind.CHECK_TRUSTED, *states, why, subject=check)
         return sorted(new)
 
     def record_notice(self, subject: str, text: str) -> bool:
@@ -604,11 +669,18 @@ class Ledger:
         if why == (known.why if known else ""):
             return
         fact = MALFUNCTION_FACT_PREFIX + name
-        if not why:
-            self._execute("delete from facts where name = ?", fact)
-            return
-        malfunction = Malfunction(name, known.since if known else self.clock(), why)
-        self._execute(SET_FACT, fact, msgspec.json.encode(malfunction).decode())
+        with self._open_database(write=True) as db:
+            if why:
+                malfunction = Malfunction(name, known.since if known else self.clock(), why)
+                db.execute(SET_FACT, (fact, msgspec.json.encode(malfunction).decode()))
+            else:
+                db.execute("delete from facts where name = ?", (fact,))
+            if why and known:  # it goes on, for another reason
+                return
+            kind = EventKind.MALFUNCTION_BEGUN if why else EventKind.MALFUNCTION_ENDED
+            states = ("works", "does not work") if why else ("does not work", "works")
+            change = StateChange(subject=name, before=states[0], after=states[1])
+            self._append(db, NewEvent(kind=kind, change=change, text=why))
 
     def list_malfunctions(self) -> list[Malfunction]:
         """List the conveniences of the controller that do not work, by name."""
@@ -627,27 +699,114 @@ class Ledger:
 
     # -- transitions for the site's own program
 
-    def list_pending_transitions(self, limit: int) -> list[tuple[int, Transition]]:
+    def list_pending_transitions(self, limit: int) -> list[PendingTransition]:
         """List the transitions not delivered yet, the least often tried first."""
-        order = "from transitions order by tries, number limit ?"
+        query = (
+            "select line, reason, decided_by from deliveries join events using (number)"
+            " order by tries, number limit ?"
+        )
         with self._open_database() as db:
-            rows = db.execute(f"select number, record {order}", (limit,)).fetchall()
-            return [(n, msgspec.json.decode(r, type=Transition)) for n, r in rows]
+            rows = db.execute(query, (limit,)).fetchall()
+            decoded = [(msgspec.json.decode(line, type=Event), *row) for line, *row in rows]
+            return [
+                PendingTransition(event, event.change, reason, by)
+                for event, reason, by in decoded
+                if event.change
+            ]
 
     def remove_transition(self, number: int) -> None:
         """Remove a delivered transition from the queue."""
-        self._execute("delete from transitions where number = ?", number)
+        self._execute("delete from deliveries where number = ?", number)
 
     def count_failed_delivery(self, number: int) -> None:
         """Count one more failed delivery of a transition."""
-        self._execute("update transitions set tries = tries + 1 where number = ?", number)
+        self._execute("update deliveries set tries = tries + 1 where number = ?", number)
 
     def drop_old_transitions(self, before: float) -> int:
         """Drop the transitions from *before* that time; return how many."""
-        ((stale,),) = self._select("select count(*) from transitions where at < ?", before)
+        at = "(select at from events where events.number = deliveries.number)"
+        old = f"from deliveries where {at} < ?"
+        ((stale,),) = self._select(f"select count(*) {old}", before)
         if stale:
-            self._execute("delete from transitions where at < ?", before)
+            self._execute(f"delete {old}", before)
         return int(stale)
+
+    # -- findings
+
+    def count_findings(self) -> list[FindingCount]:
+        """Count the findings of each check, code and verdict, since ever and now."""
+        with self._open_database() as db:
+            return finding_log.count_findings(db)
+
+    # -- events, and their readers
+
+    def record_event(self, new: NewEvent) -> None:
+        """Record what changed, but no node."""
+        with self._open_database(write=True) as db:
+            self._append(db, new)
+
+    def record_standing(self, name: str, now: Mapping[str, str], describe: StandingWording) -> None:
+        """
+        Record what stands *now*, each with its value, and the events of what changed.
+
+        *describe* gets what it is, and its value before and now, empty where there is none.
+        """
+        fact = STANDING_FACT_PREFIX + name
+        query = "select value from facts where name = ?"
+        (known,) = self._select_records(dict[str, str], query, fact) or [{}]
+        if known == now:
+            return
+        with self._open_database(write=True) as db:
+            db.execute(SET_FACT, (fact, msgspec.json.encode(dict(now), order="sorted").decode()))
+            for key in sorted(known.keys() | now.keys()):
+                before, after = known.get(key, ""), now.get(key, "")
+                if before != after and (new := describe(key, before, after)):
+                    self._append(db, new)
+
+    def read_lines(
+        self, after: int, limit: int, where: str = "", *values: object
+    ) -> list[tuple[int, bytes]]:
+        """Read numbers and lines of events with a later number than *after*, oldest first."""
+        with self._open_database() as db:
+            return list(iterate_lines(db, after, limit, where, values))
+
+    def read_chain_end(self) -> ChainLink:
+        """Read which event the next one comes after."""
+        with self._open_database() as db:
+            return read_chain_end(db)
+
+    def verify_events(self) -> ChainReport:
+        """Verify the chain over all events."""
+        with self._open_database() as db:
+            rows = db.execute("select line from events order by number")
+            return verify_chain((bytes(line) for (line,) in rows), read_anchor(db))
+
+    def read_cursors(self) -> dict[str, int]:
+        """Read up to which number each reader has the events."""
+        return dict(self._select("select reader, number from cursors"))
+
+    def read_cursor(self, reader: str) -> int:
+        """Read up to which number *reader* has the events; a new one has those that are gone."""
+        with self._open_database() as db:
+            row = db.execute("select number from cursors where reader = ?", (reader,)).fetchone()
+            return int(row[0]) if row else read_anchor(db).number
+
+    def move_cursor(self, reader: str, number: int) -> None:
+        """Record that *reader* has the events up to *number*."""
+        self._execute("insert or replace into cursors values (?, ?)", reader, number)
+
+    def remove_cursor(self, reader: str) -> None:
+        """Forget *reader*: nothing is kept for it."""
+        if reader in self.read_cursors():
+            self._execute("delete from cursors where reader = ?", reader)
+
+    def prune_events(self, before: float) -> int:
+        """Prune the oldest events from *before* that time, if all readers have them."""
+        with self._open_database(write=True) as db:
+            (read,) = db.execute("select min(number) from cursors").fetchone()
+            (queued,) = db.execute("select min(number) - 1 from deliveries").fetchone()
+            last = read_chain_end(db).number
+            return prune_events(db, before, min(n for n in (read, queued, last) if n is not None))
 
     def read_fact(self, name: str) -> str:
         """Read the fact *name*; empty if it was never set."""
@@ -717,8 +876,8 @@ class Ledger:
     def read_audit(self, node: str | None = None, limit: int = 50) -> list[AuditEntry]:
         """Read the log, of *node* or of all, newest first."""
         rows = self._select(
-            "select at, actor, node, what, detail from audit"
-            " where ?1 is null or node = ?1 order by number desc limit ?2",
+            "select at, actor, node, what, detail from events where what <> ''"
+            " and (?1 is null or node = ?1) order by number desc limit ?2",
             *(node, limit),
         )
         return [AuditEntry(*row) for row in rows]
@@ -726,7 +885,7 @@ class Ledger:
     def count_quarantines(self, node: str, since: float) -> int:
         """Count the quarantines of *node* after *since*; as `list_newly_held`."""
         often = (
-            "select count(*) from audit where node = ? and at > ? and at <= ?"
+            "select count(*) from events where node = ? and at > ? and at <= ?"
             " and what in ('quarantined', 'repeat offender')"
         )
         return int(self._select(often, node, since, self.clock())[0][0])
@@ -738,37 +897,77 @@ class Ledger:
             (self.clock(), node, FOUND_ACT, drain_reason),
         )
 
-    def _put(self, db: Connection, node: Node, *, ordered: bool = False) -> None:
-        now = self.clock()
-        if changed := build_transition(_read_node(db, node.name), node, now):
-            _queue(db, changed)
-            _follow_outage(db, node, now, ordered=ordered)
-        record = msgspec.json.encode(node)
-        db.execute("insert or replace into nodes values (?, ?)", (node.name, record))
-
-    def _add_doubt(self, db: Connection, check: str, before: str, after: str, why: str) -> None:
-        self._add_audit_line(db, "", f"check {after}", why)
-        self._queue_transition(db, TransitionKind.CHECK, (before, after), why, checks=(check,))
-
-    def _queue_transition(
+    def _put(
         self,
         db: Connection,
-        kind: TransitionKind,
-        states: tuple[str, str],
-        reason: str,
-        **more: Any,
+        node: Node,
+        what: str,
+        detail: str = "",
+        by: str = "",
+        *,
+        text: str = "",
+        ordered: bool = False,
+        keep: Collection[str] = (),
     ) -> None:
-        before, after = states
-        now = self.clock()
-        _queue(db, Transition(kind=kind, at=now, before=before, after=after, reason=reason, **more))
-
-    def _add_audit_line(
-        self, db: Connection, node: str, what: str, detail: str, actor: str = ""
-    ) -> None:
+        """Write *node*, its event, and what it means for its outage and its findings."""
+        before = _read_node(db, node.name)
         db.execute(
-            "insert into audit (at, actor, node, what, detail) values (?, ?, ?, ?, ?)",
-            (self.clock(), actor or CONTROLLER_ACTOR, node, what, detail),
+            "insert or replace into nodes values (?, ?)", (node.name, msgspec.json.encode(node))
         )
+        changed = _get_shown(before) != _get_shown(node)
+        kind = KIND_BY_WORDS.get(what, EventKind.NODE_CHANGED)
+        change = _describe_change(before, node) if changed else None
+        new = NewEvent(
+            kind=EventKind.NODE_CHANGED if changed else kind,
+            by=by,
+            node=node.name,
+            change=change,
+            what=what,
+            detail=detail,
+            text=text,
+        )
+        if changed:
+            self._append_transition(db, new, node.foreign or node.full_reason, node.by)
+            _follow_outage(db, node, self.clock(), ordered=ordered)
+        elif what:
+            self._append(db, new)
+        if node.state is State.HEALTHY and before.state is not State.HEALTHY:
+            # No suite of its own runs the checks that others made of it, as of its peers.
+            passed = {*before.checks} - {*node.checks}
+            self._append(db, *finding_log.close_findings(db, node.name, passed, keep))
+
+    def _append(self, db: Connection, *events: NewEvent) -> None:
+        for new in events:
+            append_event(db, new, self.clock(), self.host)
+
+    def _append_transition(self, db: Connection, new: NewEvent, reason: str, by: str) -> None:
+        """Write the event of a change, decided *by* a person, and queue it for the program."""
+        number = append_event(db, new, self.clock(), self.host)
+        row = (number, reason, by)
+        db.execute("insert into deliveries (number, reason, decided_by) values (?, ?, ?)", row)
+
+    def _append_brake(
+        self,
+        db: Connection,
+        kind: EventKind,
+        before: str,
+        after: str,
+        why: str,
+        *,
+        subject: str = "",
+        by: str = "",
+    ) -> None:
+        """Write that the breaker or the doubt of a check has changed."""
+        what = f"check {after}" if subject else kind.value.replace(".", " ")
+        new = NewEvent(
+            kind=kind,
+            by=by,
+            change=StateChange(subject=subject, before=before, after=after),
+            what=what,
+            detail=why,
+            text=why,
+        )
+        self._append_transition(db, new, why, by)
 
     def _select(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with self._open_database() as db:
@@ -822,7 +1021,31 @@ def _format_run_prefix(when: float) -> str:
     return f"{datetime.fromtimestamp(when, UTC):%Y%m%d-%H%M%S}"
 
 
-def _queue(db: Connection, changed: Transition) -> None:
-    """Queue a transition for the site's own program, in the write that makes it."""
-    record = msgspec.json.encode(changed)
-    db.execute("insert into transitions (at, record) values (?, ?)", (changed.at, record))
+def _get_shown(node: Node) -> tuple[str, bool]:
+    """Get what a change of is a transition of *node*."""
+    return node.shown_state, node.enforced
+
+
+def _describe_change(before: Node, after: Node) -> StateChange:
+    return StateChange(
+        subject="",
+        before=before.shown_state,
+        after=after.shown_state,
+        enforced=after.enforced,
+        checks=after.checks,
+        run=after.run,
+    )
+
+
+def _is_new_verdict(db: Connection, node: str, suite: str, verdict: Verdict) -> bool:
+    """Whether a run that nobody ordered says something else than the last one of its suite."""
+    row = db.execute(
+        "select verdict from run_verdicts where node = ? and suite = ?", (node, suite)
+    ).fetchone()
+    if row and row[0] == verdict.value:
+        return False
+    (known,) = db.execute("select count(*) from run_verdicts where node = ?", (node,)).fetchone()
+    if row is None and known >= MAX_NODE_SUITES:
+        return False
+    db.execute("insert or replace into run_verdicts values (?, ?, ?)", (node, suite, verdict.value))
+    return row is not None or verdict is not Verdict.PASS

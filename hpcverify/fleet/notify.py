@@ -2,8 +2,8 @@
 Runs the site's own program at each change: ``[quarantine] on_transition``.
 
 The program is started once for each transition, with one JSON object on its standard
-input. The ledger queues a transition in the write that makes the change; it leaves the
-queue when the program exits with 0. So none is lost, whenever the controller is killed;
+input. The ledger queues the event in the write that makes the change; it leaves the queue
+when the program exits with 0. So none is lost, whenever the controller is killed;
 one may be delivered twice, with the same ``number``.
 
 The program cannot stop the controller. It has `PROGRAM_TIMEOUT_S` to end, and a turn
@@ -18,7 +18,8 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
+from enum import StrEnum
 from pathlib import Path
 
 import msgspec
@@ -27,8 +28,8 @@ from msgspec.structs import replace
 
 from hpcverify.check import Unable
 from hpcverify.errors import ConfigError, StoreError
-from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.transition_log import Transition, TransitionKind
+from hpcverify.events.event import EventKind
+from hpcverify.fleet.ledger import Ledger, PendingTransition
 from hpcverify.model import Complaint, Remedy, Run, Verdict
 from hpcverify.processes import run_tool
 from hpcverify.records import documents
@@ -51,6 +52,24 @@ ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
 }
 """The program's whole environment: ours may hold secrets, or influence it."""
+
+
+class TransitionKind(StrEnum):
+    """What changed."""
+
+    NODE = "node"
+    BREAKER = "breaker"
+    CHECK = "check"
+
+
+TRANSITION_KINDS = {
+    EventKind.NODE_CHANGED: TransitionKind.NODE,
+    EventKind.BREAKER_TRIPPED: TransitionKind.BREAKER,
+    EventKind.BREAKER_RESET: TransitionKind.BREAKER,
+    EventKind.CHECK_DOUBTED: TransitionKind.CHECK,
+    EventKind.CHECK_TRUSTED: TransitionKind.CHECK,
+}
+"""What the program calls the events that it gets."""
 
 
 class FailedPart(Struct, frozen=True, kw_only=True):
@@ -113,10 +132,12 @@ class TransitionNotifier:
         if lost := self.ledger.drop_old_transitions(self.clock() - EXPIRY_S):
             them = "1 transition was" if lost == 1 else f"{lost} transitions were"
             self.say(f"{them} dropped: {self.program} has failed for a day")
-        for number, changed in self.ledger.list_pending_transitions(MAX_TRANSITIONS):
+        for pending in self.ledger.list_pending_transitions(MAX_TRANSITIONS):
             if time.monotonic() - began > self.time_budget:
                 return
-            if why := self._run_program(build_message(number, changed, self._read_run(changed))):
+            number = pending.event.number
+            message = build_message(pending, self._read_run(pending.change.run))
+            if why := self._run_program(message):
                 self.ledger.count_failed_delivery(number)
                 self.say(f"on_transition: {why}; the next turn tries again")
                 self._paused_until = time.monotonic() + RETRY_PAUSE_S
@@ -143,33 +164,35 @@ class TransitionNotifier:
         lines = done.stderr.decode(errors="replace").strip().split("\n")
         return f"{self.program}: {lines[-1] or f'exit status {done.returncode}'}"
 
-    def _read_run(self, changed: Transition) -> Run | None:
-        if not (changed.run and changed.checks):
+    def _read_run(self, run: str) -> Run | None:
+        if not run:
             return None
         try:
-            return documents.read(self.store.get_document_path(changed.run))
+            return documents.read(self.store.get_document_path(run))
         except StoreError:  # the transition has the reason without it
             return None
 
 
-def build_message(number: int, changed: Transition, run: Run | None) -> TransitionMessage:
-    """Describe what *changed*, with the parts that failed in *run*."""
-    parts = tuple(list_failed_parts(run, changed.checks)) if run else ()
+def build_message(pending: PendingTransition, run: Run | None) -> TransitionMessage:
+    """Describe what changed, with the parts that failed in *run*."""
+    event, change = pending.event, pending.change
+    checks = change.checks or tuple(filter(None, (change.subject,)))
+    parts = tuple(list_failed_parts(run, checks)) if run else ()
     return TransitionMessage(
-        event=changed.kind,
-        number=number,
-        time=f"{datetime.fromtimestamp(changed.at, UTC):%Y-%m-%dT%H:%M:%SZ}",
-        node=changed.node,
-        before=changed.before,
-        after=changed.after,
-        enforced=changed.enforced,
-        reason=changed.reason,
+        event=TRANSITION_KINDS[event.kind],
+        number=event.number,
+        time=f"{event.time.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        node=event.node,
+        before=change.before,
+        after=change.after,
+        enforced=change.enforced,
+        reason=pending.reason,
         part=", ".join(part.label for part in parts),
         parts=parts,
         remedy=max((part.remedy for part in parts), key=[*Remedy].index, default=Remedy.NONE),
-        checks=changed.checks,
-        run=changed.run,
-        by=changed.by,
+        checks=checks,
+        run=change.run,
+        by=pending.by,
     )
 
 

@@ -40,8 +40,8 @@ def test_what_the_controller_knew_of_it_is_gone_and_the_log_is_not(ledger: Ledge
     assert not ledger.has_given_hold_id("n1", "hpcverify[aa11bb]")
     newest, *_ = ledger.read_audit("n1")
     assert (newest.actor, newest.what, newest.detail) == ("ada", "forget", "sold")
-    *_, (_, told) = ledger.list_pending_transitions(10)
-    assert (told.node, told.before, told.after, told.by) == (
+    *_, told = ledger.list_pending_transitions(10)
+    assert (told.event.node, told.change.before, told.change.after, told.by) == (
         *("n1", "quarantined"),
         *("forgotten", "ada"),
     )

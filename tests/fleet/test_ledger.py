@@ -8,11 +8,20 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
-from hpcverify.fleet.ledger import BREAKER_RETENTION_S, MAX_RUN_AGE_S, Ledger, LedgerChange
+from hpcverify.events.event import EventKind
+from hpcverify.fleet.ledger import (
+    BREAKER_RETENTION_S,
+    LEDGER_FILE_NAME,
+    MAX_RUN_AGE_S,
+    MIGRATIONS,
+    Ledger,
+    LedgerChange,
+)
 from hpcverify.fleet.outages import OutageCause
 from hpcverify.fleet.states import DAY_S, Node, NodeChange, State, Ticket
 from hpcverify.isolation.judge import PairSpeed
@@ -22,6 +31,10 @@ from tests.doubles import Clock, a_run
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
+REPLACEMENT = (
+    "insert or replace into events"
+    " select number, at, kind, node, 'eve', what, detail, line, digest from events"
+)
 N1 = Node(name="n1", state=State.QUARANTINED, reason="slow", checks=("gemm",))
 
 
@@ -56,9 +69,9 @@ def database(ledger: Ledger) -> Iterator[sqlite3.Connection]:
 @pytest.mark.parametrize(
     "change",
     [
-        "update audit set actor = 'eve'",
-        "delete from audit",
-        "insert or replace into audit select number, at, 'eve', '', '', '' from audit",
+        "update events set actor = 'eve'",
+        "delete from events",
+        REPLACEMENT,
     ],
 )
 def test_the_audit_log_is_neither_rewritten_nor_shortened(
@@ -419,22 +432,67 @@ def test_of_a_forgotten_node_no_link_is_known(ledger: Ledger) -> None:
     assert set(ledger.read_links().kinds) == {"n2"}
 
 
-def test_a_ledger_from_before_links_were_tried_gets_their_tables(
-    ledger: Ledger, again: Callable[[], Ledger]
-) -> None:
-    ledger.put(N1, "quarantined")
-    with closing(sqlite3.connect(ledger.path)) as db:
-        db.executescript(
-            "drop table node_links; drop table switch_links; drop table pair_speeds;"
-            "drop table outages;"
-            "pragma user_version = 1;"
+@pytest.fixture
+def old(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a ledger as the first version made it, with a node and its line in the audit log."""
+    (tmp_path / "state").mkdir()
+    with closing(sqlite3.connect(tmp_path / "state" / LEDGER_FILE_NAME)) as db:
+        db.executescript(f"{MIGRATIONS[0]} pragma user_version = 1;")
+        db.execute("insert into nodes values ('n1', ?)", (msgspec.json.encode(N1),))
+        lines = [("ada", "hold", "fan"), ("hpcverify", "quarantined", "run r1: slow")]
+        db.executemany(
+            "insert into audit (at, actor, node, what, detail) values (1, ?, 'n1', ?, ?)", lines
         )
+        db.commit()
+        yield db
+
+
+def test_a_ledger_from_before_links_were_tried_gets_their_tables(
+    old: sqlite3.Connection, again: Callable[[], Ledger]
+) -> None:
+    old.close()
 
     ledger = again()
     ledger.record_fabric({"n1": ("", "")})
 
     assert ledger.read_node("n1") == N1
     assert set(ledger.read_links().kinds) == {"n1"}
+
+
+def test_the_audit_log_of_an_earlier_version_becomes_events_in_its_order(
+    old: sqlite3.Connection, again: Callable[[], Ledger]
+) -> None:
+    transition = {
+        "kind": "check",
+        "at": 5.0,
+        "before": "trusted",
+        "after": "doubted",
+        "node": "",
+        "reason": "wide",
+        "by": "",
+        "enforced": False,
+        "checks": ["gemm"],
+        "run": "",
+    }
+    queue = "insert into transitions (at, record, tries) values (5, ?, 2)"
+    for _ in range(3):
+        old.execute(queue, (msgspec.json.encode(transition),))
+    old.execute("delete from transitions where number < 3")
+    old.commit()
+
+    ledger = again()
+
+    audit = [(e.when, e.actor, e.node, e.what, e.detail) for e in ledger.read_audit()]
+    assert audit == [
+        (1.0, "hpcverify", "n1", "quarantined", "run r1: slow"),
+        (1.0, "ada", "n1", "hold", "fan"),
+    ]
+    assert ledger.count_quarantines("n1", 0) == 1
+    (pending,) = ledger.list_pending_transitions(10)
+    assert (pending.event.number, pending.event.kind) == (6, EventKind.CHECK_DOUBTED)
+    assert (pending.change.subject, pending.reason) == ("gemm", "wide")
+    assert ledger.verify_events().wrong == 0
+    assert (ledger.verify_events().first, ledger.verify_events().last.number) == (4, 6)
 
 
 def test_what_pairs_usually_reach_is_the_median_of_the_last_weeks(

@@ -1,0 +1,257 @@
+"""
+The log of events in the ledger: what happened, who did it, and the line that goes out.
+
+Everything here runs in the transaction of the change. A line is never written anew. Only
+the oldest ones are pruned, and the end of what is gone is kept as an anchor, so that the
+chain over the rest can still be verified.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from sqlite3 import Connection
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.events.chain import CHAIN_START, ChainLink, compute_digest
+from hpcverify.events.event import (
+    SCHEMA,
+    Actor,
+    Command,
+    Event,
+    EventKind,
+    FindingState,
+    RunOutcome,
+    StateChange,
+)
+from hpcverify.events.severity import grade_event
+
+CONTROLLER_ACTOR = "hpcverify"
+"""The actor when no person acted."""
+FORGOTTEN_STATE = "forgotten"
+"""The state of a node that Slurm no longer has and a person forgot."""
+BREAKER_CLOSED, BREAKER_TRIPPED = "closed", "tripped"
+CHECK_TRUSTED, CHECK_DOUBTED = "trusted", "doubted"
+IDENTITY_FACT = "identity"
+ANCHOR_FACT = "events_anchor"
+"""The number and the digest of the last event that was pruned."""
+EVENT_TABLES = """
+create table events (
+    number integer primary key, at real not null, kind text not null, node text not null,
+    actor text not null, what text not null, detail text not null, line blob not null,
+    digest text not null
+);
+create index events_by_node on events (node, number);
+create index events_by_time on events (at);
+create trigger events_stay before update on events
+begin select raise(abort, 'the audit log is not rewritten'); end;
+create trigger events_remain before delete on events
+when old.number > ifnull(
+    (select cast(value as integer) from facts where name = 'events_anchor'), 0)
+begin select raise(abort, 'the audit log is not shortened'); end;
+create trigger events_grow before insert on events
+when new.number <> 1 + coalesce((select max(number) from events),
+    (select cast(value as integer) from facts where name = 'events_anchor'), 0)
+begin select raise(abort, 'the audit log is not rewritten'); end;
+create table deliveries (
+    number integer primary key, reason text not null, decided_by text not null,
+    tries integer not null default 0
+);
+create table cursors (reader text primary key, number integer not null);
+create table run_verdicts (
+    node text not null, suite text not null, verdict text not null, primary key (node, suite)
+);
+"""
+"""What the migration of the ledger to events adds."""
+KIND_BY_WORDS = {
+    "drain": EventKind.HOLD_CHANGED,
+    "resume": EventKind.HOLD_CHANGED,
+    "reserve": EventKind.HOLD_CHANGED,
+    "unreserve": EventKind.HOLD_CHANGED,
+    "restore": EventKind.HOLD_CHANGED,
+    "wipe": EventKind.HOLD_CHANGED,
+    "held": EventKind.HOLD_CHANGED,
+    "released": EventKind.HOLD_CHANGED,
+    "hold confirmed": EventKind.HOLD_CHANGED,
+    "took over hook drain": EventKind.HOLD_CHANGED,
+    "verified": EventKind.RUN_FINISHED,
+    "incomplete": EventKind.RUN_FINISHED,
+    "verification ended": EventKind.VERIFICATION_ENDED,
+    "breaker tripped": EventKind.BREAKER_TRIPPED,
+    "breaker reset": EventKind.BREAKER_RESET,
+    "check doubted": EventKind.CHECK_DOUBTED,
+    "check trusted": EventKind.CHECK_TRUSTED,
+}
+"""The kinds of events that change no state of a node, by what was done."""
+
+
+class NewEvent(Struct, frozen=True, kw_only=True):
+    """An event before it has its place in the log."""
+
+    kind: EventKind
+    by: str = ""
+    """The person who caused it, if a person did."""
+    node: str = ""
+    change: StateChange | None = None
+    finding: FindingState | None = None
+    run: RunOutcome | None = None
+    command: Command | None = None
+    what: str = ""
+    detail: str = ""
+    """What `hpcverify nodes` shows beside *what*. It may quote others, and stays here."""
+    text: str = ""
+    """What goes out."""
+
+
+class AuditEntry(Struct, frozen=True):
+    """An event, as `hpcverify nodes` shows it."""
+
+    when: float
+    actor: str
+    node: str
+    what: str
+    detail: str
+
+
+def append_event(db: Connection, new: NewEvent, at: float, host: str) -> int:
+    """Append *new*, which happened *at* a time, to the log; return its number."""
+    before = read_chain_end(db)
+    number = before.number + 1
+    event = Event(
+        schema=SCHEMA,
+        number=number,
+        id=f"{read_identity(db)}-{number}",
+        time=datetime.fromtimestamp(at, UTC),
+        kind=new.kind,
+        severity=grade_event(new.kind, new.change, new.finding, new.run),
+        actor=Actor(name=new.by or CONTROLLER_ACTOR, host=host, is_person=bool(new.by)),
+        previous=before.digest,
+        node=new.node,
+        change=new.change,
+        finding=new.finding,
+        run=new.run,
+        command=new.command,
+        what=new.what,
+        text=new.text,
+    )
+    line = msgspec.json.encode(event)
+    db.execute(
+        "insert into events values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            number,
+            at,
+            new.kind.value,
+            new.node,
+            event.actor.name,
+            new.what,
+            new.detail,
+            line,
+            compute_digest(line),
+        ),
+    )
+    return number
+
+
+def read_identity(db: Connection) -> str:
+    """Read the id of the ledger, made with its first event."""
+    query = "select value from facts where name = ?"
+    if row := db.execute(query, (IDENTITY_FACT,)).fetchone():
+        return str(row[0])
+    identity = secrets.token_hex(8)
+    db.execute("insert into facts values (?, ?)", (IDENTITY_FACT, identity))
+    return identity
+
+
+def read_chain_end(db: Connection) -> ChainLink:
+    """Read which event the next one comes after."""
+    last = "select number, digest from events order by number desc limit 1"
+    row = db.execute(last).fetchone()
+    return ChainLink(*row) if row else read_anchor(db)
+
+
+def read_anchor(db: Connection) -> ChainLink:
+    """Read which event the oldest one in the log comes after."""
+    row = db.execute("select value from facts where name = ?", (ANCHOR_FACT,)).fetchone()
+    if row is None:
+        return CHAIN_START
+    number, digest = row[0].split()
+    return ChainLink(int(number), digest)
+
+
+def prune_events(db: Connection, before: float, reserved: int) -> int:
+    """
+    Prune the oldest events, from *before* that time and no later than number *reserved*.
+
+    Return how many. An event between others that is dated later keeps those behind it.
+    """
+    (kept,) = db.execute(
+        "select ifnull(min(number), ?1 + 1) from events where at >= ?2 or number > ?1",
+        (reserved, before),
+    ).fetchone()
+    row = db.execute("select number, digest from events where number = ?", (kept - 1,)).fetchone()
+    if row is None:
+        return 0
+    _write_anchor(db, ChainLink(*row))
+    return db.execute("delete from events where number < ?", (kept,)).rowcount
+
+
+def _write_anchor(db: Connection, anchor: ChainLink) -> None:
+    value = f"{anchor.number} {anchor.digest}"
+    db.execute("insert or replace into facts values (?, ?)", (ANCHOR_FACT, value))
+
+
+def carry_over_audit(db: Connection, host: str) -> None:
+    """
+    Make events of the audit log and the queue of transitions of an earlier version.
+
+    The numbers begin after those of the transitions: the site's program may know these.
+    """
+    row = db.execute("select seq from sqlite_sequence where name = 'transitions'").fetchone()
+    if row:
+        _write_anchor(db, ChainLink(row[0], CHAIN_START.digest))
+    rows = db.execute("select at, actor, node, what, detail from audit order by number")
+    for at, actor, node, what, detail in rows:
+        kind = KIND_BY_WORDS.get(what, EventKind.NODE_CHANGED)
+        by = "" if actor == CONTROLLER_ACTOR else actor
+        append_event(db, NewEvent(kind=kind, by=by, node=node, what=what, detail=detail), at, host)
+    queue = db.execute("select at, record, tries from transitions order by number").fetchall()
+    for at, record, tries in queue:
+        event, reason = _convert_transition(msgspec.json.decode(record))
+        number = append_event(db, event, at, host)
+        row = (number, reason, event.by, tries)
+        db.execute("insert into deliveries values (?, ?, ?, ?)", row)
+    db.execute("drop table audit")
+    db.execute("drop table transitions")
+
+
+def _convert_transition(old: dict[str, object]) -> tuple[NewEvent, str]:
+    """Make the event of a transition of an earlier version that waits, and its reason."""
+    states = {name: old[name] for name in ("before", "after", "enforced", "run")}
+    checks, after = old["checks"], str(old["after"])
+    kinds = {
+        BREAKER_TRIPPED: EventKind.BREAKER_TRIPPED,
+        BREAKER_CLOSED: EventKind.BREAKER_RESET,
+        CHECK_DOUBTED: EventKind.CHECK_DOUBTED,
+        CHECK_TRUSTED: EventKind.CHECK_TRUSTED,
+    }
+    is_node = old["kind"] == "node"
+    subject = checks[0] if old["kind"] == "check" and isinstance(checks, list) else ""
+    change = {"subject": subject, "checks": checks if is_node else (), **states}
+    event = NewEvent(
+        kind=EventKind.NODE_CHANGED if is_node else kinds[after],
+        by=str(old["by"]),
+        node=str(old["node"]),
+        change=msgspec.convert(change, StateChange),
+    )
+    return event, str(old["reason"])
+
+
+def iterate_lines(
+    db: Connection, after: int, limit: int, where: str = "", values: tuple[object, ...] = ()
+) -> Iterator[tuple[int, bytes]]:
+    """Yield numbers and lines of at most *limit* events with a later number than *after*."""
+    query = f"select number, line from events where number > ? {where} order by number limit ?"  # noqa: S608 - our own words
+    yield from db.execute(query, (after, *values, limit))
