@@ -161,4 +161,7 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def summarize_event(event: Event) -> str:
     """Give the text of *event*, or what happened where in a few words."""
-    return event.text or " ".join(word for word in (event.kind, event.node, event.what) if word)
+    words = [event.kind, event.node, event.what]
+    if event.change:
+        words += [event.change.subject, f"({event.change.before} -> {event.change.after})"]
+    return event.text or " ".join(word for word in words if word)

@@ -69,6 +69,7 @@ UNENROLL = Activity(ENTITY_MANAGEMENT, 7, "Unenroll")
 ENABLE = Activity(ENTITY_MANAGEMENT, 8, "Enable")
 DISABLE = Activity(ENTITY_MANAGEMENT, 9, "Disable")
 SUSPEND = Activity(ENTITY_MANAGEMENT, 12, "Suspend")
+RESUME = Activity(ENTITY_MANAGEMENT, 13, "Resume")
 
 FINDING_ACTIVITIES: Mapping[EventKind, Activity] = {
     EventKind.FINDING_OPENED: CREATE_FINDING,
@@ -78,8 +79,8 @@ FINDING_ACTIVITIES: Mapping[EventKind, Activity] = {
     EventKind.OUTLIER_CLOSED: CLOSE_FINDING,
 }
 """For events that carry a finding."""
-HOLD_ACTIVITIES = {"none": ENABLE, "reservation": SUSPEND, "drain": DISABLE}
-"""For a changed hold, by what it became. A reservation still runs our verification."""
+HOLD_ACTIVITIES = {"drain": DISABLE, "resume": ENABLE, "reserve": SUSPEND, "unreserve": RESUME}
+"""For a hold, by what was done; all else is an update. A reserved node still runs our jobs."""
 COMMAND_ACTIVITIES = {
     "admit": ENROLL,
     "adopt": UPDATE,
@@ -120,8 +121,8 @@ def choose_activity(event: Event) -> Activity:
     if event.kind is EventKind.COMMAND_RUN and event.command:
         other = Activity(ENTITY_MANAGEMENT, 99, event.command.name)
         return COMMAND_ACTIVITIES.get(event.command.name, other)
-    if event.kind is EventKind.HOLD_CHANGED and event.change:
-        return HOLD_ACTIVITIES.get(event.change.after, UPDATE)
+    if event.kind is EventKind.HOLD_CHANGED:
+        return HOLD_ACTIVITIES.get(event.what, UPDATE)
     if event.kind is EventKind.NODE_CHANGED:
         return UPDATE
     return Activity(BASE_EVENT, 99, event.kind)

@@ -85,12 +85,8 @@ EXAMPLES = (
         change=StateChange(subject="/etc/hpcverify/site.toml", before="", after="sha256:1c"),
     ),
     *(
-        make_event(
-            EventKind.HOLD_CHANGED,
-            node="n7",
-            change=StateChange(subject="", before="none", after=hold),
-        )
-        for hold in ("none", "reservation", "drain")
+        make_event(EventKind.HOLD_CHANGED, node="n7", what=act)
+        for act in ("drain", "resume", "reserve", "unreserve", "held")
     ),
     *(
         make_command_event(name, outcome, node)

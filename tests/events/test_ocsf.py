@@ -14,7 +14,7 @@ from py_ocsf_models.events.findings.detection_finding import DetectionFinding
 from hpcverify.cli import cli
 from hpcverify.events.event import Event, EventKind, Severity, StateChange
 from hpcverify.events.ocsf import COMMAND_ACTIVITIES, HOLD_ACTIVITIES, convert_event
-from hpcverify.fleet.states import Hold
+from hpcverify.fleet.holds import _NEXT_WRITE
 from hpcverify.model import Remedy, Verdict
 from tests.events.examples import (
     EXAMPLES,
@@ -31,7 +31,8 @@ OPENED, CHANGED, CLOSED = (
     EventKind.FINDING_CHANGED,
     EventKind.FINDING_CLOSED,
 )
-CREATE, UPDATE, DELETE, ENROLL, UNENROLL, ENABLE, DISABLE, SUSPEND = 1, 3, 4, 6, 7, 8, 9, 12
+CREATE, UPDATE, DELETE, ENROLL, UNENROLL, ENABLE, DISABLE = 1, 3, 4, 6, 7, 8, 9
+SUSPEND, RESUME = 12, 13
 
 
 def convert(event: Event) -> dict[str, Any]:
@@ -146,19 +147,25 @@ def test_the_time_is_whole_milliseconds_of_utc() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hold", "activity"),
-    [(Hold.DRAIN, DISABLE), (Hold.RESERVATION, SUSPEND), (Hold.NONE, ENABLE)],
+    ("act", "activity"),
+    [("drain", DISABLE), ("resume", ENABLE), ("reserve", SUSPEND), ("unreserve", RESUME)],
 )
-def test_a_hold_disables_suspends_or_enables_a_node(hold: Hold, activity: int) -> None:
-    change = StateChange(subject="", before="", after=hold)
-    converted = convert(make_event(EventKind.HOLD_CHANGED, node="n7", change=change))
+def test_a_hold_disables_enables_suspends_or_resumes_a_node(act: str, activity: int) -> None:
+    converted = convert(make_event(EventKind.HOLD_CHANGED, node="n7", what=act))
 
     assert (converted["class_uid"], converted["activity_id"]) == (3004, activity)
     assert converted["entity"]["device"]["hostname"] == "n7"
 
 
-def test_every_hold_has_an_activity() -> None:
-    assert HOLD_ACTIVITIES.keys() == {*Hold}
+def test_every_write_of_a_hold_has_an_activity() -> None:
+    assert HOLD_ACTIVITIES.keys() == {*_NEXT_WRITE.values()}
+
+
+def test_an_event_without_a_text_is_described_by_its_words() -> None:
+    change = StateChange(subject="", before="healthy", after="suspect")
+    event = make_event(EventKind.NODE_CHANGED, node="n7", what="suspect", change=change)
+
+    assert convert(event)["message"] == "node.changed n7 suspect (healthy -> suspect)"
 
 
 @pytest.mark.parametrize(
