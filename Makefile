@@ -151,6 +151,7 @@ schema: $(BIN)/hpcverify
 	@$(WRITE_SCHEMA) hpcverify.model Run > docs/reference/schema/run.json
 	@$(WRITE_SCHEMA) hpcverify.records.qualification Qualification > docs/reference/schema/qualification.json
 	@$(WRITE_SCHEMA) hpcverify.records.collectives CollectiveRun > docs/reference/schema/collectives.json
+	@$(WRITE_SCHEMA) hpcverify.events.event Event > docs/reference/schema/event.json
 
 # The pages of faults and of coverage follow the tests' tables; tests hold them together too.
 faults: $(VENV)/tests-installed

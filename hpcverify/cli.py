@@ -27,6 +27,7 @@ COMMAND_GROUPS = {
     },
     "Cluster": {
         "nodes": "List the nodes and their states, worst first.",
+        "events": "List what changed in the fleet; verify that the log is whole.",
         "reliability": "Say how often nodes fail, and what that costs jobs.",
         "sweep": "Verify idle nodes through Slurm.",
         "isolate": "Find the node, link or switch that spoils collectives between nodes.",

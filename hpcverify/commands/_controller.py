@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from hpcverify.console import say
-from hpcverify.errors import ActionError, ConfigError, UnknownNameError, write_install_command
+from hpcverify.errors import (
+    ActionError,
+    ConfigError,
+    HpcverifyError,
+    SlurmError,
+    StoreError,
+    UnknownNameError,
+    UnverifiedError,
+    write_install_command,
+)
+from hpcverify.events.event import Command, EventKind
 from hpcverify.fleet.breaker import describe_brakes
 from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.event_log import NewEvent
 from hpcverify.fleet.holds import HoldBackend, HoldReading, apply_reading, read_hold_history
-from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
 from hpcverify.fleet.states import Hold, Node, NodeChange
 from hpcverify.fleet.transitions import Decision
 from hpcverify.fleet.validate import refuse_mistakes
@@ -22,11 +35,17 @@ from hpcverify.history.duck import is_installed
 from hpcverify.history.writer import MeasurementWriter
 from hpcverify.plan.config import Site, load_site, state_dir
 from hpcverify.plan.hostlist import expand, fold
+from hpcverify.records.spool import NODE_PATTERN
 from hpcverify.records.store import Store
 from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.command import RunCommand, run_command
 from hpcverify.slurm.pace import RateLimitedRun
 
+Outcome = Literal["done", "refused", "failed"]
+REFUSED_KEY = "hpcverify.refused"
+"""In the context of a command: that it refused what was asked, of some nodes at least."""
+DONE_STATUSES = (0, 1)
+"""The exit statuses of a command that did what was asked: it may have found a failure."""
 UNDER_VERIFICATION = "under verification; hpcverify collect goes on with it"
 
 
@@ -102,6 +121,53 @@ def identify_caller() -> str:
         return f"uid {os.getuid()}"
 
 
+@contextmanager
+def record_command() -> Generator[None]:
+    """
+    Have the ledger keep who ran the command of this context, and what became of it.
+
+    As a decorator, it stands next to the function. A dry run is not kept, nor is a command
+    on a host without a ledger; one that cannot be opened is what the command itself reports.
+    """
+    ctx = click.get_current_context()
+    outcome: Outcome = "failed"
+    status = UnverifiedError.exit_code
+    try:
+        yield
+        outcome, status = "done", 0
+    except SystemExit as exc:
+        status = exc.code if isinstance(exc.code, int) else 0
+        refused = bool(ctx.meta.get(REFUSED_KEY))
+        outcome = "refused" if refused else "done" if status in DONE_STATUSES else "failed"
+        raise
+    except HpcverifyError as exc:
+        status = exc.exit_code
+        outcome = "failed" if isinstance(exc, SlurmError | StoreError) else "refused"
+        raise
+    except click.ClickException as exc:
+        outcome, status = "refused", exc.exit_code
+        raise
+    finally:
+        idle = ctx.params.get("dry_run") or ctx.params.get("write") is False
+        with suppress(HpcverifyError):
+            if not idle and (state_dir() / LEDGER_FILE_NAME).exists():
+                _append_command(ctx, outcome, status)
+
+
+def _append_command(ctx: click.Context, outcome: Outcome, status: int) -> None:
+    name = ctx.command_path.partition(" ")[2]
+    hostlist = str(ctx.params.get("hostlist") or "")
+    reason = str(ctx.params.get("reason") or "")
+    new = NewEvent(
+        kind=EventKind.COMMAND_RUN,
+        by=identify_caller(),
+        node=hostlist if NODE_PATTERN.fullmatch(hostlist) else "",
+        command=Command(name=name, outcome=outcome, exit_status=status),
+        text=": ".join(filter(None, (hostlist, reason))),
+    )
+    Ledger(state_dir()).record_event(new)
+
+
 def refuse_unknown(names: Iterable[str], there: Collection[str]) -> None:
     """
     Refuse a wrong name at once.
@@ -164,7 +230,9 @@ def decide(
         for name in names:
             try:
                 change = event(_read_decidable_node(controller, name, there), decision)
-                controller.ledger.put(change.node, change.what, change.detail, decision.by)
+                controller.ledger.put(
+                    change.node, change.what, change.detail, decision.by, text=change.detail
+                )
                 if change.node.desired_hold is not Hold.RESERVATION:  # no run is waited for
                     controller.dispatcher.cancel_verification(name)
             except ActionError as exc:
@@ -199,4 +267,6 @@ def report_brakes(controller: Controller) -> int:
 
 def choose_status(controller: Controller, refused: int) -> int:
     """Choose the exit status after decisions, *refused* of which were refused."""
+    if refused and (ctx := click.get_current_context(silent=True)):
+        ctx.meta[REFUSED_KEY] = True
     return ActionError.exit_code if refused else controller.choose_exit_status()

@@ -7,7 +7,12 @@ from functools import partial
 
 import click
 
-from hpcverify.commands._controller import UNDER_VERIFICATION, decide, make_controller
+from hpcverify.commands._controller import (
+    UNDER_VERIFICATION,
+    decide,
+    make_controller,
+    record_command,
+)
 from hpcverify.commands._options import reason_option
 from hpcverify.fleet import transitions
 from hpcverify.plan.hostlist import expand, fold
@@ -19,6 +24,7 @@ from hpcverify.plan.hostlist import expand, fold
     "--suite", default="burnin", show_default=True, help="Suite that each node must pass."
 )
 @reason_option("For the audit log.", default="new")
+@record_command()
 def command(hostlist: str, suite: str, reason: str) -> None:
     """
     Verify new nodes before any job runs on them, and admit those that pass.

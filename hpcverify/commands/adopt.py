@@ -11,6 +11,7 @@ from hpcverify.commands._controller import (
     choose_status,
     make_controller,
     make_decision,
+    record_command,
     refuse_unknown,
 )
 from hpcverify.commands._options import reason_option
@@ -24,6 +25,7 @@ from hpcverify.plan.hostlist import expand, fold
 @click.command("adopt")
 @click.argument("hostlist", required=False)
 @reason_option("For the audit log.", default="the ledger was lost")
+@record_command()
 def command(hostlist: str | None, reason: str) -> None:
     """
     Take back nodes with a hold of hpcverify that the ledger does not know.

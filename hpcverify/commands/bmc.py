@@ -9,7 +9,7 @@ from socket import gethostname
 import click
 
 from hpcverify.bmc import BmcRound, summarize_round
-from hpcverify.commands._controller import make_controller, refuse_unknown
+from hpcverify.commands._controller import make_controller, record_command, refuse_unknown
 from hpcverify.console import say
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.fleet.claim import check_claim, hold_controller_lock
@@ -34,6 +34,7 @@ NO_NODES_TEXT = "no node is known yet: hpcverify collect asks Slurm for them"
     is_flag=True,
     help="Accept missing or non-redundant parts as intended (needs --nodes).",
 )
+@record_command()
 def command(hostlist: str | None, *, accept_parts: bool) -> None:
     """
     Ask the BMC of each node, over the network, for fans, power supplies and events.

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from hpcverify.commands._controller import identify_caller
+from hpcverify.commands._controller import identify_caller, record_command
 from hpcverify.commands._options import reason_option
 from hpcverify.errors import ActionError
 from hpcverify.fleet.breaker import find_doubts
@@ -38,6 +38,7 @@ def command(ctx: click.Context) -> None:
 
 @command.command("reset")
 @reason_option("The cause that was found.")
+@record_command()
 def reset(reason: str) -> None:
     """Act on failures again, from now on; earlier ones no longer count."""
     ledger = Ledger(state_dir())

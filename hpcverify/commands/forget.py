@@ -12,6 +12,7 @@ from hpcverify.commands._controller import (
     choose_status,
     identify_caller,
     make_controller,
+    record_command,
     refuse_unknown,
 )
 from hpcverify.commands._options import reason_option
@@ -25,6 +26,7 @@ from hpcverify.records import spool
 @click.command("forget")
 @click.argument("hostlist")
 @reason_option("For the log.", default="removed")
+@record_command()
 def command(hostlist: str, reason: str) -> None:
     """
     Forget nodes that were removed or renamed: Slurm must no longer have them.

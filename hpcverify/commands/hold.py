@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from hpcverify.commands._controller import decide, make_controller
+from hpcverify.commands._controller import decide, make_controller, record_command
 from hpcverify.commands._options import reason_option
 from hpcverify.fleet.transitions import hold
 
@@ -14,6 +14,7 @@ from hpcverify.fleet.transitions import hold
 @click.command("hold")
 @click.argument("hostlist")
 @reason_option("For whoever finds it held.")
+@record_command()
 def command(hostlist: str, reason: str) -> None:
     """
     Take the nodes of HOSTLIST out of service: drained, with your name and reason.

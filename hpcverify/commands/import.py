@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import asdict
 
+from hpcverify.commands._controller import record_command
 from hpcverify.commands._toml import write_value
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.plan.config import Site, SiteFile, convert_config
@@ -30,6 +31,7 @@ def command() -> None:
 @command.command("nhc")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Write a new site file here.")
+@record_command()
 def nhc(file: Path, out: Path | None) -> None:
     """
     Turn an nhc.conf into what the check host expects.

@@ -11,7 +11,7 @@ from socket import gethostname
 import click
 import msgspec
 
-from hpcverify.commands._controller import make_controller, refuse_unknown
+from hpcverify.commands._controller import make_controller, record_command, refuse_unknown
 from hpcverify.console import say
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.fabric.isolations import carry_out_isolation, order_isolation, read_switches
@@ -69,6 +69,7 @@ EXIT_FOUND, EXIT_UNCERTAIN = 1, 3
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer, or the plan, as JSON.")
+@record_command()
 def command(
     *,
     hostlist: str | None,

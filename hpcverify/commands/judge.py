@@ -7,6 +7,7 @@ from datetime import datetime
 import click
 import msgspec
 
+from hpcverify.commands._controller import record_command
 from hpcverify.commands._since import SINCE_TYPE
 from hpcverify.console import say
 from hpcverify.model import Result, Run
@@ -35,6 +36,7 @@ class Change(msgspec.Struct, frozen=True):
 @click.command("judge")
 @click.option("--since", type=SINCE_TYPE, help="Only runs from then on (UTC).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@record_command()
 def command(since: datetime | None, *, as_json: bool) -> None:
     """
     Judge stored runs again by today's limits, and list what would change.

@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from hpcverify.commands._controller import decide, make_controller
+from hpcverify.commands._controller import decide, make_controller, record_command
 from hpcverify.commands._options import reason_option
 from hpcverify.fleet import transitions
 
@@ -16,6 +16,7 @@ from hpcverify.fleet import transitions
 @click.argument("hostlist")
 @reason_option("Why it may go back.")
 @click.option("--force", is_flag=True, help="Even if it has not passed since it failed.")
+@record_command()
 def command(hostlist: str, reason: str, *, force: bool) -> None:
     """
     Put nodes back into service that were held by hand, or repeat offenders that passed.

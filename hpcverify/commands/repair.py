@@ -7,7 +7,12 @@ from functools import partial
 
 import click
 
-from hpcverify.commands._controller import UNDER_VERIFICATION, decide, make_controller
+from hpcverify.commands._controller import (
+    UNDER_VERIFICATION,
+    decide,
+    make_controller,
+    record_command,
+)
 from hpcverify.commands._options import reason_option
 from hpcverify.fleet import transitions
 
@@ -16,6 +21,7 @@ from hpcverify.fleet import transitions
 @click.argument("hostlist")
 @reason_option("What was done.")
 @click.option("--suite", help="What to pass; default: what it failed in.")
+@record_command()
 def command(hostlist: str, reason: str, suite: str | None) -> None:
     """
     Verify repaired nodes under a reservation, and release those that pass.

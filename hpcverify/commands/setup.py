@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
+from hpcverify.commands._controller import record_command
 from hpcverify.commands._own_files import find_program, list_own_requirements, put_in_place
 from hpcverify.errors import ConfigError
 from hpcverify.fleet.surroundings import check_accounting
@@ -52,6 +53,7 @@ def command() -> None:
 @command.command("slurm")
 @click.option("--spool", help="The directory that all nodes share, if no file names one yet.")
 @click.option("--write", is_flag=True, help="Put in place what is ours on this host.")
+@record_command()
 def slurm(*, spool: str | None, write: bool) -> None:
     """
     Print what this site's Slurm lacks for hpcverify, and the exact lines that add it.

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class ChainLink(Struct, frozen=True):
@@ -65,16 +66,14 @@ def verify_chain(lines: Iterable[bytes], start: ChainLink | None = None) -> Chai
         try:
             entry = msgspec.json.decode(line, type=ChainedLine)
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-            wrong = expected if known else 0
-            return msgspec.structs.replace(
-                report, wrong=wrong or 1, why=f"it is not an event: {exc}"
-            )
+            why = f"it is not an event: {exc}"
+            return replace(report, wrong=expected if known else 1, why=why)
         if known and entry.number != expected:
             why = f"the next line has the number {entry.number}"
-            return msgspec.structs.replace(report, wrong=expected, why=why)
+            return replace(report, wrong=expected, why=why)
         if known and entry.previous != report.last.digest:
             why = f"it does not follow the line before: that, or event {entry.number}, was changed"
-            return msgspec.structs.replace(report, wrong=entry.number, why=why)
+            return replace(report, wrong=entry.number, why=why)
         report = ChainReport(
             first=report.first or entry.number,
             last=ChainLink(entry.number, compute_digest(line)),

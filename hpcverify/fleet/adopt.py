@@ -80,7 +80,7 @@ def adopt(
         node = adopt_reservation(known, decision, hold_id, owed or suite)
     # The node first: a hold that we own and do not want would be removed.
     detail = f"{decision.reason}: {node.state}: {node.reason}"
-    ledger.put(node, "adopt", detail, decision.by)
+    ledger.put(node, "adopt", detail, decision.by, text=decision.reason)
     intent = ledger.record_intent(node.name, act, reason, seen.reason)
     ledger.record_outcome(intent, ADOPTION_OUTCOME, seen.reason if seen.drained else "")
     return node

@@ -31,6 +31,7 @@ from hpcverify.errors import (
 )
 from hpcverify.fleet.breaker import compute_allowance, explain_trip, find_doubts
 from hpcverify.fleet.claim import hold_controller_lock, take_claim
+from hpcverify.fleet.event_stream import EventStream
 from hpcverify.fleet.holds import (
     MAX_CLOCK_SKEW_S,
     HoldBackend,
@@ -50,6 +51,14 @@ from hpcverify.fleet.orders import Dispatcher, look_up_uid
 from hpcverify.fleet.publish import publish_job_gates
 from hpcverify.fleet.risk import read_ranking
 from hpcverify.fleet.schedule import SweepPlan, is_overdue, is_rerun_due, plan_sweep
+from hpcverify.fleet.standing import (
+    beat_daily,
+    follow_claim,
+    follow_configuration,
+    follow_refusals,
+    follow_suppressions,
+    follow_used_suppressions,
+)
 from hpcverify.fleet.states import (
     DAY_S,
     HOUR_S,
@@ -83,6 +92,7 @@ RISK_VALID_S = 600.0
 MAX_REASON_CHARACTERS = 500
 """The longest line about why a convenience does not work."""
 HISTORY = "history of measurements"
+EVENT_STREAM = "events.jsonl"
 SLURMCTLD_SAVE_S = 30.0
 """Until slurmctld has surely saved a change: it saves every 5 s."""
 
@@ -128,12 +138,29 @@ class Controller:
         """
         spool_path = Path(self.site.fleet.spool)
         with hold_controller_lock(self.state / "fleet.lock", self.say):
+            self._take_claim(spool_path)
             try:
-                take_claim(spool_path, self.ledger, gethostname(), self.clock())
-            except StoreError as exc:  # without the spool a node can still be held
-                if str(exc) not in self._errors:
-                    self._record_error(str(exc))
-            yield
+                yield
+            finally:
+                self._drain_events()
+
+    def _take_claim(self, spool_path: Path) -> None:
+        refusal = ""
+        try:
+            take_claim(spool_path, self.ledger, gethostname(), self.clock())
+        except StoreError as exc:  # without the spool a node can still be held
+            if str(exc) not in self._errors:
+                self._record_error(str(exc))
+        except ActionError as exc:
+            refusal = str(exc)
+            raise
+        finally:
+            follow_claim(self.ledger, spool_path, refusal)
+
+    def _drain_events(self) -> None:
+        """Bring what the site's collectors read up to date."""
+        with self.run_convenience(EVENT_STREAM):
+            EventStream(self.state, self.site.events, self.ledger).drain()
 
     @cached_property
     def dispatcher(self) -> Dispatcher:
@@ -205,6 +232,10 @@ class Controller:
 
         """
         seen = self.observe_holds()
+        with self.run_convenience("events of the configuration"):
+            follow_configuration(self.ledger, self.site)
+            follow_suppressions(self.ledger, self.site, self.clock())
+            beat_daily(self.ledger, self.site, self.clock())
         self.collect_results()
         self._act(seen)
 
@@ -256,13 +287,18 @@ class Controller:
         """Take in what is in the spool; report each refusal once."""
         intake = Intake(self.site, self.store, self.ledger, self.clock)
         taken: list[spool.Arrival] = []
+        refused: list[spool.Refusal] = []
         tripped = self.ledger.read_trip_reason()
         self._keep_measurements(lambda writer: writer.recover(self.ledger.is_judged))
         try:
             with self.ledger.keep_open():
-                judged = intake.take_in(self._gather_arrivals(taken), eligible)
+                judged = intake.take_in(self._gather_arrivals(taken, refused), eligible)
             for run in judged:
                 self._report(run)
+            used = {run.after.name: run.evidence.suppressed_checks for run in judged}
+            with self.run_convenience("events of the spool"):
+                follow_used_suppressions(self.ledger, self.site, self.clock(), used)
+                follow_refusals(self.ledger, refused, {arrival.run.node for arrival in taken})
         except SpoolError as exc:  # what is known already is still acted on
             self._record_error(str(exc))
         if not tripped and (why := self.ledger.read_trip_reason()):
@@ -276,8 +312,10 @@ class Controller:
         self._prune({arrival.run.node for arrival in taken})
         return bool(taken)
 
-    def _gather_arrivals(self, taken: list[spool.Arrival]) -> Iterator[Run]:
-        """Yield the runs in the spool, and add their files to *taken*."""
+    def _gather_arrivals(
+        self, taken: list[spool.Arrival], refused: list[spool.Refusal]
+    ) -> Iterator[Run]:
+        """Yield the runs in the spool; add their files to *taken*, and others to *refused*."""
         where = Path(self.site.fleet.spool)
         owner = look_up_uid(self.site.fleet.user)
         for arrival in spool.gather(
@@ -287,7 +325,9 @@ class Controller:
                 self._keep_measurements(partial(self._add_measurements, arrival.run))
                 yield arrival.run
                 taken.append(replace(arrival, run=replace(arrival.run, results=())))
-            elif arrival not in self._refusals:
+                continue
+            refused.append(arrival)
+            if arrival not in self._refusals:
                 self._refusals.add(arrival)
                 self.say(f"{arrival.node}: {arrival.reason}")
         self._keep_measurements(MeasurementWriter.flush)

@@ -123,7 +123,7 @@ def extract_evidence(
     silenced = list_suppressed_checks(run.node, site, now)
     heard = {r.check for r in counting} - silenced
     failed = {r.check for r in counting}
-    absent = {r.check for r in worst if _is_absent(r)}
+    absent = {r.check for r in worst if is_absent(r)}
     ours = ticket is not None and not ticket.run and ticket.suite == run.suite
     return Evidence(
         run=run.id,
@@ -178,7 +178,7 @@ def _is_passive_check(check: str, site: Site) -> bool:
         return False
 
 
-def _is_absent(result: Result) -> bool:
+def is_absent(result: Result) -> bool:
     """Whether the node has no such part, and the suite does not require it."""
     skipped = effective_verdict(result) is Verdict.SKIP
     return skipped and result.cause is Cause.NOT_APPLICABLE

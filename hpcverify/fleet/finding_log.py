@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from hpcverify.events.event import EventKind, FindingState, RunOutcome
 from hpcverify.fleet.event_log import NewEvent
+from hpcverify.fleet.states import Node
 
 MAX_NODE_FINDINGS = 200
 """Findings of a node that are open at a time: a node may write what it likes."""
@@ -63,39 +64,47 @@ class FindingCount(Struct, frozen=True):
 
 
 def follow_findings(
-    db: Connection, node: str, report: RunReport, run: str, at: float
+    db: Connection, node: Node, report: RunReport, run: str, at: float
 ) -> Iterator[NewEvent]:
     """Open, change and close the findings of *node* by *report*; yield what changed."""
+    yield from _raise_findings(db, node.name, report, run, at)
+    if report.closes == frozenset():
+        return
+    standing = {*node.checks} if node.conclusive else set[str]()  # no rerun takes that back
+    sources = dict(db.execute("select uid, source from findings where node = ?", (node.name,)))
+    found = {state.uid for state in report.findings}
+    over = [
+        state
+        for uid, state in _select_open(db, node.name)
+        if uid not in found
+        and state.check in report.examined - standing
+        and report.unanswered.isdisjoint({(state.check, state.part), (state.check, "node")})
+        and (report.closes is None or sources[uid] in report.closes)
+    ]
+    yield from _close(db, node.name, over)
+
+
+def _raise_findings(
+    db: Connection, node: str, report: RunReport, run: str, at: float
+) -> Iterator[NewEvent]:
+    """Open and change the findings that *report* has."""
     known = dict(_select_open(db, node))
-    found = {state.uid: state for state in report.findings}
-    for uid, state in found.items():
-        before = known.get(uid)
+    for state in report.findings:
+        before = known.get(state.uid)
         if before is None:
             if len(known) >= MAX_NODE_FINDINGS:
                 continue
-            known[uid] = state
-            _open(db, node, state, report.outcome.suite, run, at)
+            known[state.uid] = state
+            _insert(db, node, state, (report.outcome.suite, at, run))
             yield _build_event(EventKind.FINDING_OPENED, node, state)
         elif _has_changed(before, state):
             db.execute(
                 "update findings set verdict = ?, run = ?, record = ? where uid = ?",
-                (state.verdict.value, run, msgspec.json.encode(state), uid),
+                (state.verdict.value, run, msgspec.json.encode(state), state.uid),
             )
             if state.verdict is not before.verdict:
                 _count(db, state)
             yield _build_event(EventKind.FINDING_CHANGED, node, state)
-    if report.closes == frozenset():
-        return
-    sources = dict(db.execute("select uid, source from findings where node = ?", (node,)))
-    over = [
-        state
-        for uid, state in known.items()
-        if uid not in found
-        and state.check in report.examined
-        and report.unanswered.isdisjoint({(state.check, state.part), (state.check, "node")})
-        and (report.closes is None or sources[uid] in report.closes)
-    ]
-    yield from _close(db, node, over)
 
 
 def close_findings(
@@ -137,7 +146,8 @@ def _has_changed(before: FindingState, after: FindingState) -> bool:
     )
 
 
-def _open(db: Connection, node: str, state: FindingState, source: str, run: str, at: float) -> None:
+def _insert(db: Connection, node: str, state: FindingState, origin: tuple[str, float, str]) -> None:
+    """Keep *state*, which is open from now on; its *origin* is a suite, a time and a run."""
     db.execute(
         "insert into findings values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
@@ -147,9 +157,7 @@ def _open(db: Connection, node: str, state: FindingState, source: str, run: str,
             state.check,
             state.code,
             state.verdict.value,
-            source,
-            at,
-            run,
+            *origin,
             msgspec.json.encode(state),
         ),
     )

@@ -17,13 +17,17 @@ from msgspec.structs import replace
 
 from hpcverify.fleet.breaker import explain_trip, find_doubted_checks
 from hpcverify.fleet.evidence import Evidence, extract_evidence
+from hpcverify.fleet.finding_log import RunReport
 from hpcverify.fleet.ledger import Ledger, LedgerChange
+from hpcverify.fleet.run_report import build_report
 from hpcverify.fleet.states import DAY_S, FAILED_STATES, HOUR_S, Hold, Node
 from hpcverify.fleet.transitions import apply_evidence, restrain_hold
 from hpcverify.model import BMC_SUITE, FABRIC_SUITE, Run
 from hpcverify.plan.config import Site
 from hpcverify.records.store import Store
 
+ReportedEvidence = tuple[Evidence, RunReport]
+"""What a run says of the state of its node, and of its findings."""
 BATCH_RUNS = 50
 """Runs that are kept together: what waits in memory, and is read again after a kill."""
 
@@ -33,6 +37,7 @@ class JudgedRun:
     """A run, and its node before and after it was judged."""
 
     evidence: Evidence
+    report: RunReport
     before: Node
     after: Node
 
@@ -53,7 +58,7 @@ class Intake:
 
     def take_in(self, runs: Iterable[Run], eligible: int) -> list[JudgedRun]:
         """Keep and judge *runs*, each once, in a fleet of *eligible* nodes."""
-        evidence: list[Evidence] = []
+        evidence: list[ReportedEvidence] = []
         rest = iter(runs)
         while batch := list(islice(rest, BATCH_RUNS)):
             evidence += self._keep_runs(batch)
@@ -61,25 +66,27 @@ class Intake:
         self.ledger.record_judgments(map(_build_judgment, judged))
         return judged
 
-    def _keep_runs(self, runs: Sequence[Run]) -> list[Evidence]:
+    def _keep_runs(self, runs: Sequence[Run]) -> list[ReportedEvidence]:
         known = self.ledger.find_judged(run.id for run in runs)
         new = [run for run in runs if run.id not in known]
         # The token is secret, and the store is not.
         self.store.save_new(replace(run, token="") for run in new)
         return [self._extract(run) for run in new]
 
-    def _extract(self, run: Run) -> Evidence:
+    def _extract(self, run: Run) -> ReportedEvidence:
         ticket = self.ledger.find_ticket(run.node, run.token)
         # A node can write into its folder what it likes, and would have its BMC take all back.
         by_bmc = run.suite == BMC_SUITE and self.ledger.has_signed(run)
-        return extract_evidence(run, ticket, self.site, self.clock(), by_bmc=by_bmc)
+        now = self.clock()
+        evidence = extract_evidence(run, ticket, self.site, now, by_bmc=by_bmc)
+        return evidence, build_report(run, self.site, now, ordered=bool(evidence.ticket))
 
-    def _judge(self, found: Sequence[Evidence], eligible: int) -> list[JudgedRun]:
+    def _judge(self, found: Sequence[ReportedEvidence], eligible: int) -> list[JudgedRun]:
         """Judge *found*, with the brakes that all of it together calls for."""
         policy = self.site.quarantine
         since = self.clock() - policy.window_hours * HOUR_S
         outcomes = self.ledger.read_outcomes(since)
-        for evidence in found:
+        for evidence, _ in found:
             for check, failed in evidence.failed_by_check.items():
                 outcomes.setdefault(check, {})[evidence.node] = failed
         doubts = find_doubted_checks(outcomes, policy)
@@ -93,21 +100,21 @@ class Intake:
         return self._judge_in_sequence(found, doubts, why)
 
     def _judge_in_sequence(
-        self, found: Iterable[Evidence], doubts: Mapping[str, str], tripped: str
+        self, found: Iterable[ReportedEvidence], doubts: Mapping[str, str], tripped: str
     ) -> list[JudgedRun]:
         """Judge *found* one after another: each verdict depends on those before."""
         now, policy = self.clock(), self.site.quarantine
         nodes = self.ledger.list_nodes()
         judged: list[JudgedRun] = []
         brake = f"the breaker tripped: {tripped}" if tripped else ""
-        for evidence in found:
+        for evidence, report in found:
             before = nodes.get(evidence.node, Node(name=evidence.node))
             past = self.ledger.count_quarantines(before.name, now - policy.repeat_days * DAY_S)
             node = apply_evidence(before, evidence, self.site, now, past)
             if why := _explain_doubt(evidence, node, doubts) or brake:
                 node = restrain_hold(before, node, why)
             nodes[node.name] = node
-            judged.append(JudgedRun(evidence, before, node))
+            judged.append(JudgedRun(evidence, report, before, node))
         return judged
 
 
@@ -129,15 +136,25 @@ def _build_judgment(each: JudgedRun) -> LedgerChange:
         detail=f"run {each.evidence.run}: {each.after.full_reason or each.after.verdict}",
         ticket=each.evidence.ticket,
         held=each.newly_held,
+        report=replace(each.report, closes=_choose_closed_suites(each)),
     )
 
 
-def _drop_duplicate_tickets(found: Iterable[Evidence]) -> list[Evidence]:
+def _choose_closed_suites(judged: JudgedRun) -> frozenset[str] | None:
+    """Choose the suites whose findings a run may close, as it may clear its node; None: all."""
+    evidence = judged.evidence
+    if evidence.complete and evidence.ticket > judged.before.not_before_ticket:
+        return None
+    return frozenset({BMC_SUITE}) if evidence.complete and evidence.by_bmc else frozenset()
+
+
+def _drop_duplicate_tickets(found: Iterable[ReportedEvidence]) -> list[ReportedEvidence]:
     """Leave a ticket to the first run that has it."""
     used: set[int] = set()
-    once: list[Evidence] = []
-    for evidence in found:
-        once.append(replace(evidence, ticket=0) if evidence.ticket in used else evidence)
+    once: list[ReportedEvidence] = []
+    for evidence, report in found:
+        again = evidence.ticket in used
+        once.append((replace(evidence, ticket=0) if again else evidence, report))
         used.add(evidence.ticket)
     return once
 

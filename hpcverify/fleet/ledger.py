@@ -27,7 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
-from hpcverify.events.chain import ChainLink, ChainReport, verify_chain
+from hpcverify.events.chain import ChainLink, ChainReport
 from hpcverify.events.event import Event, EventKind, StateChange
 from hpcverify.fleet import finding_log
 from hpcverify.fleet.event_log import (
@@ -47,6 +47,7 @@ from hpcverify.fleet.event_log import (
     prune_events,
     read_anchor,
     read_chain_end,
+    verify_events,
 )
 from hpcverify.fleet.finding_log import FINDING_TABLES, FindingCount, RunReport
 from hpcverify.fleet.holds import Intent
@@ -325,8 +326,7 @@ class Ledger:
         if report := each.report:
             what = self._record_run(db, each, report)
             keep = frozenset(finding.uid for finding in report.findings)
-            name = each.node.name
-            self._append(db, *finding_log.follow_findings(db, name, report, each.run, now))
+            self._append(db, *finding_log.follow_findings(db, each.node, report, each.run, now))
         self._put(db, each.node, what, each.detail, ordered=bool(each.ticket), keep=keep)
 
     def _record_run(self, db: Connection, each: LedgerChange, report: RunReport) -> str:
@@ -740,9 +740,11 @@ class Ledger:
 
     # -- events, and their readers
 
-    def record_event(self, new: NewEvent) -> None:
-        """Record what changed, but no node."""
+    def record_event(self, new: NewEvent, fact: tuple[str, float] | None = None) -> None:
+        """Record what changed, but no node, and the time of it as a *fact*, if there is one."""
         with self._open_database(write=True) as db:
+            if fact:
+                db.execute(SET_FACT, (fact[0], repr(fact[1])))
             self._append(db, new)
 
     def record_standing(self, name: str, now: Mapping[str, str], describe: StandingWording) -> None:
@@ -752,8 +754,7 @@ class Ledger:
         *describe* gets what it is, and its value before and now, empty where there is none.
         """
         fact = STANDING_FACT_PREFIX + name
-        query = "select value from facts where name = ?"
-        (known,) = self._select_records(dict[str, str], query, fact) or [{}]
+        known = self.read_standing(name)
         if known == now:
             return
         with self._open_database(write=True) as db:
@@ -762,6 +763,12 @@ class Ledger:
                 before, after = known.get(key, ""), now.get(key, "")
                 if before != after and (new := describe(key, before, after)):
                     self._append(db, new)
+
+    def read_standing(self, name: str) -> dict[str, str]:
+        """Read what stood the last time, with its values."""
+        query = "select value from facts where name = ?"
+        (known,) = self._select_records(dict[str, str], query, STANDING_FACT_PREFIX + name) or [{}]
+        return known
 
     def read_lines(
         self, after: int, limit: int, where: str = "", *values: object
@@ -778,8 +785,7 @@ class Ledger:
     def verify_events(self) -> ChainReport:
         """Verify the chain over all events."""
         with self._open_database() as db:
-            rows = db.execute("select line from events order by number")
-            return verify_chain((bytes(line) for (line,) in rows), read_anchor(db))
+            return verify_events(db)
 
     def read_cursors(self) -> dict[str, int]:
         """Read up to which number each reader has the events."""

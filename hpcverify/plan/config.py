@@ -190,6 +190,19 @@ class MeasurementRetention(Struct, frozen=True, kw_only=True, forbid_unknown_fie
     look at 90."""
 
 
+class Events(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What leaves the controller about changes of the fleet: the table ``[events]``."""
+
+    file: bool = True
+    """Whether events are appended to ``events.jsonl`` in the state directory."""
+    keep_days: Annotated[float, Meta(ge=30)] = 90
+    """Days for which the ledger keeps them, and its audit log with them."""
+    max_mib: Annotated[float, Meta(ge=0)] = 64
+    """The size in MiB at which a new file is begun; 0: never, logrotate does it."""
+    keep_files: Count = 8
+    """Full files that are kept, as ``events.jsonl.1``."""
+
+
 class Suppression(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A known failure that nobody acts on: ``[[suppress]]``."""
 
@@ -221,6 +234,7 @@ class SiteFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bmc: Bmcs = Bmcs()
     fabric: Fabric = Fabric()
     history: MeasurementRetention = MeasurementRetention()
+    events: Events = Events()
     reliability: JobAssumptions = JobAssumptions()
     suppress: tuple[Suppression, ...] = ()
     peers: tuple[PeerFloor, ...] = ()

@@ -1,1 +1,1 @@
-"""Tests of events and of the formats that others read."""
+"""Tests of the events."""

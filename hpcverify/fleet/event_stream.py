@@ -1,0 +1,175 @@
+"""
+``events.jsonl`` beside the ledger: the events as lines, for the collectors of a site.
+
+The ledger is the truth, and the file follows it. Where the file ends, its own last line
+says; where it was emptied or replaced, the cursor in the ledger. A line that a kill or a
+full disk has cut is completed from the ledger. So none is lost, and none is written twice.
+
+Only the controller that holds the lock writes. What is in the file is never changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.errors import StoreError
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.plan.config import Events
+
+EVENTS_FILE_NAME = "events.jsonl"
+FILE_READER = "file"
+"""The name of the cursor."""
+FILE_MODE = 0o640
+FILE_FLAGS = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+MAX_LINE_BYTES = 2**20
+"""No event is as long: one has some 500 bytes."""
+BATCH_EVENTS = 2000
+"""Events that are written together, and flushed to the disk."""
+MIB = 2**20
+
+
+class LineNumber(Struct, frozen=True):
+    """What is read of the last line of the file."""
+
+    number: int
+
+
+class FileEnd(Struct, frozen=True):
+    """How the file ends."""
+
+    number: int
+    """That of the last event in it."""
+    torn: bytes
+    """What of the next line there is."""
+
+
+@dataclass(frozen=True)
+class EventStream:
+    """Brings the file in the state directory *state* up to date with the *ledger*."""
+
+    state: Path
+    settings: Events
+    ledger: Ledger
+    write: Callable[[int, memoryview], int] = os.write
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.state / EVENTS_FILE_NAME
+
+    def drain(self) -> None:
+        """
+        Append the events that the file lacks.
+
+        Raises:
+            StoreError: that was not possible; the next time goes on from there.
+
+        """
+        if not self.settings.file:
+            self.ledger.remove_cursor(FILE_READER)
+            return
+        cursor = self.ledger.read_cursor(FILE_READER)
+        if self._is_complete(cursor):
+            return
+        try:
+            self._append_batches(cursor)
+        except OSError as exc:
+            raise StoreError(f"{self.path} cannot be written: {exc.strerror}") from exc
+
+    def _is_complete(self, cursor: int) -> bool:
+        """Whether the ledger has nothing new, and the file is there."""
+        return cursor == self.ledger.read_chain_end().number and self.path.exists()
+
+    def _append_batches(self, cursor: int) -> None:
+        with self._open() as file:
+            end = self._read_end(file, cursor)
+        self.ledger.move_cursor(FILE_READER, end.number)
+        while lines := self.ledger.read_lines(end.number, BATCH_EVENTS):
+            self._rotate(end)
+            with self._open() as file:
+                self._append(file, end, lines)
+            end = FileEnd(lines[-1][0], b"")
+            self.ledger.move_cursor(FILE_READER, end.number)
+
+    @contextmanager
+    def _open(self) -> Generator[int]:
+        """Open the file, or make it; it must be ours alone to write."""
+        try:
+            try:
+                file = os.open(self.path, FILE_FLAGS | os.O_CREAT | os.O_EXCL, FILE_MODE)
+                os.fchmod(file, FILE_MODE)  # whatever the umask
+            except FileExistsError:
+                file = os.open(self.path, FILE_FLAGS)
+        except OSError as exc:
+            if exc.errno in (errno.ELOOP, errno.ENXIO):
+                raise self._refuse("it is not a regular file: remove it") from exc
+            raise
+        try:
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+                raise self._refuse("it is not a regular file with one name: remove it")
+            if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                fix = f"chown {os.geteuid()} {self.path} && chmod {FILE_MODE:04o} {self.path}"
+                raise self._refuse(f"user {found.st_uid} or others can write to it: {fix}")
+            yield file
+        finally:
+            os.close(file)
+
+    def _refuse(self, why: str) -> StoreError:
+        return StoreError(f"{self.path} is not written: {why}")
+
+    def _read_end(self, file: int, cursor: int) -> FileEnd:
+        """Read how the file ends; a last line that is not of this ledger says nothing."""
+        size = os.fstat(file).st_size
+        tail = os.pread(file, 2 * MAX_LINE_BYTES, max(0, size - 2 * MAX_LINE_BYTES))
+        whole, newline, torn = tail.rpartition(b"\n")
+        if not newline:
+            return FileEnd(cursor, torn)
+        last = whole.rpartition(b"\n")[2]
+        number = _read_number(last)
+        ours = self.ledger.read_lines(number - 1, 1) if number else []
+        return FileEnd(number if ours == [(number, last)] else cursor, torn)
+
+    def _append(self, file: int, end: FileEnd, lines: list[tuple[int, bytes]]) -> None:
+        """Append *lines*, of which the first may be there in part, and see that they are."""
+        content = b"".join(bytes(line) + b"\n" for _, line in lines)
+        if end.torn:
+            # What is not the beginning of our line, somebody else wrote: end it.
+            fits = content.startswith(end.torn)
+            content = content[len(end.torn) :] if fits else b"\n" + content
+        begin, left = os.fstat(file).st_size, memoryview(content)
+        while left:
+            left = left[self.write(file, left) :]
+        os.fsync(file)
+        if os.pread(file, len(content), begin) != content:
+            raise self._refuse("what was written is not what is read: look for a failing disk")
+
+    def _rotate(self, end: FileEnd) -> None:
+        """Begin a new file if this one has its size, and remove the oldest."""
+        limit = self.settings.max_mib * MIB
+        if not limit or end.torn or self.path.stat().st_size < limit:
+            return
+        names = [self.path, *(self._name_old(n) for n in range(1, self.settings.keep_files + 1))]
+        for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
+            if newer.exists():
+                newer.replace(older)
+
+    def _name_old(self, number: int) -> Path:
+        return self.path.with_name(f"{EVENTS_FILE_NAME}.{number}")
+
+
+def _read_number(line: bytes) -> int:
+    """Read the number of the event in *line*; 0: it is none."""
+    try:
+        return msgspec.json.decode(line, type=LineNumber).number
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return 0

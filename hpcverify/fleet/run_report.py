@@ -1,0 +1,89 @@
+"""What a run says of the findings of its node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpcverify.events.event import FindingState, RunOutcome, make_finding_uid
+from hpcverify.fleet.evidence import (
+    PASSING_VERDICTS,
+    is_absent,
+    is_enforced,
+    list_suppressed_checks,
+)
+from hpcverify.fleet.finding_log import RunReport
+from hpcverify.model import Complaint, Maturity, Result, Run, Verdict
+from hpcverify.plan.config import Site
+from hpcverify.summary.actions import list_complaints, recall_gone_parts
+from hpcverify.summary.rounds import choose_worst_rounds
+from hpcverify.summary.verdict import shorten
+from hpcverify.units import format_count
+
+MAX_RUN_FINDINGS = 200
+"""The gravest findings of a run that are kept."""
+MAX_NAME_CHARACTERS = 200
+"""Of a part, a label or a code: a node may write what it likes."""
+ANSWERS = (*PASSING_VERDICTS, Verdict.FAIL)
+
+
+def build_report(run: Run, site: Site, now: float, *, ordered: bool) -> RunReport:
+    """
+    Report what *run* says of the findings of its node at the time *now*.
+
+    What fails is a finding; of an *ordered* run also what warns.
+    """
+    worst = choose_worst_rounds(run.results)
+    silenced = list_suppressed_checks(run.node, site, now)
+    least = Verdict.WARN if ordered else Verdict.FAIL
+    found: dict[str, FindingState] = {}
+    complaints = list(_list_all_complaints(run))
+    labels = {part.id: part.label for part in recall_gone_parts(run).parts}
+    for result, complaint in complaints:
+        if complaint.verdict is Verdict.ERROR or complaint.verdict < least:
+            continue
+        label = labels.get(complaint.part_id, complaint.part_id)
+        acted_on = result.check not in silenced and is_enforced((result.check,), site)
+        acted_on &= complaint.verdict is Verdict.FAIL and result.maturity is Maturity.STABLE
+        state = _build_state(run.node, complaint, label, enforced=acted_on)
+        known = found.get(state.uid)
+        if known is None or (known.verdict, known.enforced) < (state.verdict, state.enforced):
+            found[state.uid] = state
+    gravest = sorted(found.values(), key=lambda state: state.verdict, reverse=True)
+    answers = [r.check for r in worst if r.verdict in ANSWERS]
+    return RunReport(
+        outcome=RunOutcome(
+            id=run.id,
+            suite=run.suite,
+            verdict=run.verdict,
+            coverage=f"{len(answers)} of {format_count(len(worst), 'check')} answered",
+        ),
+        findings=tuple(gravest[:MAX_RUN_FINDINGS]),
+        examined=frozenset({*answers, *(r.check for r in worst if is_absent(r))}),
+        unanswered=frozenset(
+            (result.check, c.part_id) for result, c in complaints if c.verdict is Verdict.ERROR
+        ),
+    )
+
+
+def _list_all_complaints(run: Run) -> Iterator[tuple[Result, Complaint]]:
+    for result in run.results:
+        yield from ((result, complaint) for complaint in list_complaints(result))
+
+
+def _build_state(node: str, complaint: Complaint, label: str, *, enforced: bool) -> FindingState:
+    part, code = _limit(complaint.part_id), _limit(complaint.name)
+    (check,) = complaint.checks
+    return FindingState(
+        uid=make_finding_uid(node, part, check, code),
+        part=part,
+        label=_limit(label),
+        check=check,
+        code=code,
+        verdict=complaint.verdict,
+        remedy=complaint.remedy,
+        enforced=enforced,
+    )
+
+
+def _limit(name: str) -> str:
+    return shorten(name, MAX_NAME_CHARACTERS)

@@ -1,0 +1,192 @@
+"""Events are listed as they are kept, and a chain that is broken is an exit status."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import signal
+import sqlite3
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from hpcverify.events.event import EventKind
+from hpcverify.fleet.event_log import NewEvent
+from hpcverify.fleet.event_stream import EVENTS_FILE_NAME, EventStream
+from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
+from hpcverify.fleet.states import Node, State
+from hpcverify.plan.config import Events
+from tests.cli import Cli
+
+DAY_S = 86400.0
+NOW = 1_800_000_000.0  # 2027-01-15, 08:00 UTC
+
+
+class Time:
+    """A clock that is set."""
+
+    now = NOW - 10 * DAY_S
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def ledger(cli: Cli) -> Ledger:
+    """Make a ledger with an event of n1, two of the breaker ten days later, and its file."""
+    clock = Time()
+    ledger = Ledger(cli.state, clock)
+    ledger.put(Node(name="n1", state=State.QUARANTINED, checks=("gemm",)), "quarantined")
+    clock.now = NOW
+    ledger.trip("3 of 4 nodes")
+    ledger.reset("ada", "image 41")
+    EventStream(cli.state, Events(), ledger).drain()
+    return ledger
+
+
+def listed(cli: Cli, *options: str) -> list[dict[str, Any]]:
+    done = cli("events", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.usefixtures("ledger")
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        ((), [1, 2, 3]),
+        (("--since", "2027-01-14"), [2, 3]),
+        (("--node", "n1"), [1]),
+        (("--kind", "breaker"), [2, 3]),
+        (("--kind", "breaker.reset", "--since", "2027-01-01"), [3]),
+        (("--kind", "night"), []),
+    ],
+)
+def test_events_are_chosen_by_time_node_and_kind(
+    cli: Cli, options: tuple[str, ...], numbers: list[int]
+) -> None:
+    assert [event["number"] for event in listed(cli, *options)] == numbers
+
+
+@pytest.mark.usefixtures("ledger")
+def test_what_is_listed_are_the_lines_of_the_file(cli: Cli) -> None:
+    assert cli("events").stdout == (cli.state / EVENTS_FILE_NAME).read_text()
+
+
+def test_a_kind_that_there_is_not_is_refused_with_those_that_there_are(cli: Cli) -> None:
+    done = cli("events", "--kind", "nodes")
+
+    assert done.returncode == 2
+    assert "--kind nodes" in done.stderr
+    assert "node, hold, finding" in done.stderr
+
+
+@pytest.mark.usefixtures("ledger")
+def test_the_chain_of_the_ledger_and_of_rotated_files_together_is_whole(cli: Cli) -> None:
+    path = cli.state / EVENTS_FILE_NAME
+    first, *rest = path.read_bytes().splitlines(keepends=True)
+    path.with_name("events.jsonl.1.gz").write_bytes(gzip.compress(first))
+    path.write_bytes(b"".join(rest) + b'{"schema":1,"num')  # a line is being written
+    files = [str(file) for file in sorted(cli.state.glob("events.jsonl*"))]
+
+    for given in ((), files):
+        done = cli("events", "verify", *given)
+        assert done.returncode == 0
+        assert done.stdout.startswith("3 events in order: 1 to 3, digest ")
+
+
+@pytest.mark.usefixtures("ledger")
+def test_an_event_that_was_changed_in_a_file_is_named(cli: Cli) -> None:
+    path = cli.state / EVENTS_FILE_NAME
+    path.write_bytes(path.read_bytes().replace(b"3 of 4", b"1 of 4"))
+
+    done = cli("events", "verify", str(path))
+
+    assert done.returncode == 1
+    assert "event 3: it does not follow the line before" in done.stdout
+
+
+@pytest.mark.usefixtures("ledger")
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("update events set line = replace(line, 'quarantined', 'healthy') where number = 1", 2),
+        ("update events set line = '{}' where number = 2", 2),
+        ("update events set line = replace(line, 'ada', 'eve') where number = 3", 3),
+        ("delete from events where number = 2", 2),
+        ("delete from events where number = 1", 1),
+    ],
+)
+def test_an_event_that_was_changed_in_the_ledger_is_named(
+    cli: Cli, change: str, named: int
+) -> None:
+    with closing(sqlite3.connect(cli.state / LEDGER_FILE_NAME)) as db:
+        db.execute("drop trigger events_stay")
+        db.execute("drop trigger events_remain")
+        db.execute(change)
+        db.commit()
+
+    done = cli("events", "verify")
+
+    assert done.returncode == 1
+    assert f"event {named}: " in done.stdout
+
+
+def test_a_file_that_cannot_be_read_is_one_line(cli: Cli) -> None:
+    done = cli("events", "verify", str(cli.state / "none"))
+
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "cannot be read" in done.stderr
+
+
+def commands(cli: Cli) -> list[tuple[str, str, str, int]]:
+    """List the commands that were kept: who, what, the outcome and the exit status."""
+    return [
+        (
+            event["actor"]["name"],
+            event["command"]["name"],
+            event["command"]["outcome"],
+            event["command"]["exit_status"],
+        )
+        for event in listed(cli, "--kind", "command")
+    ]
+
+
+def test_a_command_that_changes_something_is_kept_refused_ones_too(
+    cli: Cli, ledger: Ledger
+) -> None:
+    cli.environment["SUDO_USER"] = "ada"
+    ledger.trip("3 of 4 nodes")
+
+    for _ in range(2):
+        cli("breaker", "reset", "--reason", "image 42")
+
+    assert commands(cli) == [
+        ("ada", "breaker reset", "done", 0),
+        ("ada", "breaker reset", "refused", 4),
+    ]
+    last = listed(cli, "--kind", "command")[-1]
+    assert (last["text"], last["actor"]["is_person"]) == ("image 42", True)
+    assert last["actor"]["host"]
+
+
+def test_a_command_on_a_host_without_a_ledger_makes_none(cli: Cli) -> None:
+    shutil.rmtree(cli.state, ignore_errors=True)
+
+    cli("judge")
+
+    assert not (cli.state / LEDGER_FILE_NAME).exists()
+
+
+def test_events_go_on_as_they_come_with_follow(cli: Cli, ledger: Ledger) -> None:
+    with cli.start("events", "--follow") as follower:
+        assert follower.stdout is not None
+        for number in range(1, 4):
+            assert json.loads(follower.stdout.readline())["number"] == number
+        ledger.record_event(NewEvent(kind=EventKind.HEARTBEAT))
+        assert json.loads(follower.stdout.readline())["kind"] == "controller.heartbeat"
+        follower.send_signal(signal.SIGINT)
+        assert follower.communicate() == ("", "")
+        assert follower.returncode == 0

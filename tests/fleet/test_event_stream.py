@@ -1,0 +1,228 @@
+"""``events.jsonl`` has each event of the ledger once and in order, whatever happens to it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hpcverify.errors import StoreError
+from hpcverify.events.chain import verify_chain
+from hpcverify.events.event import EventKind
+from hpcverify.fleet.event_log import NewEvent
+from hpcverify.fleet.event_stream import EVENTS_FILE_NAME, FILE_READER, EventStream
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.plan.config import Events
+
+KILLS = 100
+FORK = get_context("fork")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path)
+
+
+def make_stream(ledger: Ledger, **changes: Any) -> EventStream:
+    return EventStream(ledger.path.parent, Events(), ledger, **changes)
+
+
+def add_events(ledger: Ledger, count: int) -> None:
+    for number in range(count):
+        ledger.record_event(NewEvent(kind=EventKind.HEARTBEAT, text=f"beat {number} äöü"))
+
+
+def read_file(ledger: Ledger) -> bytes:
+    return (ledger.path.parent / EVENTS_FILE_NAME).read_bytes()
+
+
+def list_lines(ledger: Ledger) -> list[bytes]:
+    return [bytes(line) for _, line in ledger.read_lines(0, 10_000)]
+
+
+def is_whole(ledger: Ledger) -> bool:
+    """Whether the file has each event of the ledger once and in order."""
+    return read_file(ledger) == b"".join(line + b"\n" for line in list_lines(ledger))
+
+
+def test_the_file_has_each_event_of_the_ledger_once_and_others_cannot_read_it(
+    ledger: Ledger,
+) -> None:
+    for _ in range(3):
+        add_events(ledger, 3)
+        make_stream(ledger).drain()
+        make_stream(ledger).drain()
+
+    assert is_whole(ledger)
+    assert len(read_file(ledger).splitlines()) == 9
+    assert (ledger.path.parent / EVENTS_FILE_NAME).stat().st_mode & 0o777 == 0o640
+    assert verify_chain(read_file(ledger).splitlines()).wrong == 0
+
+
+def kill_self() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DyingLedger(Ledger):
+    """Is killed before or after it records where the file ends."""
+
+    dies_before = False
+
+    def move_cursor(self, reader: str, number: int) -> None:
+        if self.dies_before:
+            kill_self()
+        super().move_cursor(reader, number)
+        kill_self()
+
+
+def die_writing(share: int) -> Callable[[int, memoryview], int]:
+    """Make a write that is killed after *share* percent of it."""
+
+    def write(file: int, content: memoryview) -> int:
+        os.write(file, content[: len(content) * share // 100])
+        kill_self()
+        return 0
+
+    return write
+
+
+def run_and_die(state: Path, kill: int) -> None:
+    """Write events into the ledger and the file, and be killed at a place that *kill* chooses."""
+    add_events(Ledger(state), 1 + kill % 3)
+    if kill % 10 < 8:
+        make_stream(Ledger(state), write=die_writing(kill * 7 % 101)).drain()
+    dying = DyingLedger(state)
+    dying.dies_before = kill % 2 == 0
+    make_stream(dying).drain()
+
+
+def test_a_hundred_kills_lose_no_event_and_write_none_twice(ledger: Ledger) -> None:
+    for kill in range(KILLS):
+        child = FORK.Process(target=run_and_die, args=(ledger.path.parent, kill))
+        child.start()
+        child.join()
+        assert child.exitcode == -signal.SIGKILL
+
+    make_stream(ledger).drain()
+
+    assert is_whole(ledger)
+    assert len(list_lines(ledger)) == sum(1 + kill % 3 for kill in range(KILLS))
+    ids = [msgspec.json.decode(line)["id"] for line in read_file(ledger).splitlines()]
+    assert len(set(ids)) == len(ids)
+
+
+def test_a_full_disk_is_an_error_and_its_torn_line_is_completed_later(ledger: Ledger) -> None:
+    def fill(file: int, content: memoryview) -> int:
+        os.write(file, content[:100])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    add_events(ledger, 3)
+
+    with pytest.raises(StoreError, match="No space left"):
+        make_stream(ledger, write=fill).drain()
+    assert len(read_file(ledger)) == 100
+    make_stream(ledger).drain()
+
+    assert is_whole(ledger)
+
+
+def test_a_disk_that_says_it_wrote_and_did_not_is_an_error_and_nothing_is_given_up(
+    ledger: Ledger,
+) -> None:
+    add_events(ledger, 3)
+
+    with pytest.raises(StoreError, match="failing disk"):
+        make_stream(ledger, write=lambda _, content: len(content)).drain()
+    assert ledger.read_cursor(FILE_READER) == 0
+    make_stream(ledger).drain()
+
+    assert is_whole(ledger)
+
+
+def test_after_logrotate_the_new_file_goes_on_where_the_old_one_ended(ledger: Ledger) -> None:
+    path = ledger.path.parent / EVENTS_FILE_NAME
+    add_events(ledger, 2)
+    make_stream(ledger).drain()
+    path.rename(path.with_suffix(".1"))  # create
+    add_events(ledger, 2)
+    make_stream(ledger).drain()
+    moved = path.read_bytes()
+    os.truncate(path, 0)  # copytruncate
+    add_events(ledger, 1)
+    make_stream(ledger).drain()
+
+    parts = path.with_suffix(".1").read_bytes() + moved + read_file(ledger)
+    assert parts.splitlines() == list_lines(ledger)
+
+
+def test_a_file_that_has_its_size_is_rotated_and_the_oldest_goes(ledger: Ledger) -> None:
+    path = ledger.path.parent / EVENTS_FILE_NAME
+    small = Events(max_mib=0.0001, keep_files=2)
+    for _ in range(5):
+        add_events(ledger, 1)
+        EventStream(path.parent, small, ledger).drain()
+
+    names = [path.with_name(f"{EVENTS_FILE_NAME}.{number}") for number in (2, 1)]
+    assert [line for name in [*names, path] for line in name.read_bytes().splitlines()] == (
+        list_lines(ledger)[2:]
+    )
+    assert not path.with_name(f"{EVENTS_FILE_NAME}.3").exists()
+
+
+@pytest.mark.parametrize("junk", [b"not ours", b"not ours\n", b'{"number": 1}\n', b"\xff\xfe"])
+def test_what_others_wrote_at_the_end_stays_and_no_event_is_lost_behind_it(
+    ledger: Ledger, junk: bytes
+) -> None:
+    path = ledger.path.parent / EVENTS_FILE_NAME
+    add_events(ledger, 2)
+    make_stream(ledger).drain()
+    with path.open("ab") as file:
+        file.write(junk)
+    add_events(ledger, 2)
+
+    make_stream(ledger).drain()
+
+    lines = read_file(ledger).splitlines()
+    assert lines == [*list_lines(ledger)[:2], junk.strip(), *list_lines(ledger)[2:]]
+
+
+def make_open_file(path: Path, _: Path) -> None:
+    path.touch()
+    path.chmod(0o666)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [Path.symlink_to, Path.hardlink_to, lambda path, _: os.mkfifo(path), make_open_file],
+)
+def test_neither_a_link_nor_what_others_can_write_is_written(
+    ledger: Ledger, spoil: Callable[[Path, Path], None]
+) -> None:
+    target = ledger.path.parent / "target"
+    target.touch()
+    add_events(ledger, 1)
+    spoil(ledger.path.parent / EVENTS_FILE_NAME, target)
+
+    with pytest.raises(StoreError, match="is not written"):
+        make_stream(ledger).drain()
+
+    assert target.read_bytes() == b""
+
+
+def test_without_the_file_nothing_is_written_and_nothing_kept_for_it(ledger: Ledger) -> None:
+    add_events(ledger, 1)
+    make_stream(ledger).drain()
+    before = read_file(ledger)
+    add_events(ledger, 1)
+
+    EventStream(ledger.path.parent, Events(file=False), ledger).drain()
+
+    assert read_file(ledger) == before
+    assert ledger.read_cursors() == {}

@@ -1,0 +1,206 @@
+"""A finding has a life: it is opened once, changed, and closed by what may clear its node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hpcverify.events.event import Event, EventKind, Severity
+from hpcverify.fleet.finding_log import MAX_NODE_FINDINGS, FindingCount
+from hpcverify.fleet.states import State
+from hpcverify.model import (
+    Cause,
+    Complaint,
+    ComplaintKind,
+    Finding,
+    FindingRule,
+    Remedy,
+    Result,
+    Verdict,
+)
+from hpcverify.records.spool import deposit
+from tests.doubles import a_result, a_run
+from tests.fleet.builders import Room, a_room, make_wrong_word
+
+SOFT = make_wrong_word("gemm", conclusive=False)
+GOOD = a_result("gemm")
+WARNED = a_result(
+    "gemm",
+    verdict=Verdict.WARN,
+    findings=(Finding("corruption", "cpu", "a wrong word"),),
+    rulings={"corruption": FindingRule(Verdict.WARN, Remedy.INSPECT)},
+)
+OPENED, CHANGED, CLOSED = (
+    EventKind.FINDING_OPENED,
+    EventKind.FINDING_CHANGED,
+    EventKind.FINDING_CLOSED,
+)
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Room:
+    return a_room(tmp_path)
+
+
+def list_events(room: Room, prefix: str = "finding") -> list[Event]:
+    lines = room.ledger.read_lines(0, 10_000)
+    events = [msgspec.json.decode(line, type=Event) for _, line in lines]
+    return [event for event in events if event.kind.startswith(f"{prefix}.")]
+
+
+def list_kinds(room: Room) -> list[EventKind]:
+    return [event.kind for event in list_events(room)]
+
+
+def leave(room: Room, number: int, *results: Result, **changes: Any) -> None:
+    """Have n1 leave a run that nobody ordered."""
+    verdict = max(result.verdict for result in results)
+    run = a_run(
+        id=f"20270115-010000-{number:06x}", node="n1", verdict=verdict, results=results, **changes
+    )
+    deposit(run, room.folder / "spool")
+
+
+def test_a_finding_has_one_uid_from_its_opening_to_its_closing(room: Room) -> None:
+    room.finds("n1", SOFT)
+    room.collect()
+    room.finds("n1", SOFT)
+    room.collect()
+    assert list_kinds(room) == [OPENED]
+    room.finds("n1", WARNED)
+    room.collect()
+    room.finds("n1", GOOD)
+    room.collect()
+
+    events = list_events(room)
+    assert [event.kind for event in events] == [OPENED, CHANGED, CLOSED]
+    (uid,) = {event.finding.uid for event in events if event.finding}
+    first = events[0].finding
+    assert first is not None
+    assert (first.check, first.code, first.part) == ("gemm", "corruption", "cpu")
+    assert (first.verdict, first.remedy, first.enforced) == (Verdict.FAIL, Remedy.REPLACE, True)
+    assert [event.severity for event in events] == [
+        *(Severity.HIGH, Severity.LOW, Severity.INFORMATIONAL)
+    ]
+    assert uid
+
+
+def test_a_check_that_did_not_run_or_gave_no_answer_closes_nothing(room: Room) -> None:
+    room.finds("n1", SOFT)
+    room.collect()
+    unanswered = a_result("gemm", verdict=Verdict.ERROR, cause=Cause.CRASHED, findings=())
+    for results in ((a_result("sdc"),), (unanswered,)):
+        room.finds("n1", *results)
+        room.collect()
+
+    assert list_kinds(room) == [OPENED]
+
+
+def test_a_part_that_could_not_be_judged_keeps_its_finding(room: Room) -> None:
+    room.finds("n1", SOFT)
+    room.collect()
+    shortfall = Complaint(
+        kind=ComplaintKind.SHORTFALL,
+        part_id="cpu",
+        checks=("gemm",),
+        name="crashed",
+        text="it crashed",
+        verdict=Verdict.ERROR,
+    )
+    other = Complaint(
+        kind=ComplaintKind.FINDING,
+        part_id="node",
+        checks=("gemm",),
+        name="corruption",
+        text="a wrong word",
+        verdict=Verdict.FAIL,
+        remedy=Remedy.REPLACE,
+    )
+    room.finds("n1", a_result("gemm", verdict=Verdict.FAIL, complaints=(other, shortfall)))
+    room.collect()
+
+    assert list_kinds(room) == [OPENED, OPENED]
+
+
+def test_a_run_that_nobody_ordered_opens_what_failed_and_closes_nothing(room: Room) -> None:
+    leave(room, 1, WARNED)
+    room.collect()
+    assert list_kinds(room) == []
+    leave(room, 2, SOFT)
+    room.collect()
+    leave(room, 3, GOOD)
+    room.collect()
+
+    assert list_kinds(room) == [OPENED]
+
+
+def test_conclusive_evidence_that_no_rerun_takes_back_stays_open(room: Room) -> None:
+    room.finds("n1", SOFT)
+    room.collect()
+    room.ledger.trip("3 of 4 nodes")
+    for result in (make_wrong_word("gemm"), GOOD):
+        room.finds("n1", result)
+        room.collect()
+
+    assert room.node("n1").conclusive
+    assert list_kinds(room) == [OPENED]
+
+
+def test_a_node_that_is_forgotten_has_no_findings(room: Room) -> None:
+    room.finds("n1", SOFT)
+    room.collect()
+
+    room.ledger.forget("n1", "ada", "sold")
+
+    assert list_kinds(room) == [OPENED, CLOSED]
+    assert [count.open for count in room.ledger.count_findings()] == [0]
+
+
+def test_what_is_opened_is_counted_and_the_count_only_grows(room: Room) -> None:
+    for _ in range(2):
+        room.finds("n1", SOFT)
+        room.finds("n2", SOFT)
+        room.collect()
+        room.finds("n1", GOOD)
+        room.collect()
+
+    assert room.ledger.count_findings() == [FindingCount("gemm", "corruption", "fail", 3, 1)]
+
+
+def test_a_node_that_invents_faults_has_no_more_than_so_many_findings(room: Room) -> None:
+    for number in range(3):
+        inventions = tuple(
+            Finding(f"code{number}-{other}", "cpu", "x") for other in range(MAX_NODE_FINDINGS)
+        )
+        rulings = {finding.code: FindingRule(Verdict.FAIL) for finding in inventions}
+        bad = a_result("gemm", verdict=Verdict.FAIL, findings=inventions, rulings=rulings)
+        leave(room, number, bad)
+        room.collect()
+
+    assert len(list_kinds(room)) == MAX_NODE_FINDINGS
+
+
+def test_what_a_finding_says_of_itself_does_not_leave(room: Room) -> None:
+    room.finds("n1", SOFT)
+    room.collect()
+
+    assert b"a wrong word" not in b"".join(line for _, line in room.ledger.read_lines(0, 1000))
+    assert room.node("n1").state is State.SUSPECT
+    assert "a wrong word" in room.ledger.read_audit("n1")[-1].detail
+
+
+def test_a_run_that_nobody_ordered_is_an_event_if_it_says_something_new(room: Room) -> None:
+    for number, results in enumerate([(GOOD,), (GOOD,), (SOFT,), (SOFT,), (GOOD,)]):
+        leave(room, number, *results)
+        room.collect()
+    room.finds("n1", GOOD)
+    room.finds("n1", GOOD)
+    room.collect()
+
+    runs = [event.run for event in list_events(room, "run")]
+    verdicts = [run.verdict for run in runs if run]
+    assert verdicts == [Verdict.FAIL, *[Verdict.PASS] * 3]
+    assert {run.coverage for run in runs if run} == {"1 of 1 check answered"}
