@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,58 @@ import jsonschema
 import msgspec
 import pytest
 
-from hpcverify.model import Run
+from hpcverify.events.event import (
+    SCHEMA,
+    Actor,
+    Event,
+    EventKind,
+    FindingState,
+    Severity,
+    StateChange,
+)
+from hpcverify.model import Remedy, Run, Verdict
 from hpcverify.records.collectives import CollectiveRun
 from hpcverify.records.qualification import Qualification
 from tests.doubles import a_run
 from tests.reports.qualifications import a_qualification
+
+
+def an_event() -> Event:
+    """Make an event with a finding and a change."""
+    return Event(
+        schema=SCHEMA,
+        number=7,
+        id="c0ffee-7",
+        time=datetime(2026, 11, 23, tzinfo=UTC),
+        kind=EventKind.FINDING_OPENED,
+        severity=Severity.HIGH,
+        actor=Actor(name="hpcverify", host="ctl1"),
+        previous="0" * 64,
+        node="n1",
+        change=StateChange(subject="", before="healthy", after="suspect"),
+        finding=FindingState(
+            uid="ab",
+            part="GPU-1",
+            label="GPU 1",
+            check="gemm",
+            code="slow",
+            verdict=Verdict.FAIL,
+            remedy=Remedy.INSPECT,
+        ),
+    )
+
 
 SCHEMAS = Path(__file__).parents[2] / "docs/reference/schema"
 
 
 @pytest.mark.parametrize(
     ("name", "document"),
-    [("run", Run), ("collectives", CollectiveRun), ("qualification", Qualification)],
+    [
+        ("run", Run),
+        ("collectives", CollectiveRun),
+        ("qualification", Qualification),
+        ("event", Event),
+    ],
 )
 def test_the_published_schema_is_that_of_the_code(name: str, document: type[Any]) -> None:
     of_the_code = json.loads(json.dumps(msgspec.json.schema(document)))
@@ -31,8 +72,12 @@ def test_the_published_schema_is_that_of_the_code(name: str, document: type[Any]
 
 @pytest.mark.parametrize(
     ("name", "written", "required"),
-    [("run", a_run(), "verdict"), ("qualification", a_qualification(), "steps")],
-    ids=["run", "qualification"],
+    [
+        ("run", a_run(), "verdict"),
+        ("qualification", a_qualification(), "steps"),
+        ("event", an_event(), "previous"),
+    ],
+    ids=["run", "qualification", "event"],
 )
 def test_the_published_schema_fits_what_is_written(
     name: str, written: object, required: str
