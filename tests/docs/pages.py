@@ -8,6 +8,11 @@ from pathlib import Path
 
 from tests.docs.checks_page import write_checks, write_suites
 from tests.docs.commands_page import write_commands
+from tests.docs.events_page import (
+    write_event_activities,
+    write_event_kinds,
+    write_event_severities,
+)
 from tests.docs.settings_page import write_settings
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +22,9 @@ PAGES = tuple(sorted(page for pattern in PATTERNS for page in ROOT.glob(pattern)
 WRITERS: Mapping[str, Callable[[], Iterable[str]]] = {
     "checks": write_checks,
     "commands": write_commands,
+    "event_activities": write_event_activities,
+    "event_kinds": write_event_kinds,
+    "event_severities": write_event_severities,
     "settings": write_settings,
     "suites": write_suites,
 }
