@@ -23,7 +23,7 @@ from hpcverify.events.event import (
     Severity,
     summarize_event,
 )
-from hpcverify.model import Remedy
+from hpcverify.model import Remedy, Verdict
 from hpcverify.summary.verdict import REMEDY_SENTENCES
 
 VERSION = "1.8.0"
@@ -179,10 +179,11 @@ def _describe_finding(event: Event, finding: FindingState, activity: Activity) -
     """Give what a Detection Finding has; its *uid* and its title stay until it closes."""
     status_id, status = FINDING_STATUSES[activity]
     time_name = "created_time" if activity is CREATE_FINDING else "modified_time"
+    is_acted_on = finding.enforced and finding.verdict is Verdict.FAIL
     described: dict[str, object] = {
         "status_id": status_id,
         "status": status,
-        "is_alert": finding.enforced and activity is not CLOSE_FINDING,
+        "is_alert": is_acted_on and activity is not CLOSE_FINDING,
         "finding_info": {
             "uid": finding.uid,
             "title": f"{finding.check}: {finding.code} ({finding.label or finding.part})",

@@ -123,13 +123,19 @@ def test_a_finding_of_the_whole_node_has_no_part() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "enforced", "alert"),
-    [(OPENED, True, True), (CHANGED, True, True), (CLOSED, True, False), (OPENED, False, False)],
+    ("kind", "verdict", "enforced", "alert"),
+    [
+        (OPENED, Verdict.FAIL, True, True),
+        (CHANGED, Verdict.FAIL, True, True),
+        (CLOSED, Verdict.FAIL, True, False),
+        (OPENED, Verdict.FAIL, False, False),
+        (OPENED, Verdict.WARN, True, False),
+    ],
 )
-def test_an_open_finding_that_the_site_acts_on_is_an_alert(
-    kind: EventKind, *, enforced: bool, alert: bool
+def test_an_open_failure_that_the_site_acts_on_is_an_alert(
+    kind: EventKind, verdict: Verdict, *, enforced: bool, alert: bool
 ) -> None:
-    finding = replace(FINDING, enforced=enforced)
+    finding = replace(FINDING, verdict=verdict, enforced=enforced)
     assert convert(make_finding_event(kind, finding=finding))["is_alert"] is alert
 
 
