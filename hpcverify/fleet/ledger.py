@@ -186,6 +186,15 @@ class Malfunction(Struct, frozen=True):
     why: str
 
 
+class EventReader(Struct, frozen=True):
+    """Who gets the events of the ledger, and how many wait."""
+
+    name: str
+    pending: int
+    oldest: float
+    """When the oldest of these happened, in seconds since 1970; 0: none waits."""
+
+
 class PendingTransition(Struct, frozen=True):
     """An event that the site's own program is to get."""
 
@@ -787,15 +796,27 @@ class Ledger:
         with self._open_database() as db:
             return verify_events(db)
 
+    def list_readers(self) -> list[EventReader]:
+        """List the readers of events, by name, each with what waits for it."""
+        query = (
+            "select reader, count(events.number), ifnull(min(at), 0) from cursors"
+            " left join events on events.number > cursors.number group by reader order by reader"
+        )
+        return [EventReader(*row) for row in self._select(query)]
+
     def read_cursors(self) -> dict[str, int]:
         """Read up to which number each reader has the events."""
         return dict(self._select("select reader, number from cursors"))
 
-    def read_cursor(self, reader: str) -> int:
-        """Read up to which number *reader* has the events; a new one has those that are gone."""
-        with self._open_database() as db:
-            row = db.execute("select number from cursors where reader = ?", (reader,)).fetchone()
-            return int(row[0]) if row else read_anchor(db).number
+    def add_reader(self, reader: str) -> int:
+        """Keep events for *reader* from now on, and read up to which number it has them."""
+        number = self.read_cursors().get(reader)
+        if number is not None:
+            return number
+        with self._open_database(write=True) as db:
+            number = read_anchor(db).number
+            db.execute("insert or ignore into cursors values (?, ?)", (reader, number))
+            return number
 
     def move_cursor(self, reader: str, number: int) -> None:
         """Record that *reader* has the events up to *number*."""
