@@ -19,11 +19,11 @@ from hpcverify.events.event import (
     Actor,
     Event,
     EventKind,
-    FindingState,
     Severity,
+    make_finding_uid,
     summarize_event,
 )
-from hpcverify.model import Remedy, Verdict
+from hpcverify.model import Remedy
 from hpcverify.summary.verdict import REMEDY_SENTENCES
 
 VERSION = "1.8.0"
@@ -77,8 +77,10 @@ FINDING_ACTIVITIES: Mapping[EventKind, Activity] = {
     EventKind.FINDING_CLOSED: CLOSE_FINDING,
     EventKind.OUTLIER_OPENED: CREATE_FINDING,
     EventKind.OUTLIER_CLOSED: CLOSE_FINDING,
+    EventKind.LINK_FAILED: CREATE_FINDING,
+    EventKind.LINK_RECOVERED: CLOSE_FINDING,
 }
-"""For events that carry a finding."""
+"""For events about a finding, an outlier, a link or a switch."""
 HOLD_ACTIVITIES = {"drain": DISABLE, "resume": ENABLE, "reserve": SUSPEND, "unreserve": RESUME}
 """For a hold, by what was done; all else is an update. A reserved node still runs our jobs."""
 COMMAND_ACTIVITIES = {
@@ -104,6 +106,8 @@ SEVERITY_IDS = {
     Severity.HIGH: 4,
     Severity.CRITICAL: 5,
 }
+ALERT_SEVERITIES = frozenset({Severity.MEDIUM, Severity.HIGH, Severity.CRITICAL})
+"""Those of an alert. What is only observed, or only warns, has a lower one."""
 FINDING_STATUSES = {
     CREATE_FINDING: (1, "New"),
     UPDATE_FINDING: (2, "In Progress"),
@@ -112,9 +116,22 @@ FINDING_STATUSES = {
 SUCCESS, FAILURE = (1, "Success"), (2, "Failure")
 
 
+class Detection(Struct, frozen=True, kw_only=True):
+    """What a Detection Finding is about."""
+
+    uid: str
+    """The same from its opening to its closing."""
+    title: str
+    rule: str
+    """The check, or the kind of comparison, that detected it."""
+    resources: list[dict[str, str]]
+    evidence: dict[str, object]
+    remedy: Remedy = Remedy.NONE
+
+
 def choose_activity(event: Event) -> Activity:
     """Choose the class and the activity of *event*."""
-    if event.finding and event.kind in FINDING_ACTIVITIES:
+    if event.kind in FINDING_ACTIVITIES and (event.finding or event.change):
         return FINDING_ACTIVITIES[event.kind]
     if event.kind in POLICY_ACTIVITIES:
         return POLICY_ACTIVITIES[event.kind]
@@ -131,8 +148,8 @@ def choose_activity(event: Event) -> Activity:
 def convert_event(event: Event) -> dict[str, object]:
     """Convert *event* to an object of OCSF, ready to be encoded as JSON."""
     activity = choose_activity(event)
-    if activity.event_class is DETECTION_FINDING and event.finding:
-        own = _describe_finding(event, event.finding, activity)
+    if activity.event_class is DETECTION_FINDING:
+        own = _describe_finding(event, _read_detection(event), activity)
     elif activity.event_class is ENTITY_MANAGEMENT:
         own = _describe_entity(event)
     else:
@@ -175,35 +192,56 @@ def _describe_event(event: Event, activity: Activity) -> dict[str, object]:
     return common
 
 
-def _describe_finding(event: Event, finding: FindingState, activity: Activity) -> dict[str, object]:
+def _read_detection(event: Event) -> Detection:
+    """Read what was detected: a finding, or what an outlier, a link or a switch is named."""
+    finding = event.finding
+    node = [{"type": "node", "name": event.node, "hostname": event.node}] if event.node else []
+    if finding:
+        part = {"type": "part", "name": finding.label, "uid": finding.part}
+        return Detection(
+            uid=finding.uid,
+            title=f"{finding.check}: {finding.code} ({finding.label or finding.part})",
+            rule=finding.check,
+            resources=node if finding.part == "node" else [*node, part],
+            evidence=msgspec.to_builtins(finding),
+            remedy=finding.remedy,
+        )
+    rule, _, _ = event.kind.partition(".")
+    subject = event.change.subject if event.change else ""
+    return Detection(
+        uid=make_finding_uid(event.node, "node", rule, subject),
+        title=f"{rule}: {subject}",
+        rule=rule,
+        resources=node or [{"type": rule, "name": subject}],
+        evidence=msgspec.to_builtins(event.change),
+    )
+
+
+def _describe_finding(event: Event, detection: Detection, activity: Activity) -> dict[str, object]:
     """Give what a Detection Finding has; its *uid* and its title stay until it closes."""
     status_id, status = FINDING_STATUSES[activity]
     time_name = "created_time" if activity is CREATE_FINDING else "modified_time"
-    is_acted_on = finding.enforced and finding.verdict is Verdict.FAIL
     described: dict[str, object] = {
         "status_id": status_id,
         "status": status,
-        "is_alert": is_acted_on and activity is not CLOSE_FINDING,
+        "is_alert": event.severity in ALERT_SEVERITIES and activity is not CLOSE_FINDING,
         "finding_info": {
-            "uid": finding.uid,
-            "title": f"{finding.check}: {finding.code} ({finding.label or finding.part})",
+            "uid": detection.uid,
+            "title": detection.title,
             time_name: _count_milliseconds(event.time),
-            "analytic": {"uid": finding.check, "name": finding.check, "type_id": 1, "type": "Rule"},
+            "analytic": {
+                "uid": detection.rule,
+                "name": detection.rule,
+                "type_id": 1,
+                "type": "Rule",
+            },
         },
-        "resources": list(_list_resources(event.node, finding)),
-        "evidences": [{"name": finding.code, "data": msgspec.to_builtins(finding)}],
+        "resources": detection.resources,
+        "evidences": [{"name": detection.title, "data": detection.evidence}],
     }
-    if finding.remedy is not Remedy.NONE:
-        described["remediation"] = {"desc": REMEDY_SENTENCES[finding.remedy]}
+    if detection.remedy is not Remedy.NONE:
+        described["remediation"] = {"desc": REMEDY_SENTENCES[detection.remedy]}
     return described
-
-
-def _list_resources(node: str, finding: FindingState) -> list[dict[str, str]]:
-    """List the node and the part; a finding of the fleet has only its part."""
-    resources = [{"type": "node", "name": node, "hostname": node}] if node else []
-    if finding.part != "node":
-        resources.append({"type": "part", "name": finding.label, "uid": finding.part})
-    return resources
 
 
 def _describe_entity(event: Event) -> dict[str, object]:

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from py_ocsf_models.events.findings.detection_finding import DetectionFinding
 
 from hpcverify.cli import cli
-from hpcverify.events.event import Event, EventKind, Severity, StateChange
+from hpcverify.events.event import Event, EventKind, StateChange
 from hpcverify.events.ocsf import COMMAND_ACTIVITIES, HOLD_ACTIVITIES, convert_event
+from hpcverify.events.severity import grade_event
 from hpcverify.fleet.holds import _NEXT_WRITE
 from hpcverify.model import Remedy, Verdict
 from tests.events.examples import (
@@ -132,18 +133,36 @@ def test_a_finding_of_the_whole_node_has_no_part() -> None:
         (OPENED, Verdict.WARN, True, False),
     ],
 )
-def test_an_open_failure_that_the_site_acts_on_is_an_alert(
+def test_an_open_failure_that_the_site_acts_on_is_an_alert_and_what_is_observed_is_low(
     kind: EventKind, verdict: Verdict, *, enforced: bool, alert: bool
 ) -> None:
     finding = replace(FINDING, verdict=verdict, enforced=enforced)
-    assert convert(make_finding_event(kind, finding=finding))["is_alert"] is alert
+    severity = grade_event(kind, finding=finding)
+    converted = convert(make_finding_event(kind, finding=finding, severity=severity))
+
+    assert converted["is_alert"] is alert
+    assert (converted["severity_id"] > 2) is alert
 
 
-def test_a_warning_that_is_only_observed_has_low_severity() -> None:
-    finding = replace(FINDING, verdict=Verdict.WARN, enforced=False)
-    converted = convert(make_finding_event(OPENED, finding=finding, severity=Severity.LOW))
+@pytest.mark.parametrize(
+    ("opened", "closed", "node", "resource"),
+    [
+        (EventKind.OUTLIER_OPENED, EventKind.OUTLIER_CLOSED, "n7", ("node", "n7")),
+        (EventKind.LINK_FAILED, EventKind.LINK_RECOVERED, "", ("link", "leaf1 - leaf2")),
+    ],
+)
+def test_an_outlier_or_a_link_is_one_finding_until_it_is_over(
+    opened: EventKind, closed: EventKind, node: str, resource: tuple[str, str]
+) -> None:
+    change = StateChange(subject="leaf1 - leaf2", before="", after="failed")
+    life = [convert(make_event(kind, node=node, change=change)) for kind in (opened, closed)]
+    other = convert(make_event(opened, node=node, change=replace(change, subject="leaf3")))
 
-    assert (converted["severity_id"], converted["is_alert"]) == (2, False)
+    assert [event["activity_name"] for event in life] == ["Create", "Close"]
+    assert life[0]["finding_info"]["uid"] == life[1]["finding_info"]["uid"]
+    assert life[0]["finding_info"]["uid"] != other["finding_info"]["uid"]
+    assert [(r["type"], r["name"]) for r in life[0]["resources"]] == [resource]
+    DetectionFinding.model_validate(life[0])
 
 
 def test_the_time_is_whole_milliseconds_of_utc() -> None:
