@@ -74,7 +74,7 @@ test-tools: $(VENV)/tests-installed
 		ipmitool:ipmitool ipmi_sim:openipmi openssl:openssl \
 		slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge \
 		slurmdbd:slurmdbd mariadbd:mariadb-server-core mariadb-admin:mariadb-client \
-		man:man-db systemd-analyze:systemd
+		man:man-db systemd-analyze:systemd rsyslogd:rsyslog logrotate:logrotate
 	@./.ci/unpack prometheus prometheus-node-exporter prometheus-alertmanager
 
 # Installs the packages on a fresh Debian 12 and 13, with and without Slurm (as root; 3 GB).

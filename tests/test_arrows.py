@@ -18,10 +18,10 @@ PACKAGES = {
 FLOORS = (
     ("model", "errors", "breadcrumb", "gate", "imports", "stats"),
     ("units", "trust"),
-    ("check", "peers", "reliability", "events", "metrics"),
+    ("check", "peers", "reliability", "metrics"),
     ("limits", "plan", "processes", "trends", "selection"),
     ("telemetry", "slurm", "summary"),
-    ("records",),
+    ("records", "events"),
     ("run", "console", "isolation", "history"),
     ("fleet", "qualification", "cli"),
     ("fabric", "insight", "bmc"),

@@ -18,6 +18,7 @@ from hpcverify.commands._since import SINCE_TYPE
 from hpcverify.errors import ConfigError
 from hpcverify.events.chain import ChainedLine, ChainReport, verify_chain
 from hpcverify.events.event import EventKind
+from hpcverify.events.formats import FORMATS, JSON_FORMAT, format_line
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.plan.config import state_dir
 from hpcverify.units import format_count
@@ -59,8 +60,8 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--format",
     "style",
-    type=click.Choice(["json"]),
-    default="json",
+    type=click.Choice(FORMATS),
+    default=JSON_FORMAT,
     show_default=True,
     help="How each line is written.",
 )
@@ -72,12 +73,13 @@ def command(
     List what changed in the fleet, one event a line, the oldest first.
 
     It is read from the ledger, on the controller. The same lines are in events.jsonl beside
-    it, for the collectors of the site.
+    it, for the collectors of the site. With --format, each line is an event of OCSF 1.8.0
+    or of CloudEvents 1.0 instead.
 
     \b
     Examples:
       hpcverify events --since 2026-11-01 --node n17
-      hpcverify events --kind finding --follow
+      hpcverify events --kind finding --follow --format ocsf
       hpcverify events verify
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if ctx.invoked_subcommand is not None:
@@ -85,12 +87,11 @@ def command(
     if kind and kind not in {*EventKind, *SUBJECTS}:
         known = ", ".join(SUBJECTS)
         raise click.UsageError(f"--kind {kind}: no event is of that kind; there are {known}")
-    del style  # each is one; `click.Choice` has refused others
     ledger = Ledger(state_dir())
     wanted = EventFilter(since=since, node=node, kind=kind)
     with _end_quietly():
         for line in iterate_events(ledger, wanted, follow=follow):
-            click.echo(line)
+            click.echo(format_line(line, style))
 
 
 def iterate_events(ledger: Ledger, wanted: EventFilter, *, follow: bool) -> Iterator[bytes]:

@@ -157,3 +157,11 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was done, in a few words, such as "quarantined", "drain" or "release by force"."""
     text: str = ""
     """For people; nothing needs to be read out of it."""
+
+
+def summarize_event(event: Event) -> str:
+    """Give the text of *event*, or what happened where in a few words."""
+    words = [event.kind, event.node, event.what]
+    if event.change:
+        words += [event.change.subject, f"({event.change.before} -> {event.change.after})"]
+    return event.text or " ".join(word for word in words if word)

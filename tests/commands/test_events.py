@@ -19,6 +19,7 @@ from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
 from hpcverify.fleet.states import Node, State
 from hpcverify.plan.config import Events
 from tests.cli import Cli
+from tests.events.ocsf_schema import list_violations
 
 DAY_S = 86400.0
 NOW = 1_800_000_000.0  # 2027-01-15, 08:00 UTC
@@ -50,6 +51,17 @@ def listed(cli: Cli, *options: str) -> list[dict[str, Any]]:
     done = cli("events", *options)
     assert (done.returncode, done.stderr) == (0, "")
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.usefixtures("ledger")
+def test_events_in_another_format_are_the_same_ones(cli: Cli) -> None:
+    kept = listed(cli)
+    ocsf = listed(cli, "--format", "ocsf")
+    enveloped = listed(cli, "--format", "cloudevents")
+
+    assert [event["metadata"]["uid"] for event in ocsf] == [event["id"] for event in kept]
+    assert [list_violations(event) for event in ocsf] == [[], [], []]
+    assert [event["data"] for event in enveloped] == kept
 
 
 @pytest.mark.usefixtures("ledger")

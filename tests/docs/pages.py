@@ -9,6 +9,11 @@ from pathlib import Path
 from tests.docs.alerts_page import write_alerts
 from tests.docs.checks_page import write_checks, write_suites
 from tests.docs.commands_page import write_commands
+from tests.docs.events_page import (
+    write_event_activities,
+    write_event_kinds,
+    write_event_severities,
+)
 from tests.docs.metrics_page import write_metrics
 from tests.docs.settings_page import write_settings
 
@@ -21,6 +26,9 @@ WRITERS: Mapping[str, Callable[[], Iterable[str]]] = {
     "checks": write_checks,
     "commands": write_commands,
     "metrics": write_metrics,
+    "event_activities": write_event_activities,
+    "event_kinds": write_event_kinds,
+    "event_severities": write_event_severities,
     "settings": write_settings,
     "suites": write_suites,
 }
