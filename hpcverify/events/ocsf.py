@@ -162,7 +162,7 @@ def convert_event(event: Event) -> dict[str, object]:
 def _describe_event(event: Event, activity: Activity) -> dict[str, object]:
     """Give what all classes have."""
     described = activity.event_class
-    metadata = {
+    metadata: dict[str, object] = {
         "version": VERSION,
         "product": {"name": "hpcverify", "vendor_name": "hpcverify"},
         "uid": event.id,

@@ -15,7 +15,7 @@ from hpcverify.cli import cli
 from hpcverify.events.event import Event, EventKind, StateChange
 from hpcverify.events.ocsf import COMMAND_ACTIVITIES, HOLD_ACTIVITIES, convert_event
 from hpcverify.events.severity import grade_event
-from hpcverify.fleet.holds import _NEXT_WRITE
+from hpcverify.fleet.event_log import KIND_BY_WORDS
 from hpcverify.model import Remedy, Verdict
 from tests.events.examples import (
     EXAMPLES,
@@ -182,8 +182,8 @@ def test_a_hold_disables_enables_suspends_or_resumes_a_node(act: str, activity: 
     assert converted["entity"]["device"]["hostname"] == "n7"
 
 
-def test_every_write_of_a_hold_has_an_activity() -> None:
-    assert HOLD_ACTIVITIES.keys() == {*_NEXT_WRITE.values()}
+def test_what_is_done_to_hold_a_node_is_named_as_the_controller_names_it() -> None:
+    assert {KIND_BY_WORDS[act] for act in HOLD_ACTIVITIES} == {EventKind.HOLD_CHANGED}
 
 
 def test_an_event_without_a_text_is_described_by_its_words() -> None:
