@@ -1,8 +1,9 @@
 """
 Events as OCSF 1.8.0 (https://schema.ocsf.io/1.8.0), for a SIEM.
 
-OCSF has no class for the health of hardware. A finding becomes a Detection Finding [2004],
-which says "security products": it is used for the tools that read it. What changes a node,
+OCSF has no class for the health of hardware. A finding, an outlier or a faulty link becomes
+a Detection Finding [2004]. The standard says that security products write these; the class
+is used because SIEMs have their alerts and cases for it. What changes a node,
 the configuration or a suppression becomes an Entity Management [3004]. All else becomes a
 Base Event [0], which is for "events that are not otherwise defined by the schema".
 """

@@ -32,6 +32,7 @@ from hpcverify.errors import (
 )
 from hpcverify.fleet.breaker import compute_allowance, explain_trip, find_doubts
 from hpcverify.fleet.claim import hold_controller_lock, take_claim
+from hpcverify.fleet.event_journal import JOURNAL_READER, JournalStream
 from hpcverify.fleet.event_stream import EventStream
 from hpcverify.fleet.holds import (
     MAX_CLOCK_SKEW_S,
@@ -198,6 +199,8 @@ class Controller:
         """Bring what the site's collectors read up to date."""
         with self.run_convenience(EVENT_STREAM):
             EventStream(self.state, self.site.events, self.ledger).drain()
+        with self.run_convenience(JOURNAL_READER):
+            JournalStream(self.site.events, self.ledger).drain()
 
     @cached_property
     def dispatcher(self) -> Dispatcher:

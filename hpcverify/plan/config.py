@@ -212,6 +212,8 @@ class Events(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The size in MiB at which a new file is begun; 0: never, logrotate does it."""
     keep_files: Count = 8
     """Full files that are kept, as ``events.jsonl.1``."""
+    journal: bool = False
+    """Whether events are also sent to journald, from then on; it may forward them."""
 
 
 class Suppression(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
