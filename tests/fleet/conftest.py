@@ -17,7 +17,8 @@ from tests.slurm_lab.lab import a_cluster
 @contextmanager
 def a_site() -> Generator[Fleet]:
     """Bring up four nodes, n1 to n4, of a site that acts on every check."""
-    with a_cluster(4) as up, TemporaryDirectory(prefix="hvfleet-", dir="/tmp") as name:
+    # the folder goes last: what still runs on a node writes into it
+    with TemporaryDirectory(prefix="hvfleet-", dir="/tmp") as name, a_cluster(4) as up:
         fleet = Fleet(up, Path(name))
         fleet.prepare()
         yield fleet

@@ -31,7 +31,8 @@ exec {real} "$@"
 @pytest.fixture
 def fleet() -> Generator[Fleet]:
     """Give a site of six nodes, n1 to n6, whose collectives are simulated."""
-    with a_cluster(6) as up, TemporaryDirectory(prefix="hvisolate-", dir="/tmp") as name:
+    # the folder goes last: what still runs on a node writes into it
+    with TemporaryDirectory(prefix="hvisolate-", dir="/tmp") as name, a_cluster(6) as up:
         fleet = Fleet(up, Path(name))
         fleet.prepare()
         real = fleet.folder / "hpcverify"
