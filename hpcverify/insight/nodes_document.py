@@ -78,6 +78,8 @@ class DiagnosisEntry(Struct, frozen=True, kw_only=True):
     label: str
     """The names of the parts for people, with their serial numbers; empty for the node."""
     checks: tuple[str, ...]
+    codes: tuple[str, ...]
+    """The codes of the findings, and the metrics that are outside their limits."""
     verdict: Verdict
     remedy: Remedy
     fix: str
@@ -399,6 +401,7 @@ def _build_diagnosis(diagnosis: Diagnosis) -> DiagnosisEntry:
         parts=diagnosis.part_ids,
         label=diagnosis.names,
         checks=diagnosis.checks,
+        codes=diagnosis.codes,
         verdict=diagnosis.verdict,
         remedy=diagnosis.remedy,
         fix=diagnosis.fix,

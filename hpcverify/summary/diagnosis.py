@@ -60,6 +60,8 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     faults: tuple[str, ...]
     """What decides: metrics and codes with their checks, or `SLOW`. The same for equal faults of
     other parts and nodes."""
+    codes: tuple[str, ...] = ()
+    """The codes of the findings that decide, and the metrics outside their limits."""
     metric: str = ""
     """The metric, if all of it is about one limit."""
     text: str
@@ -167,6 +169,7 @@ def _build(
         checks=tuple(checks),
         other_checks=tuple(name for name in others if name not in checks),
         faults=faults,
+        codes=tuple(dict.fromkeys(complaint.name for complaint in deciding)),
         metric=gravest.name if gravest.limit and faults == (_identify_fault(gravest),) else "",
         text=_describe(parts, table if SLOW in faults else None),
     )

@@ -163,7 +163,7 @@ def test_a_node_that_failed_has_its_parts_with_check_verdict_and_remedy(cli: Cli
     assert diagnosis["parts"] == [gpu.id]
     assert diagnosis["label"] == "GPU 3, serial 165007"
     assert (diagnosis["verdict"], diagnosis["remedy"]) == ("fail", "reboot")
-    assert diagnosis["checks"] == [failed.check]
+    assert (diagnosis["checks"], diagnosis["codes"]) == ([failed.check], ["fell_off"])
     assert diagnosis["fix"] == "reboot n1"
     assert (entry["known"], entry["verdict"], entry["last_pass_at"]) == (False, "fail", None)
 

@@ -211,7 +211,8 @@ def find_engine() -> str:
     engine = next((name for name in ENGINES if name in listing), None)
     if engine:
         return engine
-    raise Unable(f"this fio has none of {', '.join(ENGINES)}: apt-get install fio", Cause.MISSING)
+    lack = f"this fio has none of {', '.join(ENGINES)}"
+    raise Unable(lack, Cause.MISSING, fix="apt-get install fio")
 
 
 def _build_command(
