@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import textwrap
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -21,6 +22,7 @@ from hpcverify.commands._advice import Advice
 from hpcverify.commands._exporter import inspect_exporter
 from hpcverify.commands._own_files import list_own_requirements
 from hpcverify.errors import ConfigError, HpcverifyError, SlurmError, write_install_command
+from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor, list_floored
 from hpcverify.limits.specs import Spec, count_missing_from_board, explain_unknown, find_spec
 from hpcverify.model import (
@@ -76,6 +78,8 @@ TOOLS = {
     "fio": ("missing: storage cannot be verified", "apt-get install fio"),
     "smartctl": ("missing: disk wear cannot be seen", "apt-get install smartmontools"),
 }
+MAX_EVENT_DELAY_S = 3600.0
+"""After which events that wait for a reader need a fix: several turns have passed."""
 BMC_TOOL = "ipmitool"
 """Wanted only where there is a BMC to ask."""
 
@@ -226,6 +230,22 @@ def inspect_fleet() -> Iterator[Advice]:
     for requirement in list_hook_requirements(settings, find_hooks()):
         if requirement.stage is Stage.OBSERVE:
             yield _advise(requirement)
+
+
+def inspect_controller() -> Iterator[Advice]:
+    """Inspect what the controller does beside holding nodes, on the host that has its ledger."""
+    try:
+        if not (state_dir() / LEDGER_FILE_NAME).exists():
+            return
+        ledger = Ledger(state_dir())
+        for malfunction in ledger.list_malfunctions():
+            yield Advice(malfunction.name, malfunction.why, "correct that: each turn tries again")
+        for reader in ledger.list_readers():
+            late = 0 < reader.oldest < time.time() - MAX_EVENT_DELAY_S
+            state = f"{format_count(reader.pending, 'event')} not delivered yet"
+            yield Advice(f"events ({reader.name})", state, "run hpcverify collect" if late else "")
+    except HpcverifyError as exc:
+        yield Advice("ledger", str(exc), "correct that")
 
 
 def _advise(requirement: Requirement) -> Advice:
@@ -447,6 +467,7 @@ INSPECTIONS: tuple[Callable[[], Iterator[Advice]], ...] = (
     inspect_packages,
     inspect_tools,
     inspect_fleet,
+    inspect_controller,
     inspect_metrics,
     inspect_hardware,
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcverify.errors import ConfigError
+from hpcverify.fabric.link_events import record_links
 from hpcverify.fabric.suspects import build_fault_run
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.orders import list_site_options, look_up_uid
@@ -98,6 +99,7 @@ def carry_out_isolation(
             make_mark = controller.ledger.make_mark
             controller.leave_run(build_fault_run(answer, faulty, datetime.now(UTC), make_mark))
         take_in(answer)
+        record_links(controller.ledger, journal.order, answer)
     runner.conclude()
     tester.clean_up()
     return answer

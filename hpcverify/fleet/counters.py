@@ -14,7 +14,7 @@ from sqlite3 import Connection
 import msgspec
 
 from hpcverify.fleet.outages import NodeOutage
-from hpcverify.metrics.text import METRICS_BY_NAME, Histogram, LabelValues
+from hpcverify.metrics.text import METRICS_BY_NAME, BucketCounts, LabelValues
 
 COUNTERS_TABLE = """
 create table counters (
@@ -69,7 +69,7 @@ def build_counter(
 
 def build_histogram(
     rows: Iterable[tuple[str, float]], possible: Iterable[LabelValues]
-) -> dict[LabelValues, Histogram]:
+) -> dict[LabelValues, BucketCounts]:
     """Build the values of a histogram, likewise."""
     counts: dict[LabelValues, dict[float, float]] = {labels: {} for labels in possible}
     sums = dict.fromkeys(counts, 0.0)
@@ -80,7 +80,7 @@ def build_histogram(
             sums[key] = value
         else:
             counts.setdefault(key, {})[float(bound)] = value
-    return {key: Histogram(counts[key], sums.get(key, 0.0)) for key in counts}
+    return {key: BucketCounts(counts[key], sums.get(key, 0.0)) for key in counts}
 
 
 def _read_labels(encoded: str) -> LabelValues:

@@ -77,7 +77,7 @@ class EventStream:
         if not self.settings.file:
             self.ledger.remove_cursor(FILE_READER)
             return
-        cursor = self.ledger.read_cursor(FILE_READER)
+        cursor = self.ledger.add_reader(FILE_READER)
         if self._is_complete(cursor):
             return
         try:
@@ -92,7 +92,8 @@ class EventStream:
     def _append_batches(self, cursor: int) -> None:
         with self._open() as file:
             end = self._read_end(file, cursor)
-        self.ledger.move_cursor(FILE_READER, end.number)
+        if end.number != cursor:
+            self.ledger.move_cursor(FILE_READER, end.number)
         while lines := self.ledger.read_lines(end.number, BATCH_EVENTS):
             self._rotate(end)
             with self._open() as file:

@@ -57,7 +57,7 @@ from hpcverify.fleet.part_counts import PartCount
 from hpcverify.fleet.states import DAY_S, Node, NodeChange, State, Ticket
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import KnownLinks, LinkHistory, LinkPair
-from hpcverify.metrics.text import Histogram, LabelValues
+from hpcverify.metrics.text import BucketCounts, LabelValues
 from hpcverify.model import Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.sqlite import connect, migrate, read_version, transact, transaction
@@ -198,6 +198,15 @@ class Malfunction(Struct, frozen=True):
     since: float
     """When it first failed, in seconds since 1970."""
     why: str
+
+
+class EventReader(Struct, frozen=True):
+    """Who gets the events of the ledger, and how many wait."""
+
+    name: str
+    pending: int
+    oldest: float
+    """When the oldest of these happened, in seconds since 1970; 0: none waits."""
 
 
 class PendingTransition(Struct, frozen=True):
@@ -447,7 +456,7 @@ class Ledger:
 
     def read_histogram(
         self, metric: str, possible: Iterable[LabelValues] = ()
-    ) -> dict[LabelValues, Histogram]:
+    ) -> dict[LabelValues, BucketCounts]:
         """Read the histogram *metric*, likewise."""
         return counters.build_histogram(self._select_counters(metric), possible)
 
@@ -788,14 +797,9 @@ class Ledger:
                 if event.change
             ]
 
-    def count_waiting_events(self) -> dict[str, int]:
-        """Count the events that each reader has not got yet."""
-        with self._open_database() as db:
-            newest = read_chain_end(db).number
-            ((deliveries,),) = db.execute("select count(*) from deliveries")
-            cursors = dict(db.execute("select reader, number from cursors"))
-        waiting = {reader: newest - number for reader, number in cursors.items()}
-        return {"on_transition": int(deliveries), **waiting}
+    def count_pending_transitions(self) -> int:
+        """Count the transitions that the site's own program has not got yet."""
+        return int(self._select("select count(*) from deliveries")[0][0])
 
     def remove_transition(self, number: int) -> None:
         """Remove a delivered transition from the queue."""
@@ -870,15 +874,27 @@ class Ledger:
         with self._open_database() as db:
             return verify_events(db)
 
+    def list_readers(self) -> list[EventReader]:
+        """List the readers of events, by name, each with what waits for it."""
+        query = (
+            "select reader, count(events.number), ifnull(min(at), 0) from cursors"
+            " left join events on events.number > cursors.number group by reader order by reader"
+        )
+        return [EventReader(*row) for row in self._select(query)]
+
     def read_cursors(self) -> dict[str, int]:
         """Read up to which number each reader has the events."""
         return dict(self._select("select reader, number from cursors"))
 
-    def read_cursor(self, reader: str) -> int:
-        """Read up to which number *reader* has the events; a new one has those that are gone."""
-        with self._open_database() as db:
-            row = db.execute("select number from cursors where reader = ?", (reader,)).fetchone()
-            return int(row[0]) if row else read_anchor(db).number
+    def add_reader(self, reader: str) -> int:
+        """Keep events for *reader* from now on, and read up to which number it has them."""
+        number = self.read_cursors().get(reader)
+        if number is not None:
+            return number
+        with self._open_database(write=True) as db:
+            number = read_anchor(db).number
+            db.execute("insert or ignore into cursors values (?, ?)", (reader, number))
+            return number
 
     def move_cursor(self, reader: str, number: int) -> None:
         """Record that *reader* has the events up to *number*."""

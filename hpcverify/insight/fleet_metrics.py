@@ -51,7 +51,7 @@ from hpcverify.metrics.table import (
     STATES,
     STATISTICS,
 )
-from hpcverify.metrics.text import Family, LabelValues, gauge, state_set
+from hpcverify.metrics.text import LabelValues, MetricFamily, make_gauge, make_state_set
 from hpcverify.model import Part, Remedy, Verdict
 from hpcverify.plan.catalog import list_check_names
 from hpcverify.plan.config import Site
@@ -83,7 +83,7 @@ def write_fleet_metrics(controller: Controller, turn: Turn) -> None:
     write_text_file(path, list_families(controller, turn, fleet))
 
 
-class FleetState(Struct, frozen=True, kw_only=True):
+class FleetSnapshot(Struct, frozen=True, kw_only=True):
     """The nodes at one moment."""
 
     now: float
@@ -111,7 +111,7 @@ class FleetState(Struct, frozen=True, kw_only=True):
         return {hold: counts[hold] for hold in HOLDS}
 
 
-def read_fleet_state(controller: Controller, turn: Turn, now: float) -> FleetState:
+def read_fleet_state(controller: Controller, turn: Turn, now: float) -> FleetSnapshot:
     """Read how the nodes are, after *turn*."""
     current = {
         name: node
@@ -132,7 +132,7 @@ def read_fleet_state(controller: Controller, turn: Turn, now: float) -> FleetSta
     ]
     wanted.sort(key=lambda node: (-STATE_RANKS[node.shown_state], node.name))
     listed = wanted if everyone else wanted[:MAX_LISTED_NODES]
-    return FleetState(
+    return FleetSnapshot(
         now=now,
         current=current,
         gone=len(turn.nodes) - len(current),
@@ -150,10 +150,12 @@ def name_hold(node: Node) -> str:
     return HOLD_NAMES[node.desired_hold] if node.hold_id else ""
 
 
-def list_families(controller: Controller, turn: Turn, fleet: FleetState) -> Iterator[Family]:
+def list_families(
+    controller: Controller, turn: Turn, fleet: FleetSnapshot
+) -> Iterator[MetricFamily]:
     """Yield all metrics of the controller's file."""
     ledger, site = controller.ledger, controller.site
-    yield Family("hpcverify_build_info", {(version("hpcverify"),): 1})
+    yield MetricFamily("hpcverify_build_info", {(version("hpcverify"),): 1})
     yield from list_turn_families(controller, turn, fleet.now)
     yield from list_node_families(fleet, site)
     yield from list_place_families(fleet, make_locator(site, ledger))
@@ -164,40 +166,38 @@ def list_families(controller: Controller, turn: Turn, fleet: FleetState) -> Iter
     yield from list_attention_families(fleet, controller.store)
 
 
-def list_turn_families(controller: Controller, turn: Turn, now: float) -> Iterator[Family]:
+def list_turn_families(controller: Controller, turn: Turn, now: float) -> Iterator[MetricFamily]:
     """Yield what the controller says of itself."""
     ledger = controller.ledger
     failing = [m for m in ledger.list_malfunctions() if m.name != METRICS]  # which work: see here
-    yield gauge("hpcverify_controller_turn_timestamp_seconds", now)
-    yield gauge("hpcverify_controller_turn_duration_seconds", turn.seconds)
-    yield gauge("hpcverify_controller_turn_errors", turn.errors)
-    yield gauge("hpcverify_malfunctions", len(failing))
-    yield Family(
+    yield make_gauge("hpcverify_controller_turn_timestamp_seconds", now)
+    yield make_gauge("hpcverify_controller_turn_duration_seconds", turn.seconds)
+    yield make_gauge("hpcverify_controller_turn_errors", turn.errors)
+    yield make_gauge("hpcverify_malfunctions", len(failing))
+    yield MetricFamily(
         "hpcverify_malfunction_since_timestamp_seconds", {(m.name,): m.since for m in failing}
     )
-    yield gauge("hpcverify_sweep_end_timestamp_seconds", ledger.read_sweep_end())
-    yield gauge("hpcverify_verifications_open", len(ledger.list_open_tickets()))
-    yield gauge("hpcverify_spool_refusals", turn.refusals)
-    waiting = ledger.count_waiting_events()
-    yield Family("hpcverify_events_waiting", {(reader,): n for reader, n in waiting.items()})
+    yield make_gauge("hpcverify_sweep_end_timestamp_seconds", ledger.read_sweep_end())
+    yield make_gauge("hpcverify_verifications_open", len(ledger.list_open_tickets()))
+    yield make_gauge("hpcverify_spool_refusals", turn.refusals)
+    waiting = {reader.name: reader.pending for reader in ledger.list_readers()}
+    waiting["on_transition"] = ledger.count_pending_transitions()
+    yield MetricFamily("hpcverify_events_waiting", {(reader,): n for reader, n in waiting.items()})
 
 
-def list_node_families(fleet: FleetState, site: Site) -> Iterator[Family]:
+def list_node_families(fleet: FleetSnapshot, site: Site) -> Iterator[MetricFamily]:
     """Yield how many nodes are in each state, and what is to be done about them."""
     nodes = fleet.current.values()
     since = fleet.now - (site.fleet.overdue_days * DAY_SECONDS or DEFAULT_OVERDUE_S)
-    yield Family("hpcverify_nodes", {(state,): n for state, n in fleet.by_state.items()})
-    yield gauge("hpcverify_nodes_missing", fleet.gone)
-    yield Family("hpcverify_nodes_held", {(hold,): n for hold, n in fleet.by_hold.items()})
-    yield gauge("hpcverify_nodes_to_hold", sum(map(_is_to_hold, nodes)))
-    yield gauge("hpcverify_nodes_observed", sum(map(_is_observed, nodes)))
-    overdue = sum(
-        max(node.last_pass_at, node.first_seen_at) < since
-        for node in nodes
-        if node.name not in fleet.holds
-    )
-    yield gauge("hpcverify_nodes_overdue", overdue)
-    yield gauge("hpcverify_nodes_unlisted", fleet.unlisted)
+    yield MetricFamily("hpcverify_nodes", {(state,): n for state, n in fleet.by_state.items()})
+    yield make_gauge("hpcverify_nodes_missing", fleet.gone)
+    yield MetricFamily("hpcverify_nodes_held", {(hold,): n for hold, n in fleet.by_hold.items()})
+    yield make_gauge("hpcverify_nodes_to_hold", sum(map(_is_to_hold, nodes)))
+    yield make_gauge("hpcverify_nodes_observed", sum(map(_is_observed, nodes)))
+    in_service = (node for node in nodes if node.name not in fleet.holds)
+    overdue = sum(max(node.last_pass_at, node.first_seen_at) < since for node in in_service)
+    yield make_gauge("hpcverify_nodes_overdue", overdue)
+    yield make_gauge("hpcverify_nodes_unlisted", fleet.unlisted)
 
 
 def _is_to_hold(node: Node) -> bool:
@@ -208,7 +208,7 @@ def _is_observed(node: Node) -> bool:
     return node.state in FAILED_STATES and node.desired_hold is Hold.NONE and not node.foreign
 
 
-def list_place_families(fleet: FleetState, locate: Locate) -> Iterator[Family]:
+def list_place_families(fleet: FleetSnapshot, locate: Locate) -> Iterator[MetricFamily]:
     """Yield how many nodes each switch or rack has, and how many of these are out."""
     places = {name: place for name in fleet.current for place in locate(name).values()}
     total = Counter(places.values())
@@ -219,11 +219,11 @@ def list_place_families(fleet: FleetState, locate: Locate) -> Iterator[Family]:
         for name, place in places.items()
         if name in fleet.holds or fleet.current[name].state in FAILED_STATES
     )
-    yield Family("hpcverify_place_nodes", {(place,): n for place, n in total.items()})
-    yield Family("hpcverify_place_nodes_out", {(place,): out[place] for place in total})
+    yield MetricFamily("hpcverify_place_nodes", {(place,): n for place, n in total.items()})
+    yield MetricFamily("hpcverify_place_nodes_out", {(place,): out[place] for place in total})
 
 
-def list_counter_families(ledger: Ledger) -> Iterator[Family]:
+def list_counter_families(ledger: Ledger) -> Iterator[MetricFamily]:
     """Yield the counters that the ledger keeps."""
     moves = [(a, b) for a, b in product(STATES, (*STATES, FORGOTTEN)) if a != b]
     for name, possible in (
@@ -233,49 +233,51 @@ def list_counter_families(ledger: Ledger) -> Iterator[Family]:
         ("hpcverify_outages_total", _list_single(CAUSES)),
         ("hpcverify_failures_total", _list_single(CAUSES)),
     ):
-        yield Family(name, ledger.read_counter(name, possible))
+        yield MetricFamily(name, ledger.read_counter(name, possible))
     for name in ("hpcverify_time_to_hold_seconds", "hpcverify_time_to_return_seconds"):
-        yield Family(name, ledger.read_histogram(name, _list_single(CAUSES)))
+        yield MetricFamily(name, ledger.read_histogram(name, _list_single(CAUSES)))
     opened: dict[LabelValues, float] = {}
     standing: dict[LabelValues, float] = {}
     for item in ledger.count_findings():
         labels = (item.check, item.code, item.verdict)
         opened[labels], standing[labels] = item.opened_total, item.open
-    yield Family("hpcverify_findings_total", opened)
-    yield Family("hpcverify_findings_open", standing)
+    yield MetricFamily("hpcverify_findings_total", opened)
+    yield MetricFamily("hpcverify_findings_open", standing)
 
 
 def _list_single(values: Iterable[str]) -> list[LabelValues]:
     return [(value,) for value in values]
 
 
-def list_brake_families(controller: Controller, turn: Turn, now: float) -> Iterator[Family]:
+def list_brake_families(controller: Controller, turn: Turn, now: float) -> Iterator[MetricFamily]:
     """Yield how near the breaker is, and which checks are doubted."""
     ledger, policy = controller.ledger, controller.site.quarantine
     held = ledger.list_newly_held(now - policy.window_hours * HOUR_S)
-    yield gauge("hpcverify_breaker_tripped", bool(ledger.read_trip_reason()))
-    yield gauge("hpcverify_breaker_held_nodes", len(held))
-    yield gauge("hpcverify_breaker_limit_nodes", compute_allowance(len(turn.listed), policy))
+    yield make_gauge("hpcverify_breaker_tripped", bool(ledger.read_trip_reason()))
+    yield make_gauge("hpcverify_breaker_held_nodes", len(held))
+    yield make_gauge("hpcverify_breaker_limit_nodes", compute_allowance(len(turn.listed), policy))
     checks = list_check_names(controller.site.packages)
-    yield Family("hpcverify_check_doubted", {(name,): name in turn.doubts for name in checks})
+    yield MetricFamily("hpcverify_check_doubted", {(name,): name in turn.doubts for name in checks})
 
 
-def list_part_families(fleet: FleetState) -> Iterator[Family]:
+def list_part_families(fleet: FleetSnapshot) -> Iterator[MetricFamily]:
     """Yield how many parts the fleet should have, and how many it has."""
     expected, present = Counter[str](), Counter[str]()
     for part in fleet.parts:
         expected[part.kind] += part.expected
         present[part.kind] += part.present
-    yield Family("hpcverify_parts_expected", {(kind,): expected[kind] for kind in KIND.values})
-    yield Family("hpcverify_parts_present", {(kind,): present[kind] for kind in KIND.values})
+    yield MetricFamily(
+        "hpcverify_parts_expected", {(kind,): expected[kind] for kind in KIND.values}
+    )
+    yield MetricFamily("hpcverify_parts_present", {(kind,): present[kind] for kind in KIND.values})
     shown = {node.name for node in fleet.attention}
-    yield Family(
+    yield MetricFamily(
         "hpcverify_node_parts_missing",
         {(p.node, p.kind): p.expected - p.present for p in fleet.parts if p.node in shown},
     )
 
 
-def list_judgement_families(controller: Controller) -> Iterator[Family]:
+def list_judgement_families(controller: Controller) -> Iterator[MetricFamily]:
     """Yield what the newest night says of the fleet; a damaged file of it says nothing."""
     try:
         judgement = read_judgement(controller.state)
@@ -284,18 +286,18 @@ def list_judgement_families(controller: Controller) -> Iterator[Family]:
     began = 0.0
     if judgement:
         began = (datetime.combine(judgement.night, time(), UTC) + NIGHT_BEGINS).timestamp()
-    yield gauge("hpcverify_night_timestamp_seconds", began)
+    yield make_gauge("hpcverify_night_timestamp_seconds", began)
     outliers = Counter(o.verdict for o in judgement.outliers) if judgement else Counter[Verdict]()
-    yield Family(
+    yield MetricFamily(
         "hpcverify_outliers",
         {(verdict.value,): outliers[verdict] for verdict in (Verdict.WARN, Verdict.FAIL)},
     )
     if judgement:
         yield from _list_level_families(judgement.levels)
-        yield Family("hpcverify_trend_crossing_timestamp_seconds", _find_crossings(judgement))
+        yield MetricFamily("hpcverify_trend_crossing_timestamp_seconds", _find_crossings(judgement))
 
 
-def _list_level_families(levels: Iterable[FleetLevel]) -> Iterator[Family]:
+def _list_level_families(levels: Iterable[FleetLevel]) -> Iterator[MetricFamily]:
     values: dict[LabelValues, float] = {}
     shares: dict[LabelValues, float] = {}
     for level in levels:
@@ -306,8 +308,8 @@ def _list_level_families(levels: Iterable[FleetLevel]) -> Iterator[Family]:
             values[*key, level.unit, statistic] = value
             if peak:
                 shares[*key, statistic] = value / peak
-    yield Family("hpcverify_measurement", values)
-    yield Family("hpcverify_measurement_peak_ratio", shares)
+    yield MetricFamily("hpcverify_measurement", values)
+    yield MetricFamily("hpcverify_measurement_peak_ratio", shares)
 
 
 def find_peak(level: FleetLevel) -> float:
@@ -333,10 +335,10 @@ def _find_crossings(judgement: FleetJudgement) -> dict[LabelValues, float]:
     return crossings
 
 
-def list_attention_families(fleet: FleetState, store: Store) -> Iterator[Family]:
+def list_attention_families(fleet: FleetSnapshot, store: Store) -> Iterator[MetricFamily]:
     """Yield what there is to say of single nodes."""
     nodes = fleet.attention
-    yield state_set(
+    yield make_state_set(
         "hpcverify_node_state", STATES, {(node.name,): node.shown_state for node in nodes}
     )
     for name, values in (
@@ -346,8 +348,8 @@ def list_attention_families(fleet: FleetState, store: Store) -> Iterator[Family]
         ("hpcverify_node_recent_returns", [_count_returns(node, fleet.now) for node in nodes]),
     ):
         labels = [(node.name,) for node in nodes]
-        yield Family(name, dict(zip(labels, values, strict=True)))
-    yield Family("hpcverify_node_hold_info", dict.fromkeys(_list_holds(fleet, store), 1))
+        yield MetricFamily(name, dict(zip(labels, values, strict=True)))
+    yield MetricFamily("hpcverify_node_hold_info", dict.fromkeys(_list_holds(fleet, store), 1))
 
 
 def _count_returns(node: Node, now: float) -> int:
@@ -355,7 +357,7 @@ def _count_returns(node: Node, now: float) -> int:
     return min(len(recent), MAX_RETURNS)
 
 
-def _list_holds(fleet: FleetState, store: Store) -> Iterator[LabelValues]:
+def _list_holds(fleet: FleetSnapshot, store: Store) -> Iterator[LabelValues]:
     held = [node for node in fleet.attention if node.name in fleet.holds]
     remedies = store.list_remedies({node.run for node in held if node.run})
     for node in held:

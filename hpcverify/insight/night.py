@@ -39,6 +39,7 @@ from hpcverify.insight.judgement import (
     read_judgement,
     write_judgement,
 )
+from hpcverify.insight.night_events import record_night
 from hpcverify.insight.node_names import fold_names
 from hpcverify.insight.repeats import (
     describe_repeat,
@@ -88,7 +89,9 @@ def judge_finished_night(controller: Controller) -> None:
             return
         if is_installed() and Choice(since=night, until=night).list_paths(controller.state):
             judged = judge_night(controller, night, before)
-            write_judgement(controller.state, _leave_failed_runs(controller, judged))
+            judged = _leave_failed_runs(controller, judged)
+            write_judgement(controller.state, judged)
+            record_night(controller, judged)
 
 
 def _read_last_judgement(controller: Controller, night: date) -> FleetJudgement | None:

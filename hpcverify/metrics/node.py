@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from hpcverify.metrics.table import VERDICT
-from hpcverify.metrics.text import Family, LabelValues, state_set
+from hpcverify.metrics.text import LabelValues, MetricFamily, make_state_set
 from hpcverify.model import Inventory, Run, Verdict, effective_verdict
 
 LABEL_NUMBER = re.compile(r"\D* (\d+)")
@@ -24,19 +24,19 @@ def name_run_file(suite: str) -> str:
     return f"hpcverify_run_{SUITE_CHARACTERS.sub('_', suite)}.prom"
 
 
-def list_run_families(run: Run) -> Iterator[Family]:
+def list_run_families(run: Run) -> Iterator[MetricFamily]:
     """Yield the metrics of *run*."""
     suite = run.suite
     ended = run.started.timestamp() + run.seconds
-    yield Family("hpcverify_run_info", {(suite, run.versions.get("hpcverify", "")): 1})
-    yield Family("hpcverify_run_timestamp_seconds", {(suite,): ended})
-    yield Family("hpcverify_run_duration_seconds", {(suite,): run.seconds})
-    yield state_set("hpcverify_run_verdict", VERDICT.values, {(suite,): run.verdict.value})
-    yield Family(
+    yield MetricFamily("hpcverify_run_info", {(suite, run.versions.get("hpcverify", "")): 1})
+    yield MetricFamily("hpcverify_run_timestamp_seconds", {(suite,): ended})
+    yield MetricFamily("hpcverify_run_duration_seconds", {(suite,): run.seconds})
+    yield make_state_set("hpcverify_run_verdict", VERDICT.values, {(suite,): run.verdict.value})
+    yield MetricFamily(
         "hpcverify_check_verdict_info",
         {(suite, check, worst.value): 1 for check, worst in _find_worst(run).items()},
     )
-    yield Family("hpcverify_finding_info", dict.fromkeys(_list_findings(run), 1))
+    yield MetricFamily("hpcverify_finding_info", dict.fromkeys(_list_findings(run), 1))
 
 
 def _find_worst(run: Run) -> Mapping[str, Verdict]:

@@ -49,7 +49,7 @@ class Label(Struct, frozen=True):
     """All that it may be; empty: the names are those of the site or of the checks."""
 
 
-class Metric(Struct, frozen=True, kw_only=True):
+class PrometheusMetric(Struct, frozen=True, kw_only=True):
     """One metric."""
 
     name: str
@@ -116,157 +116,157 @@ _OUTAGE_BUCKETS = (
 )
 
 CONTROLLER_METRICS = (
-    Metric(
+    PrometheusMetric(
         name="hpcverify_build_info",
         labels=(VERSION,),
         help="The version of hpcverify on the controller.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_controller_turn_timestamp_seconds",
         unit="seconds",
         help="When the last turn of the controller ended.",
         alerts=("HpcverifyControllerSilent", "HpcverifyFindingRise"),
         runbook="Run `systemctl list-timers 'hpcverify*'`, then `hpcverify collect` by hand.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_controller_turn_duration_seconds",
         unit="seconds",
         help="How long the last turn of the controller took.",
         runbook="A turn of minutes waits for Slurm or for the spool: see its log.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_controller_turn_errors",
         help="Actions that failed in the last command of the controller.",
         runbook="Run `hpcverify collect`: it prints each of them with the fix.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_malfunctions",
         help="Conveniences of the controller that do not work now.",
         runbook="Run `hpcverify nodes`: its last lines say what does not work, and why.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_malfunction_since_timestamp_seconds",
         labels=(CONVENIENCE,),
         unit="seconds",
         help="Since when a convenience of the controller has not worked.",
         alerts=("HpcverifyMalfunction",),
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_sweep_end_timestamp_seconds",
         unit="seconds",
         help="When the last sweep ended; 0: none did.",
         runbook="Run `systemctl status hpcverify-sweep` and `hpcverify sweep --dry-run`.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_night_timestamp_seconds",
         unit="seconds",
         help="When the newest night that was compared with peers and the past began; 0: none was.",
         runbook="Run `hpcverify nodes`; without DuckDB no night is judged.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_verifications_open",
         help="Verifications that were ordered and have not ended.",
         runbook="Run `squeue` in the partition of the sweep, and `hpcverify collect`.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_spool_refusals",
         help="Documents and directories in the spool that the last command refused.",
         runbook="Run `hpcverify collect`: it says why each is refused.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_events_waiting",
         labels=(READER,),
         help="Events that a reader has not got yet.",
         alerts=("HpcverifyEventsStuck",),
         runbook="Run `hpcverify doctor` on the controller: it names a reader that is behind.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_nodes",
         labels=(STATE,),
         help="Nodes that the scheduler lists, by state.",
         alerts=("HpcverifyCapacityLow", "HpcverifyFleetStale"),
         runbook="Run `hpcverify nodes`: the worst come first.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_nodes_missing",
         help="Known nodes that the scheduler has not listed for an hour.",
         runbook="`hpcverify forget` a node that is gone for good.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_nodes_held",
         labels=(HOLD,),
         help="Nodes that are out of service now, by how users' jobs are kept off.",
         alerts=("HpcverifyCapacityLow",),
         runbook="Run `hpcverify nodes`, then `hpcverify nodes NODE` for its history.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_nodes_to_hold",
         help="Nodes that should be out of service and are not held yet.",
         alerts=("HpcverifyNodesNotHeld",),
         runbook="Run `hpcverify collect`: it prints what Slurm refused.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_nodes_observed",
         help="Nodes that failed and stay in service: the site observes, or the breaker is tripped.",
         runbook="Run `hpcverify nodes`; [quarantine] enforce makes failures count.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_nodes_overdue",
         help="Nodes in service without a full pass for overdue_days, or 7 days where that is 0.",
         alerts=("HpcverifyFleetStale",),
         runbook="Run `hpcverify sweep --dry-run --explain`: it says why nodes are passed over.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_nodes_unlisted",
         help="Nodes that should have series of their own and have none, because they are too many.",
         runbook="Set [metrics] all_nodes, or run `hpcverify nodes`.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_place_nodes",
         labels=(PLACE,),
         help="Nodes at a leaf switch or in a rack.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_place_nodes_out",
         labels=(PLACE,),
         help="Nodes at a leaf switch or in a rack that are out of service or failed.",
         runbook="Several nodes of one place: look for what they share before any of them.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_transitions_total",
         type=MetricType.COUNTER,
         labels=(BEFORE, AFTER),
         help="Nodes that went from one state into another.",
         runbook="Run `hpcverify nodes NODE` for the history of one.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_node_seconds_total",
         type=MetricType.COUNTER,
         labels=(STATE,),
         unit="seconds",
         help="Seconds that nodes were in a state, all nodes together.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_held_node_seconds_total",
         type=MetricType.COUNTER,
         labels=(HOLD,),
         unit="seconds",
         help="Seconds that nodes were out of service, all nodes together.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_outages_total",
         type=MetricType.COUNTER,
         labels=(CAUSE,),
         help="Times that a node failed or was held, by whomever.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_failures_total",
         type=MetricType.COUNTER,
         labels=(CAUSE,),
         help="Outages in which the node was judged to be at fault, or Slurm set it down.",
         runbook="Run `hpcverify reliability`.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_time_to_hold_seconds",
         type=MetricType.HISTOGRAM,
         labels=(CAUSE,),
@@ -274,7 +274,7 @@ CONTROLLER_METRICS = (
         buckets=_HOLD_BUCKETS,
         help="Time from the beginning of an outage until users' jobs were kept off the node.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_time_to_return_seconds",
         type=MetricType.HISTOGRAM,
         labels=(CAUSE,),
@@ -283,28 +283,28 @@ CONTROLLER_METRICS = (
         help="Time from the beginning of an outage until the node was back in service.",
         runbook="Run `hpcverify nodes`: a node in one state for days waits for a person.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_breaker_tripped",
         help="1 while the breaker is tripped, so that no node is held for a failure.",
         alerts=("HpcverifyBreakerTripped",),
         runbook="Run `hpcverify breaker`; once the cause is clear, `hpcverify breaker reset`.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_breaker_held_nodes",
         help="Nodes newly held within the window of the breaker.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_breaker_limit_nodes",
         help="Nodes that may be newly held within the window; one more trips the breaker.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_check_doubted",
         labels=(CHECK,),
         help="1 while a check fails on so many nodes that no node is held for it alone.",
         alerts=("HpcverifyCheckDoubted",),
         runbook="Run `hpcverify breaker`: look at the driver and the image, not at the nodes.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_findings_total",
         type=MetricType.COUNTER,
         labels=(CHECK, CODE, VERDICT),
@@ -312,43 +312,43 @@ CONTROLLER_METRICS = (
         alerts=("HpcverifyFindingRise",),
         runbook="Run `hpcverify nodes`: a code that rises on many nodes has a cause in common.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_findings_open",
         labels=(CHECK, CODE, VERDICT),
         help="Findings that are open now.",
         runbook="Run `hpcverify nodes`, then `hpcverify show` for a run.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_parts_expected",
         labels=(KIND,),
         help="Parts of all nodes, as their last inventory that was accepted has them.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_parts_present",
         labels=(KIND,),
         help="Parts of all nodes that their newest run has seen.",
         runbook="Run `hpcverify nodes`, then `hpcverify show` for the run of that node.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_measurement",
         labels=(CHECK, METRIC, MODEL, UNIT, STATISTIC),
         help="What parts reached in the suite of the sweep, in the newest night that was judged.",
         runbook="Run `hpcverify peers`; all values are in `hpcverify history`.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_measurement_peak_ratio",
         labels=(CHECK, METRIC, MODEL, STATISTIC),
         unit="ratio",
         help="The same as a share of the data sheet, where that has a figure for the product.",
         runbook="Run `hpcverify doctor --floors` on a node: it has the figures and their sources.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_outliers",
         labels=(VERDICT,),
         help="Parts, nodes and places that are worse than their peers, by the newest night.",
         runbook="Run `hpcverify peers`.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_trend_crossing_timestamp_seconds",
         labels=(NODE, CHECK, METRIC),
         unit="seconds",
@@ -356,13 +356,13 @@ CONTROLLER_METRICS = (
         alerts=("HpcverifyTrendCrossesLimit",),
         runbook="Run `hpcverify history NODE`, and plan the replacement of the part.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_node_state",
         labels=(NODE, STATE),
         help="1 for the state that a node is in, 0 for the others.",
         runbook="Run `hpcverify nodes NODE`.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_node_state_since_timestamp_seconds",
         labels=(NODE,),
         unit="seconds",
@@ -370,33 +370,33 @@ CONTROLLER_METRICS = (
         alerts=("HpcverifyNodeHeldLong",),
         runbook="Run `hpcverify nodes NODE`: its reason says what it waits for.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_node_hold_info",
         labels=(NODE, HOLD, CHECK, REMEDY),
         help="A node that is out of service: how, for which failed check, and what to do.",
         alerts=("HpcverifyNodeHeldLong", "HpcverifyPartsMissing"),
         runbook="Follow the remedy, then `hpcverify repair NODE`.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_node_full_pass_timestamp_seconds",
         labels=(NODE,),
         unit="seconds",
         help="When a node last passed a suite that loads it; 0: never.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_node_run_timestamp_seconds",
         labels=(NODE,),
         unit="seconds",
         help="When the last run that was ordered for a node ended; 0: never.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_node_recent_returns",
         labels=(NODE,),
         help="Times that a node came back to service after a failure, in 7 days; at most 2 count.",
         alerts=("HpcverifyNodeBackTwice",),
         runbook="Have a person repair it: a rerun clears a part that fails now and then.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_node_parts_missing",
         labels=(NODE, KIND),
         help="Parts of a node that its newest run has not seen.",
@@ -407,13 +407,13 @@ CONTROLLER_METRICS = (
 """Those of the controller's file."""
 
 NODE_METRICS = (
-    Metric(
+    PrometheusMetric(
         name="hpcverify_run_info",
         labels=(SUITE, VERSION),
         source=Source.NODE,
         help="The version of hpcverify that made the last run of a suite on this node.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_run_timestamp_seconds",
         labels=(SUITE,),
         unit="seconds",
@@ -421,28 +421,28 @@ NODE_METRICS = (
         help="When the last run of a suite on this node ended.",
         runbook="Run `hpcverify show` on the node.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_run_duration_seconds",
         labels=(SUITE,),
         unit="seconds",
         source=Source.NODE,
         help="How long the last run of a suite on this node took.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_run_verdict",
         labels=(SUITE, VERDICT),
         source=Source.NODE,
         help="1 for the verdict of the last run of a suite on this node, 0 for the others.",
         runbook="Run `hpcverify show` on the node.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_check_verdict_info",
         labels=(SUITE, CHECK, VERDICT),
         source=Source.NODE,
         help="The verdict of a check in the last run of a suite on this node.",
         runbook="Run `hpcverify show` on the node.",
     ),
-    Metric(
+    PrometheusMetric(
         name="hpcverify_finding_info",
         labels=(SUITE, CHECK, CODE, VERDICT, PART_KIND, INDEX),
         source=Source.NODE,

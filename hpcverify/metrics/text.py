@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from hpcverify.metrics.table import METRICS, Metric
+from hpcverify.metrics.table import METRICS, PrometheusMetric
 
 METRICS_BY_NAME = {metric.name: metric for metric in METRICS}
 VALUE_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -29,7 +29,7 @@ LabelValues = tuple[str, ...]
 """In the order of the labels in the table."""
 
 
-class Histogram(Struct, frozen=True):
+class BucketCounts(Struct, frozen=True):
     """How many values were observed in each bucket, not cumulated, and their sum."""
 
     counts: Mapping[float, float]
@@ -37,21 +37,23 @@ class Histogram(Struct, frozen=True):
     sum: float
 
 
-class Family(Struct, frozen=True):
+class MetricFamily(Struct, frozen=True):
     """A metric, and its value for each set of labels."""
 
     name: str
-    values: Mapping[LabelValues, float | Histogram]
+    values: Mapping[LabelValues, float | BucketCounts]
 
 
-def gauge(name: str, value: float) -> Family:
+def make_gauge(name: str, value: float) -> MetricFamily:
     """Make the family of a metric without labels."""
-    return Family(name, {(): value})
+    return MetricFamily(name, {(): value})
 
 
-def state_set(name: str, all_states: Sequence[str], states: Mapping[LabelValues, str]) -> Family:
+def make_state_set(
+    name: str, all_states: Sequence[str], states: Mapping[LabelValues, str]
+) -> MetricFamily:
     """Make a family that is 1 for the state of each set of labels, and 0 for the other states."""
-    return Family(
+    return MetricFamily(
         name,
         {
             (*labels, state): float(state == current)
@@ -61,7 +63,7 @@ def state_set(name: str, all_states: Sequence[str], states: Mapping[LabelValues,
     )
 
 
-def render(families: Iterable[Family]) -> bytes:
+def render(families: Iterable[MetricFamily]) -> bytes:
     """
     Write *families* as text.
 
@@ -74,7 +76,7 @@ def render(families: Iterable[Family]) -> bytes:
     return "\n".join([*lines, ""]).encode(errors="replace")
 
 
-def _render_family(family: Family) -> Iterator[str]:
+def _render_family(family: MetricFamily) -> Iterator[str]:
     metric = METRICS_BY_NAME[family.name]
     if not family.values:
         return
@@ -86,13 +88,15 @@ def _render_family(family: Family) -> Iterator[str]:
             f'{name}="{text.translate(VALUE_ESCAPES)}"'
             for name, text in zip(names, labels, strict=True)
         ]
-        if isinstance(value, Histogram):
+        if isinstance(value, BucketCounts):
             yield from _render_histogram(metric, pairs, value)
         else:
             yield f"{metric.name}{_join(pairs)} {format_value(value)}"
 
 
-def _render_histogram(metric: Metric, pairs: Sequence[str], value: Histogram) -> Iterator[str]:
+def _render_histogram(
+    metric: PrometheusMetric, pairs: Sequence[str], value: BucketCounts
+) -> Iterator[str]:
     # A bucket of an earlier version counts in the next larger one that there is today.
     for bound in (*metric.buckets, math.inf):
         total = sum(count for end, count in value.counts.items() if end <= bound)

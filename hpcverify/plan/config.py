@@ -198,7 +198,7 @@ class TextFiles(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     empty: no metrics are written."""
     all_nodes: bool = False
     """Whether every node has series of its own in the controller's file, and not only those that
-    need attention: some 13 for each node."""
+    need attention: 16 for each node, which take node_exporter seconds at 10,000 nodes."""
 
 
 class Events(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

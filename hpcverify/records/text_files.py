@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from hpcverify.metrics.text import Family, render
+from hpcverify.metrics.text import MetricFamily, render
 from hpcverify.records.documents import write_bytes
 
 FILE_MODE = 0o644
 """node_exporter is another user, who drops a file that it cannot read."""
 
 
-def write_text_file(path: Path, families: Iterable[Family]) -> None:
+def write_text_file(path: Path, families: Iterable[MetricFamily]) -> None:
     """
     Write *families* to *path*, in a directory that node_exporter collects.
 

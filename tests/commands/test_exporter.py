@@ -13,7 +13,7 @@ import pytest
 from hpcverify.commands._advice import Advice
 from hpcverify.commands._exporter import inspect_exporter
 from hpcverify.metrics.table import FLEET_FILE_NAME
-from hpcverify.metrics.text import gauge
+from hpcverify.metrics.text import make_gauge
 from hpcverify.records.text_files import write_text_file
 from tests.prometheus_lab.lab import start_exporter
 
@@ -22,7 +22,7 @@ from tests.prometheus_lab.lab import start_exporter
 def directory(tmp_path: Path) -> Path:
     folder = tmp_path / "textfiles"
     folder.mkdir()
-    write_text_file(folder / FLEET_FILE_NAME, [gauge("hpcverify_nodes_missing", 0)])
+    write_text_file(folder / FLEET_FILE_NAME, [make_gauge("hpcverify_nodes_missing", 0)])
     return folder
 
 

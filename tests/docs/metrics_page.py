@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hpcverify.metrics.table import CONTROLLER_METRICS, METRICS, NODE_METRICS, Label, Metric
+from hpcverify.metrics.table import (
+    CONTROLLER_METRICS,
+    METRICS,
+    NODE_METRICS,
+    Label,
+    PrometheusMetric,
+)
 from tests.docs.markdown import format_code, format_text, write_table
 
 COLUMNS = ("metric", "type", "labels", "meaning", "alerts", "what to do")
@@ -25,7 +31,7 @@ def write_metrics() -> Iterator[str]:
     yield from write_table(LABEL_COLUMNS, map(_list_label_cells, labels))
 
 
-def _list_cells(metric: Metric) -> tuple[str, ...]:
+def _list_cells(metric: PrometheusMetric) -> tuple[str, ...]:
     return (
         format_code(metric.name),
         metric.type.value,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from hpcverify.fleet.ledger import MAX_COUNTED_GAP_S, Ledger
 from hpcverify.fleet.states import Node, State
-from hpcverify.metrics.text import Histogram, LabelValues
+from hpcverify.metrics.text import BucketCounts, LabelValues
 
 WELL = Node(name="n1", state=State.HEALTHY)
 SUSPECT = replace(WELL, state=State.SUSPECT, reason="gemm: slow", checks=("gemm",))
@@ -43,7 +43,7 @@ def follow(ledger: Ledger, clock: Clock, *steps: tuple[float, Node]) -> None:
         ledger.put(node, node.state.value)
 
 
-def read_total(histogram: Histogram) -> float:
+def read_total(histogram: BucketCounts) -> float:
     return sum(histogram.counts.values())
 
 
@@ -83,7 +83,7 @@ def test_what_may_happen_and_never_did_is_0(ledger: Ledger) -> None:
     held = ledger.read_histogram("hpcverify_time_to_hold_seconds", possible)
 
     assert ledger.read_counter("hpcverify_outages_total", possible) == dict.fromkeys(possible, 0)
-    assert held == dict.fromkeys(possible, Histogram({}, 0.0))
+    assert held == dict.fromkeys(possible, BucketCounts({}, 0.0))
 
 
 def test_an_outage_is_observed_from_its_beginning(ledger: Ledger, clock: Clock) -> None:
@@ -94,8 +94,8 @@ def test_an_outage_is_observed_from_its_beginning(ledger: Ledger, clock: Clock) 
 
     assert ledger.read_counter("hpcverify_outages_total") == {("own run",): 1}
     assert ledger.read_counter("hpcverify_failures_total") == {("own run",): 1}
-    assert to_hold == {("own run",): Histogram({600.0: 1}, 100.0)}
-    assert to_return == {("own run",): Histogram({3 * 3600.0: 1}, 6000.0)}
+    assert to_hold == {("own run",): BucketCounts({600.0: 1}, 100.0)}
+    assert to_return == {("own run",): BucketCounts({3 * 3600.0: 1}, 6000.0)}
 
 
 def test_a_suspicion_that_a_rerun_clears_is_no_failure_and_holds_nothing(

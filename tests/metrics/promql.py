@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hpcverify.metrics.table import METRICS, Metric, MetricType
+from hpcverify.metrics.table import METRICS, MetricType, PrometheusMetric
 
 MONITORING = Path(__file__).parents[2] / "monitoring"
 SUFFIXES = ("_bucket", "_sum", "_count")
@@ -19,9 +19,9 @@ GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(
 TEXT = re.compile(r"\"[^\"]*\"")
 
 
-def read_metrics() -> Mapping[str, Metric]:
+def read_metrics() -> Mapping[str, PrometheusMetric]:
     """Give the metric of each series of the table."""
-    names: dict[str, Metric] = {}
+    names: dict[str, PrometheusMetric] = {}
     for metric in METRICS:
         suffixes = SUFFIXES if metric.type is MetricType.HISTOGRAM else ("",)
         names |= {f"{metric.name}{suffix}": metric for suffix in suffixes}
@@ -44,7 +44,7 @@ def list_grouping_labels(expression: str) -> frozenset[str]:
     ) - {""}
 
 
-def list_labels(metric: Metric) -> frozenset[str]:
+def list_labels(metric: PrometheusMetric) -> frozenset[str]:
     """List the labels that series of *metric* have in Prometheus."""
     bucket = {"le"} if metric.type is MetricType.HISTOGRAM else set[str]()
     return frozenset({*(label.name for label in metric.labels), *bucket, *OF_THE_SCRAPE})

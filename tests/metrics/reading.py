@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from hpcverify.metrics.table import Metric
+from hpcverify.metrics.table import PrometheusMetric
 from hpcverify.metrics.text import format_value
 
 Labels = frozenset[tuple[str, str]]
@@ -50,7 +50,7 @@ def read_families(text: str) -> Mapping[str, tuple[str, str]]:
     }
 
 
-def list_strays(text: str, metrics: Iterable[Metric]) -> list[str]:
+def list_strays(text: str, metrics: Iterable[PrometheusMetric]) -> list[str]:
     """List the series in *text* that are not as the table of *metrics* has them."""
     allowed = {
         f"{metric.name}{suffix}": {label.name: label.values for label in metric.labels}

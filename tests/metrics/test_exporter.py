@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 from hpcverify.metrics.node import list_run_families, name_run_file
-from hpcverify.metrics.table import CONTROLLER_METRICS, FLEET_FILE_NAME, NODE_METRICS, Metric
-from hpcverify.metrics.text import Family, Histogram, render
+from hpcverify.metrics.table import (
+    CONTROLLER_METRICS,
+    FLEET_FILE_NAME,
+    NODE_METRICS,
+    PrometheusMetric,
+)
+from hpcverify.metrics.text import BucketCounts, MetricFamily, render
 from hpcverify.model import Verdict
 from hpcverify.records.text_files import write_text_file
 from tests.doubles import a_result, a_run
@@ -21,11 +26,13 @@ from tests.prometheus_lab.tools import run_promtool
 ODD_VALUES = ('a "quoted" one', "back\\slash", "two\nlines", "")
 
 
-def make_family(metric: Metric) -> Family:
+def make_family(metric: PrometheusMetric) -> MetricFamily:
     """Make a family with label values of every kind."""
-    value = Histogram({metric.buckets[0]: 1, metric.buckets[-1]: 2}, 7.5) if metric.buckets else 1.5
+    value = (
+        BucketCounts({metric.buckets[0]: 1, metric.buckets[-1]: 2}, 7.5) if metric.buckets else 1.5
+    )
     labels = [tuple(odd for _ in metric.labels) for odd in ODD_VALUES]
-    return Family(metric.name, dict.fromkeys(labels, value))
+    return MetricFamily(metric.name, dict.fromkeys(labels, value))
 
 
 def write_all(directory: Path) -> None:

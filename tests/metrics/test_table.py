@@ -12,7 +12,7 @@ from hpcverify.fleet.part_counts import COUNTED_KINDS
 from hpcverify.fleet.states import OTHERS_STATE, Hold, State
 from hpcverify.insight.fleet_metrics import HOLD_NAMES, OTHERS
 from hpcverify.metrics import table
-from hpcverify.metrics.table import METRICS, PREFIX, Metric, MetricType
+from hpcverify.metrics.table import METRICS, PREFIX, MetricType, PrometheusMetric
 
 RESERVED_LABELS = {"instance", "job", "le", "quantile"}
 """Set by Prometheus, or of types that node_exporter builds itself."""
@@ -26,7 +26,7 @@ def test_each_name_stands_once() -> None:
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: str(metric.name))
-def test_a_name_obeys_the_rules_of_prometheus(metric: Metric) -> None:
+def test_a_name_obeys_the_rules_of_prometheus(metric: PrometheusMetric) -> None:
     is_counter = metric.type is MetricType.COUNTER
 
     assert re.fullmatch(rf"{PREFIX}[a-z][a-z_]*[a-z]", metric.name)
@@ -39,7 +39,7 @@ def test_a_name_obeys_the_rules_of_prometheus(metric: Metric) -> None:
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: str(metric.name))
-def test_no_label_is_reserved_or_without_end(metric: Metric) -> None:
+def test_no_label_is_reserved_or_without_end(metric: PrometheusMetric) -> None:
     names = [label.name for label in metric.labels]
 
     assert len(names) == len({*names})

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcverify.metrics.table import METRICS, STATES
-from hpcverify.metrics.text import Family, Histogram, format_value, gauge, render, state_set
+from hpcverify.metrics.text import (
+    BucketCounts,
+    MetricFamily,
+    format_value,
+    make_gauge,
+    make_state_set,
+    render,
+)
 from tests.metrics.reading import read_families, read_samples, read_value
 
 VERSION = "hpcverify_build_info"
@@ -21,7 +28,7 @@ DURATION = "hpcverify_time_to_hold_seconds"
     ["plain", 'a "quoted" one', "C:\\new\\table", "two\nlines", "\\n", '\\"', "", "Zürich 日"],
 )
 def test_any_label_value_comes_back(value: str) -> None:
-    text = render([Family(VERSION, {(value,): 1})]).decode()
+    text = render([MetricFamily(VERSION, {(value,): 1})]).decode()
 
     assert read_value(text, VERSION, version=value) == 1
     assert len(text.splitlines()) == 3 or value == "two\nlines"
@@ -29,7 +36,9 @@ def test_any_label_value_comes_back(value: str) -> None:
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"])))
 def test_a_label_value_ends_no_line_and_no_series(value: str) -> None:
-    text = render([Family(VERSION, {(value,): 1}), gauge("hpcverify_nodes_missing", 2)]).decode()
+    text = render(
+        [MetricFamily(VERSION, {(value,): 1}), make_gauge("hpcverify_nodes_missing", 2)]
+    ).decode()
 
     assert read_value(text, VERSION, version=value) == 1
     assert read_value(text, "hpcverify_nodes_missing") == 2
@@ -45,20 +54,20 @@ def test_a_value_that_is_not_a_number_is_nan() -> None:
 
 
 def test_the_text_ends_with_a_newline_and_has_no_time_stamps() -> None:
-    text = render([gauge("hpcverify_nodes_missing", 2)]).decode()
+    text = render([make_gauge("hpcverify_nodes_missing", 2)]).decode()
 
     assert text.endswith("hpcverify_nodes_missing 2\n")
 
 
 def test_a_metric_without_series_is_not_written() -> None:
-    assert render([Family("hpcverify_node_hold_info", {})]) == b""
+    assert render([MetricFamily("hpcverify_node_hold_info", {})]) == b""
 
 
 def test_type_and_help_are_those_of_the_table() -> None:
     families = [
-        Family(
+        MetricFamily(
             metric.name,
-            {("x",) * len(metric.labels): Histogram({}, 0.0) if metric.buckets else 0.0},
+            {("x",) * len(metric.labels): BucketCounts({}, 0.0) if metric.buckets else 0.0},
         )
         for metric in METRICS
     ]
@@ -68,7 +77,7 @@ def test_type_and_help_are_those_of_the_table() -> None:
 
 
 def test_a_state_set_has_one_1() -> None:
-    text = render([state_set("hpcverify_node_state", STATES, {("n1",): "held"})]).decode()
+    text = render([make_state_set("hpcverify_node_state", STATES, {("n1",): "held"})]).decode()
     values = read_samples(text)["hpcverify_node_state"]
 
     assert len(values) == len(STATES)
@@ -76,8 +85,8 @@ def test_a_state_set_has_one_1() -> None:
 
 
 def test_the_buckets_of_a_histogram_are_cumulated_up_to_its_count() -> None:
-    histogram = Histogram({60.0: 2, 3600.0: 1, math.inf: 4}, 1e6)
-    text = render([Family(DURATION, {("others",): histogram})]).decode()
+    histogram = BucketCounts({60.0: 2, 3600.0: 1, math.inf: 4}, 1e6)
+    text = render([MetricFamily(DURATION, {("others",): histogram})]).decode()
     buckets = [
         (float(dict(labels)["le"]), value)
         for labels, value in read_samples(text)[f"{DURATION}_bucket"].items()
@@ -93,7 +102,7 @@ def test_the_buckets_of_a_histogram_are_cumulated_up_to_its_count() -> None:
 
 
 def test_a_bucket_of_an_earlier_version_counts_in_the_next_larger_one() -> None:
-    text = render([Family(DURATION, {("others",): Histogram({61.0: 5}, 300.0)})]).decode()
+    text = render([MetricFamily(DURATION, {("others",): BucketCounts({61.0: 5}, 300.0)})]).decode()
 
     assert read_value(text, f"{DURATION}_bucket", cause="others", le="60") == 0
     assert read_value(text, f"{DURATION}_bucket", cause="others", le="600") == 5
@@ -101,9 +110,9 @@ def test_a_bucket_of_an_earlier_version_counts_in_the_next_larger_one() -> None:
 
 def test_a_metric_that_is_not_in_the_table_is_refused() -> None:
     with pytest.raises(KeyError):
-        render([gauge("hpcverify_invented", 1)])
+        render([make_gauge("hpcverify_invented", 1)])
 
 
 def test_a_series_without_the_labels_of_the_table_is_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
-        render([gauge(VERSION, 1)])
+        render([make_gauge(VERSION, 1)])
