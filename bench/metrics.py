@@ -28,6 +28,7 @@ from hpcverify.fleet.states import Node, State  # noqa: E402
 from hpcverify.insight.fleet_metrics import write_fleet_metrics  # noqa: E402
 from hpcverify.metrics.table import FLEET_FILE_NAME  # noqa: E402
 from hpcverify.plan.config import TextFiles  # noqa: E402
+from hpcverify.records.sqlite import transaction  # noqa: E402
 from tests.fleet.builders import NOW, a_room  # noqa: E402
 from tests.prometheus_lab.lab import fetch, start_exporter  # noqa: E402
 
@@ -56,7 +57,8 @@ def list_fleets() -> Iterator[tuple[str, bool, dict[str, Node]]]:
 
 def make_fleet(count: int = NODES, **changes: Any) -> dict[str, Node]:
     """Make nodes in racks of 32."""
-    seen = {"state": State.HEALTHY, "since": NOW, "last_pass_at": NOW, "last_run_at": NOW}
+    seen: dict[str, Any] = {"state": State.HEALTHY, "since": NOW, "last_pass_at": NOW}
+    seen["last_run_at"] = NOW
     names = (f"r{i // 32:03d}n{i % 32:02d}" for i in range(count))
     return {name: Node(name=name, **{**seen, **changes}) for name in names}
 
@@ -97,7 +99,7 @@ def measure(name: str, fleet: dict[str, Node], folder: Path, *, all_nodes: bool)
 def insert_parts(controller: Controller, nodes: Iterable[str]) -> None:
     """Have the ledger know the parts of *nodes*, without a run of each."""
     rows = [(node, kind, 8, 8) for node in nodes for kind in ("gpu", "nic", "disk", "dimm")]
-    with controller.ledger._open_database(write=True) as db:  # noqa: SLF001 - as above
+    with transaction(controller.ledger.path, if_damaged="", write=True) as db:
         db.executemany("insert or replace into part_counts values (?, ?, ?, ?)", rows)
 
 
