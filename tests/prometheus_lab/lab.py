@@ -226,7 +226,7 @@ def _receive(received: list[Alert]) -> Generator[str]:
             self.send_response(200)
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
             """Write nothing beside the results of the tests."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
