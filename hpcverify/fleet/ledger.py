@@ -27,7 +27,8 @@ from msgspec.structs import astuple, replace
 from hpcverify.errors import StoreError
 from hpcverify.events.event import Event, EventKind, StateChange
 from hpcverify.fleet import counters, finding_log
-from hpcverify.fleet.counters import COUNTERS_TABLE
+from hpcverify.fleet.counter_ledger import CounterLedger
+from hpcverify.fleet.counters import COUNTER_TABLES
 from hpcverify.fleet.event_ledger import EventLedger
 from hpcverify.fleet.event_log import (
     BREAKER_CLOSED,
@@ -49,7 +50,6 @@ from hpcverify.fleet.part_counts import PartCount
 from hpcverify.fleet.states import DAY_S, Node, NodeChange, State, Ticket
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import KnownLinks, LinkHistory, LinkPair
-from hpcverify.metrics.text import BucketCounts, LabelValues
 from hpcverify.model import Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.sqlite import migrate, read_version
@@ -116,12 +116,7 @@ create table outages (
 create index outages_by_node on outages (node, ended);
 """,
     EVENT_TABLES + FINDING_TABLES,
-    f"""{COUNTERS_TABLE}
-create table part_counts (
-    node text not null, kind text not null, expected integer not null, present integer not null,
-    primary key (node, kind)
-) without rowid;
-""",
+    COUNTER_TABLES,
 )
 EVENTS_VERSION = 4
 """The version of the ledger from which on it has events."""
@@ -166,10 +161,6 @@ NODE_TABLES = (
 """What is known of a node, by table and column."""
 MALFUNCTION_FACT_PREFIX = "malfunction:"
 """Begins the names of the facts that say which convenience of the controller does not work."""
-COUNTED_FACT = "node seconds counted"
-"""The fact that says until when node-seconds are counted."""
-MAX_COUNTED_GAP_S = DAY_S
-SWEEP_FACT = "sweep ended"
 MAX_NODE_SUITES = 32
 """Suites of a node whose last verdict is kept: a node may name what it likes."""
 HOST_FACT = "host"
@@ -215,7 +206,7 @@ class LedgerChange(Struct, frozen=True):
     """What the run says of the findings of the node."""
 
 
-class Ledger(EventLedger):
+class Ledger(EventLedger, CounterLedger):
     """Reads and writes ``fleet.sqlite`` in the state directory *state*."""
 
     def __init__(self, state: Path, clock: Callable[[], float] = time.time) -> None:
@@ -408,60 +399,6 @@ class Ledger(EventLedger):
         """List the outages that were not over by *since*, the oldest first."""
         query = "select record from outages where ended = 0 or ended > ? order by began, number"
         return self._select_records(NodeOutage, query, since)
-
-    # -- counters
-
-    def read_counter(
-        self, metric: str, possible: Iterable[LabelValues] = ()
-    ) -> dict[LabelValues, float]:
-        """Read the counter *metric* by its labels, 0 for what is *possible* and never was."""
-        return counters.build_counter(self._select_counters(metric), possible)
-
-    def read_histogram(
-        self, metric: str, possible: Iterable[LabelValues] = ()
-    ) -> dict[LabelValues, BucketCounts]:
-        """Read the histogram *metric*, likewise."""
-        return counters.build_histogram(self._select_counters(metric), possible)
-
-    def _select_counters(self, metric: str) -> list[tuple[str, float]]:
-        query = "select labels, value from counters where metric = ? order by labels"
-        return [(labels, value) for labels, value in self._select(query, metric)]
-
-    def count_node_seconds(self, by_state: Mapping[str, int], by_hold: Mapping[str, int]) -> None:
-        """
-        Count the time since the last call for so many nodes in each state and hold.
-
-        A longer time than `MAX_COUNTED_GAP_S` is left out: no controller was there to see what
-        the nodes did.
-        """
-        now = self.clock()
-        last = float(self.read_fact(COUNTED_FACT) or now)
-        elapsed = now - last if 0 < now - last <= MAX_COUNTED_GAP_S else 0.0
-        with self._open_database(write=True) as db:
-            db.execute(SET_FACT, (COUNTED_FACT, repr(now)))
-            for metric, nodes in (
-                ("hpcverify_node_seconds_total", by_state),
-                ("hpcverify_held_node_seconds_total", by_hold),
-            ):
-                for label, number in nodes.items():
-                    counters.count(db, metric, (label,), number * elapsed)
-
-    def list_part_counts(self) -> list[PartCount]:
-        """List how many parts of each kind the nodes should have, and how many they have."""
-        rows = self._select("select node, kind, expected, present from part_counts")
-        return [PartCount(*row) for row in rows]
-
-    def list_judged_checks(self) -> list[str]:
-        """Name the checks that nodes have run lately."""
-        return [name for (name,) in self._select("select distinct name from outcomes order by 1")]
-
-    def record_sweep_end(self) -> None:
-        """Record that a sweep has ended now."""
-        self._execute(SET_FACT, SWEEP_FACT, repr(self.clock()))
-
-    def read_sweep_end(self) -> float:
-        """Say when the last sweep ended, in seconds since 1970; 0: none has."""
-        return float(self.read_fact(SWEEP_FACT) or 0)
 
     # -- tickets
 
