@@ -19,6 +19,7 @@ from hpcverify.slurm import HookSettings
 from hpcverify.slurm.hooks import find_hooks
 from hpcverify.slurm.requirements import SEVERAL_PROGRAMS_VERSION, Place
 from tests.cli import Cli
+from tests.slurm.plan import edit_conf, read_plan
 from tests.slurm_lab.lab import PATIENCE_S, Cluster, a_cluster
 
 pytestmark = pytest.mark.slurm
@@ -27,6 +28,7 @@ CONFIG = Path("/etc/hpcverify")
 SOMEBODY = "nobody"
 HOST_ONLY = re.compile(r"systemctl|/etc/cron\.d|ln -s")
 """Of a line that would change this machine itself; the rest is of the cluster."""
+RUN_PLACES = (Place.NODES, Place.ONCE)
 SCRIPT = '#!/bin/sh\necho "$0" >>{}\n'
 
 
@@ -45,38 +47,15 @@ class Administrator:
 
     def follow(self, printed: str) -> None:
         """Add and run the lines, each where its heading says."""
-        place: Place | None = None
-        for line in printed.splitlines():
-            heading = line.strip().removesuffix(":")
-            if heading in set(Place):
-                place = Place(heading)
-            elif place is not None and line.startswith(" " * 6):
-                self.apply(place, line.strip())
-            else:
-                place = None
+        plan = [*read_plan(printed)]
+        for line in plan:
+            if line.place in RUN_PLACES and not HOST_ONLY.search(line.text):
+                self.cluster.run("sh", "-ec", line.text)
+        conf = self.cluster.conf
+        conf.write_text(edit_conf(conf.read_text(), plan))
         self.cluster.run("scontrol", "reconfigure")
         self.cluster.until(self.cluster.answers)
         self.cluster.until(self.cluster.idle)
-
-    def apply(self, place: Place, line: str) -> None:
-        conf = self.cluster.conf
-        lines = conf.read_text().splitlines()
-        match place:
-            case Place.NODES | Place.ONCE:
-                if not HOST_ONLY.search(line):
-                    self.cluster.run("sh", "-ec", line)
-                return
-            case Place.ABOVE:
-                first = next(i for i, old in enumerate(lines) if old.startswith("PartitionName="))
-                lines.insert(first, line)
-            case Place.REPLACE:
-                name = line.partition("=")[0]
-                lines = [*(old for old in lines if not old.startswith(f"{name}=")), line]
-            case Place.END:
-                lines.append(line)
-            case Place.OURS:
-                return
-        conf.write_text("\n".join([*lines, ""]))
 
     def read_settings(self) -> HookSettings:
         return self.cluster.slurm.read_hook_settings()
