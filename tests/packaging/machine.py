@@ -106,7 +106,7 @@ class Machine:
     @contextmanager
     def boot(self, name: str, binds: Mapping[Path, str]) -> Generator[Booted]:
         """Boot it with systemd as the host *name*, where *binds* show folders of this machine."""
-        command = [ROOT / ".ci/debian", "--layer", self.layer, "--boot", self.suite]
+        command = [str(ROOT / ".ci/debian"), "--layer", str(self.layer), "--boot", self.suite]
         shown = [f"--bind={source}:{target}" for source, target in binds.items()]
         etc = self.layer / "upper/etc"
         etc.mkdir(parents=True, exist_ok=True)
