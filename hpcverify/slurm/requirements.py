@@ -8,16 +8,18 @@ of the site's is replaced: a prolog, epilog or health check of its own runs firs
 from __future__ import annotations
 
 import glob
+import grp
 import shlex
 from collections.abc import Iterator, Mapping
 from enum import IntEnum, StrEnum
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from msgspec import Struct
 
 from hpcverify.plan.config import Fleet
 from hpcverify.slurm import NO_PREEMPTION, HookSettings, Partition, Preemption
-from hpcverify.slurm.hooks import HOOK_LIBRARY
+from hpcverify.slurm.hooks import HOOK_LIBRARY, MAX_HOOK_S
 from hpcverify.slurm.partitions import PREEMPT_BY_PARTITION, PREEMPT_BY_QOS
 
 SEVERAL_PROGRAMS_VERSION = (24, 11)
@@ -26,9 +28,13 @@ DEFAULT_FOLDER = Path("/etc/slurm")
 MAX_SCRIPT_BYTES = 1 << 16
 RUN_TIME_FOLDER = "/run"
 """Where nodes without a slurm.conf of their own keep what the controller sent them."""
+SITE_SCRIPT, OUR_SCRIPT = "90-site", "00-hpcverify"
+"""In a folder of programs: Slurm starts the last name first (measured: 22.05, 24.11)."""
 QOS = "verify"
 """What `setup slurm` proposes, if the site preempts by QOS and has named none."""
 NOHOLD = "nohold_on_prolog_fail"
+PROLOG_SECONDS = 120
+"""The limit of a prolog that is proposed: well above that of ours."""
 
 
 class Stage(IntEnum):
@@ -45,7 +51,7 @@ class Place(StrEnum):
     OURS = "hpcverify setup slurm --write puts in place on this host"
     NODES = "run on every node, as root"
     ABOVE = "add above the first PartitionName line of slurm.conf"
-    REPLACE = "write in slurm.conf, in place of the line of that name"
+    REPLACE = "write in slurm.conf or a file that it includes, in place of the line of that name"
     END = "add at the end of slurm.conf"
     ONCE = "run once, as root on the controller's host"
 
@@ -89,21 +95,25 @@ def list_hook_requirements(settings: HookSettings, hooks: Path) -> Iterator[Requ
 
 def _need_health_check(settings: HookSettings, hook: Path) -> Requirement:
     name, value = "HealthCheckProgram", settings.health_check
-    how = (f"{name}={hook}", "HealthCheckInterval=300", "HealthCheckNodeState=IDLE,CYCLE")
+    interval = Instruction(Place.END, ("HealthCheckInterval=300",))
+    instructions = () if settings.health_seconds else (interval,)
     if not value:
-        instructions: tuple[Instruction, ...] = (Instruction(Place.END, how),)
-    elif not _starts(value, hook):
-        if _is_copy(value, hook):
-            instructions = (Instruction(Place.REPLACE, how[:1]),)
-        else:
-            both = _find_folder(settings) / "healthchecks"
-            lines = f'#!/bin/sh\\n{value} "$@"\\nexec {hook}\\n'
-            instructions = (
-                Instruction(Place.NODES, (_write_script(lines, both),)),
-                Instruction(Place.REPLACE, (f"{name}={both}",)),
-            )
+        lines = (f"{name}={hook}", *interval.lines, "HealthCheckNodeState=IDLE,CYCLE")
+        instructions = (Instruction(Place.END, lines),)
+    elif _starts(value, hook):
+        pass
+    elif _is_copy(value, hook):
+        instructions = (Instruction(Place.REPLACE, (f"{name}={hook}",)), *instructions)
+    elif fix := _explain_unclear(name, value):
+        return Requirement(Stage.OBSERVE, name, value, fix=fix)
     else:
-        instructions = () if settings.health_seconds else (Instruction(Place.END, how[1:2]),)
+        both = _find_folder(settings) / "healthchecks"
+        script = f'#!/bin/sh\\n{shlex.quote(value)} "$@"\\nexec {hook}\\n'
+        instructions = (
+            Instruction(Place.NODES, (_write_script(script, both),)),
+            Instruction(Place.REPLACE, (f"{name}={both}",)),
+            *instructions,
+        )
     return Requirement(Stage.OBSERVE, name, _describe(value, hook), instructions)
 
 
@@ -123,6 +133,11 @@ def _need_program(
         return Requirement(stage, name, state, fix=f"write {hook} in place of {copies[0]}")
     elif not values or settings.version >= SEVERAL_PROGRAMS_VERSION:
         instructions = (ours,)
+    elif fix := _explain_unclear(name, values[0]):
+        return Requirement(stage, name, state, fix=fix)
+    elif glob.has_magic(values[0]) and not _choose_name(values[0]):
+        fix = f"start {hook} from a program that {values[0]} matches"
+        return Requirement(stage, name, state, fix=fix)
     else:
         instructions = (*_chain(name, values[0], hook, settings),)
     return Requirement(stage, name, state, instructions)
@@ -132,34 +147,50 @@ def _chain(name: str, value: str, hook: Path, settings: HookSettings) -> Iterato
     """Have Slurm run all programs of a folder: that is one value in every version."""
     wrapper = '#!/bin/sh\\nexec {} "$@"\\n'
     if glob.has_magic(value):
-        folder, pattern = Path(value).parent, Path(value).name
-        end = pattern.rpartition("*")[2]
-        script = _write_script(wrapper.format(hook), folder / f"90-hpcverify{end}")
-        yield Instruction(Place.NODES, (script,))
+        path = Path(value).with_name(_choose_name(value))
+        yield Instruction(Place.NODES, (_write_script(wrapper.format(hook), path),))
         return
     folder = _find_folder(settings) / f"{name.lower()}.d"
     yield Instruction(
         Place.NODES,
         (
             f"install -d -m 0755 {shlex.quote(str(folder))}",
-            _write_script(wrapper.format(value), folder / "10-site"),
-            _write_script(wrapper.format(hook), folder / "90-hpcverify"),
+            _write_script(wrapper.format(shlex.quote(value)), folder / SITE_SCRIPT),
+            _write_script(wrapper.format(hook), folder / OUR_SCRIPT),
         ),
     )
     yield Instruction(Place.REPLACE, (f"{name}={folder}/*",))
 
 
+def _explain_unclear(name: str, value: str) -> str:
+    """Say what to do about a program that a script of ours could not start; empty if it could."""
+    if Path(value).is_absolute():
+        return ""
+    return f"write the absolute path of {value} in {name}: where a script would look is not known"
+
+
+def _choose_name(pattern: str) -> str:
+    """Choose the name of a program that *pattern* matches; empty if none of ours does."""
+    folder, name = Path(pattern).parent, Path(pattern).name
+    before, _, after = name.rpartition("*")
+    proposed = (f"{OUR_SCRIPT}{after}", f"{before}{OUR_SCRIPT}{after}")
+    fitting = (ours for ours in proposed if fnmatchcase(ours, name))
+    return "" if glob.has_magic(str(folder)) else next(fitting, "")
+
+
 def _need_prolog_timeout(settings: HookSettings) -> Requirement:
-    name = "PrologEpilogTimeout"
-    limited = settings.prolog_timeout is not None
-    state = f"{settings.prolog_timeout} s" if limited else "Slurm waits for a prolog without limit"
-    instructions = () if limited else (Instruction(Place.END, (f"{name}=120",)),)
-    return Requirement(Stage.REFUSE, name, state, instructions)
+    name, seconds = "PrologEpilogTimeout", settings.prolog_timeout
+    if seconds is None:
+        state = "Slurm waits for a prolog without limit"
+        instruction = Instruction(Place.END, (f"{name}={PROLOG_SECONDS}",))
+        return Requirement(Stage.REFUSE, name, state, (instruction,))
+    fix = f"raise it to {PROLOG_SECONDS}: Slurm drains a node whose prolog takes longer"
+    return Requirement(Stage.REFUSE, name, f"{seconds} s", fix="" if seconds > MAX_HOOK_S else fix)
 
 
 def _need_requeue(settings: HookSettings) -> Requirement:
     name, values = "SchedulerParameters", settings.scheduler
-    if NOHOLD in values:
+    if NOHOLD in map(str.lower, values):
         return Requirement(Stage.REFUSE, name, NOHOLD)
     place = Place.REPLACE if values else Place.END
     instruction = Instruction(place, (f"{name}={','.join((*values, NOHOLD))}",))
@@ -190,11 +221,25 @@ def list_partition_requirements(
         yield Requirement(Stage.VERIFY, subject, "is there")
         return
     access = "RootOnly=YES" if fleet.user == "root" else f"AllowGroups={fleet.user}"
+    if fleet.user != "root" and not _is_group(fleet.user):
+        group = (f"groupadd --system {fleet.user}", f"gpasswd --add {fleet.user} {fleet.user}")
+        instructions = (Instruction(Place.ONCE, group),)
+    else:
+        instructions = ()
     line = (
         f"PartitionName={fleet.partition} Nodes=ALL PriorityTier=0 PreemptMode=CANCEL GraceTime=0 "
         f"Hidden=YES {access} MaxTime=2-00:00:00"
     )
-    yield Requirement(Stage.VERIFY, subject, "is missing", (Instruction(Place.END, (line,)),))
+    instructions = (*instructions, Instruction(Place.END, (line,)))
+    yield Requirement(Stage.VERIFY, subject, "is missing", instructions)
+
+
+def _is_group(name: str) -> bool:
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
 
 
 def propose_partition(fleet: Fleet, partitions: Mapping[str, Partition]) -> Partition:
@@ -222,15 +267,12 @@ def list_account_requirements(
     if "associations" in settings.enforced and fleet.user not in names["user"]:
         account = fleet.account or "root"
         commands.append(f"sacctmgr -i add user {fleet.user} account={account}")
-    if preemption.kind == PREEMPT_BY_QOS:
-        qos = fleet.qos or QOS
-        others = ",".join(sorted(names["qos"] - {qos}))
-        if qos not in names["qos"]:
-            commands += [
-                f"sacctmgr -i add qos {qos} set priority=0 preemptmode=cancel gracetime=0",
-                f"sacctmgr -i modify qos {others} set preempt+={qos}",
-                f"sacctmgr -i modify user {fleet.user} set qos+={qos}",
-            ]
+    qos, others = fleet.qos or QOS, ",".join(sorted(names["qos"]))
+    if preemption.kind == PREEMPT_BY_QOS and qos.lower() not in names["qos"]:
+        commands.append(f"sacctmgr -i add qos {qos} set priority=0 preemptmode=cancel gracetime=0")
+        if others:  # without a name, sacctmgr would change every QOS, the new one as well
+            commands.append(f"sacctmgr -i modify qos {others} set preempt+={qos}")
+        commands.append(f"sacctmgr -i modify user {fleet.user} set qos+={qos}")
     state = f"{fleet.user} lacks what the sweep's jobs need" if commands else "complete"
     instructions = (Instruction(Place.ONCE, tuple(commands)),) if commands else ()
     yield Requirement(Stage.VERIFY, "accounting", state, instructions)
@@ -238,8 +280,12 @@ def list_account_requirements(
 
 def _starts(value: str, hook: Path) -> bool:
     """Whether the program or pattern *value* starts *hook*, by what lies on this host."""
-    found = glob.glob(value)  # noqa: PTH207 - a whole path may be a pattern
-    return value == str(hook) or any(str(hook) in _read_script(Path(path)) for path in found)
+    if value == str(hook):
+        return True
+    programs = map(Path, glob.glob(value))  # noqa: PTH207 - a whole path may be a pattern
+    return any(
+        path.resolve() == hook.resolve() or str(hook) in _read_script(path) for path in programs
+    )
 
 
 def _read_script(path: Path) -> str:

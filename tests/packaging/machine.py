@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import subprocess
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
 """The Python of each Debian."""
-SERVICE = """\
-[Service]
-Type=oneshot
-ExecStart=/bin/bash -c 'exec bash -eu /root/script >/root/output 2>&1'
-ExecStopPost=/bin/sh -c 'echo "$EXIT_STATUS" >/root/status; exec systemctl --no-block poweroff'
-TimeoutStartSec=540
-[Install]
-WantedBy=multi-user.target
-"""
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+ENVIRONMENT = {
+    "PATH": PATH,
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+    "DEBIAN_FRONTEND": "noninteractive",
+}
+BOOTED = ("starting\n", "running\n", "degraded\n")
+"""What systemctl says once it takes orders; a unit of Debian may still start, or have failed."""
+PATIENCE_S = 200.0
+"""How long something may take to come about on a busy machine."""
 
 
 def find_package(dist: Path, suite: str, name: str, kind: str = "deb") -> Path:
@@ -34,7 +41,6 @@ class Machine:
     layer: Path
     dist: Path
     """Where packages lie, in the checkout."""
-    slurm: bool = False
 
     def package(self, name: str, kind: str = "deb") -> str:
         """Return the path, in this machine, of the package of *name* that fits it."""
@@ -44,8 +50,7 @@ class Machine:
     def enter(self, *command: object, network: bool = False) -> subprocess.CompletedProcess[str]:
         """Run a command in it; *network* is that of this machine, else one of its own."""
         apart = [] if network else [ROOT / ".ci/apart"]
-        slurm = ["--slurm"] if self.slurm else []
-        debian = [ROOT / ".ci/debian", "--layer", self.layer, *slurm, self.suite]
+        debian = [ROOT / ".ci/debian", "--layer", self.layer, self.suite]
         return subprocess.run(
             [str(word) for word in (*apart, *debian, *command)],
             stdin=subprocess.DEVNULL,
@@ -98,25 +103,87 @@ class Machine:
         found = self.shell(rf"find / \( {where} -o {own} \) -prune -o -path '*{word}*' -print")
         return set(found.splitlines())
 
-    def boot(self, script: str) -> str:
-        """Boot it with systemd, run *script* of bash there and give its output."""
-        for name, text in {
-            "root/script": script,
-            "etc/systemd/system/script.service": SERVICE,
-        }.items():
-            path = self.layer / "upper" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        self.run("systemctl", "enable", "script.service")
+    @contextmanager
+    def boot(self, name: str, binds: Mapping[Path, str]) -> Generator[Booted]:
+        """Boot it with systemd as the host *name*, where *binds* show folders of this machine."""
         command = [str(ROOT / ".ci/debian"), "--layer", str(self.layer), "--boot", self.suite]
-        console = subprocess.run(
-            command,
+        shown = [f"--bind={source}:{target}" for source, target in binds.items()]
+        etc = self.layer / "upper/etc"
+        etc.mkdir(parents=True, exist_ok=True)
+        (etc / "hostname").write_text(f"{name}\n")
+        with (self.layer / "console").open("w") as console:
+            nspawn = subprocess.Popen(
+                [*command, *shown],
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            booted = Booted(name, wait_for(lambda: _find_init(nspawn)))
+            wait_for(lambda: booted.enter("systemctl is-system-running").stdout in BOOTED)
+            yield booted
+        finally:
+            nspawn.kill()  # and with it, all in its namespace of processes
+            nspawn.wait()
+
+
+@dataclass(frozen=True)
+class Booted:
+    """A machine that runs."""
+
+    name: str
+    init: int
+    """The process id of its systemd, seen from here."""
+
+    def enter(self, command: str) -> subprocess.CompletedProcess[str]:
+        """Run a line of shell as root, where the packages lie."""
+        line = f"cd /hpcverify/dist && {command}"
+        return subprocess.run(
+            ["nsenter", "--target", str(self.init), "--all", "--root", "bash", "-c", line],
+            env=ENVIRONMENT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
         )
-        output = self.enter("cat", "/root/status", "/root/output").stdout
-        assert output.startswith("0\n"), output + console.stdout[-2000:]
-        return output.partition("\n")[2]
+
+    def run(self, command: str) -> str:
+        """Run a line of shell that succeeds, and give its output."""
+        done = self.enter(command)
+        assert done.returncode == 0, f"{self.name}: {command}: {done.stdout}"
+        return done.stdout
+
+
+def connect(machines: Sequence[Booted]) -> None:
+    """Join two machines by a cable; names and addresses are in their /etc/hosts."""
+    here, there = (str(machine.init) for machine in machines)
+    cable = f"ip link add eth0 type veth peer name eth0 netns {there}"
+    enter = ("nsenter", "--net", "--target")
+    subprocess.run([*enter, here, *cable.split()], check=True)
+    hosts = "".join(f"192.0.2.{n} {m.name}\\n" for n, m in enumerate(machines, start=1))
+    for number, machine in enumerate(machines, start=1):
+        machine.run(f"ip address add 192.0.2.{number}/24 dev eth0 && ip link set eth0 up")
+        machine.run(f"printf '127.0.0.1 localhost\\n{hosts}' >/etc/hosts")
+
+
+def wait_for(look: Callable[[], T | None]) -> T:
+    """Give what *look* finds; it must within `PATIENCE_S`."""
+    end = time.monotonic() + PATIENCE_S
+    while not (found := look()):
+        assert time.monotonic() < end, "not within the time that a busy machine may take"
+        time.sleep(0.5)
+    return found
+
+
+def _find_init(nspawn: subprocess.Popen[bytes]) -> int | None:
+    """Find the first process of the machine that *nspawn* boots."""
+    assert nspawn.poll() is None, "systemd-nspawn has ended: see the console in its layer"
+    todo = [nspawn.pid]
+    while todo:
+        pid = todo.pop()
+        with suppress(OSError):  # it has ended
+            if Path(f"/proc/{pid}/comm").read_text() == "systemd\n":
+                return pid
+            todo += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return None

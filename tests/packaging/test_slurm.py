@@ -1,130 +1,252 @@
-"""The packages under a real Slurm of two nodes, booted with systemd."""
+"""The packages on a real Slurm of two nodes, booted with systemd, by the commands of the book."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.packaging.machine import PYTHONS, Machine
+from hpcverify.slurm.requirements import Place, Stage
+from tests.docs.blocks import list_blocks
+from tests.docs.pages import ROOT
+from tests.packaging.machine import PYTHONS, Booted, Machine, connect, wait_for
+from tests.slurm.plan import edit_conf, read_plan
 
 pytestmark = pytest.mark.installs
 
-SET_UP = """
-ip link set lo up
-ip address add 192.0.2.1/32 dev lo  # a name has an address only where there is another than lo's
-mkdir /srv/spool
-cat >>/etc/hpcverify/site.toml <<END
-[fleet]
-spool = "/srv/spool"
-suite = "prolog"
-share = 1
-fresh_hours = 0
-END
-sed 's#^HPCVERIFY_SPOOL=.*#HPCVERIFY_SPOOL=/srv/spool#; s#DEADLINE=.*#DEADLINE=50#' \
-    /usr/share/hpcverify/hooks.conf >/etc/hpcverify/hooks.conf
-cat >/srv/extra.conf <<END
-Prolog=/usr/libexec/hpcverify/prolog
-Epilog=/usr/libexec/hpcverify/epilog
-HealthCheckProgram=/usr/libexec/hpcverify/healthcheck
-HealthCheckInterval=300
-PrologFlags=Alloc
-END
-export LAB_DIR=/srv/lab
-LAB_EXTRA_CONF=/srv/extra.conf /hpcverify/tests/slurm_lab/slurm-lab.sh up 2
-export SLURM_CONF=/srv/lab/etc/slurm.conf
-mkdir -p /etc/systemd/system/hpcverify-sweep.service.d
-printf '[Service]\\nEnvironment=SLURM_CONF=%s\\n' "$SLURM_CONF" \
-    >/etc/systemd/system/hpcverify-sweep.service.d/site.conf
-systemctl daemon-reload
+INSTALL, SLURM = (ROOT / "docs/how-to" / name for name in ("install.md", "slurm.md"))
+OBSERVED_BY = "hpcverify nodes"
+"""The last command of the first stage."""
+RELOAD = "scontrol reconfigure"
+EVERYWHERE = "each node"
+"""What a comment says of a command that is run on both machines."""
+MAX_COMMANDS = 9
+PACKAGES = ("hpcverify", "hpcverify-controller")
+SWEEP = "hpcverify-sweep"
+TIMERS = (f"{SWEEP}.timer", "hpcverify-bmc.timer")
+USERS_JOB = "runuser -u nobody -- srun --nodes=2 true"
+SPOOL = Path("hpcverify/spool")
+"""Within the file system that is shared."""
+APT = 'APT::Get::Assume-Yes "true"; APT::Install-Recommends "false";\n'
+"""The tools that are recommended are on a mirror, and the machines have no network."""
+SITES_CHOICE = '[fleet]\nsuite = "prolog"\nshare = 1\nfresh_hours = 0\n'
+"""Without torch no other suite passes."""
+SLURM_CONF = """\
+ClusterName=site
+SlurmctldHost=n1
+SlurmUser=slurm
+StateSaveLocation=/var/lib/slurm/slurmctld
+SlurmdSpoolDir=/var/lib/slurm/slurmd
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+ReturnToService=2
+NodeName=n[1-2] CPUs=4
+PartitionName=batch Nodes=ALL Default=YES
 """
-OBSERVE = """
-note() { name=$1; shift; "$@" >"/root/notes/$name" || true; }
-mkdir /root/notes
-note timers systemctl is-enabled hpcverify-sweep.timer hpcverify-bmc.timer
-for node in n1 n2; do  # both are this machine, which one run at a time verifies
-    until ls /srv/spool/$node/*.json; do
-        runuser -u nobody -- srun -w $node true  # jobs of root count as ours
-        sleep 5
-    done
-done
-systemctl enable --now hpcverify-sweep.timer
-until [ "$(hpcverify nodes --json | grep -c '"verdict": "pass"')" = 2 ]; do
-    systemctl start hpcverify-sweep.service  # takes the nodes that are idle just then
-done
-note sweep systemctl show hpcverify-sweep.service -p Result -p ExecMainStatus
-note nodes hpcverify nodes --json
-systemctl start hpcverify-bmc.service || true
-note bmc systemctl show hpcverify-bmc.service -p ExecMainStatus
-"""
-UPGRADE = """
-systemctl stop hpcverify-sweep.timer hpcverify-sweep.service
-cp -r /etc/hpcverify /root/configuration
-note data find /var/lib/hpcverify -not -name '*.lock' -not -path '*/work*'
-systemctl start hpcverify-sweep.timer
-dpkg -i {} {}  # runs what an upgrade runs
-note timer systemctl is-enabled hpcverify-sweep.timer
-note active systemctl is-active hpcverify-sweep.timer
-systemctl stop hpcverify-sweep.timer hpcverify-sweep.service
-note configuration diff -r /root/configuration /etc/hpcverify
-note nodes-upgraded hpcverify nodes --json
-runuser -u nobody -- srun -N2 true
-"""
-REMOVE = """
-dpkg --purge hpcverify-controller
-note timer-purged find /etc/systemd -name 'hpcverify*.timer'
-note node-alone hpcverify run --suite prolog --wait 60
-runuser -u nobody -- srun -N2 true
-"""
+"""A Slurm that knows nothing of hpcverify; a container lets it use no cgroups."""
+CGROUP_CONF = {"bookworm": "# empty\n", "trixie": "CgroupPlugin=disabled\n"}
+
+
+@dataclass
+class Site:
+    """Two machines with a Slurm: n1 is the host of the controller, and both are nodes."""
+
+    machines: Sequence[Booted]
+    shared: Path
+    """The file system that both have, seen from here."""
+    python: str
+    notes: dict[str, str] = field(default_factory=dict)
+    """What was printed on the way."""
+    commands: list[str] = field(default_factory=list)
+    """What a person typed, once for each machine."""
+
+    @property
+    def controller(self) -> Booted:
+        return self.machines[0]
+
+    def follow(self, printed: str, *stages: Stage) -> None:
+        """Add and run the lines of *stages* that `setup slurm` has *printed*."""
+        plan = [line for line in read_plan(printed) if line.stage in stages]
+        conf = self.shared / "slurm/slurm.conf"
+        conf.write_text(edit_conf(conf.read_text(), plan))
+        for line in plan:
+            if line.place in {Place.NODES, Place.ONCE}:
+                targets = self.machines if line.place == Place.NODES else self.machines[:1]
+                for machine in targets:
+                    machine.run(line.text)
+
+    def type(self, line: str) -> None:
+        """Run a line of a page where its comment says, and note what it prints."""
+        command, _, comment = line.partition("#")
+        command = command.strip().replace("+py3.11", f"+py{self.python}")
+        for machine in self.machines if EVERYWHERE in comment else self.machines[:1]:
+            self.commands.append(command)
+            done = machine.enter(command)
+            assert done.returncode == 0 or "doctor" in command, f"{command}: {done.stdout}"
+            self.notes[command] = done.stdout
+
+    def wait_until_idle(self) -> None:
+        states = "sinfo --noheader --format=%T"
+        wait_for(lambda: self.controller.enter(states).stdout.split() == ["idle"])
+
+    def list_suites(self) -> dict[str, set[str]]:
+        """List the suites of the runs that each node has left in the spool."""
+        return {
+            machine.name: {
+                json.loads(path.read_bytes())["suite"]
+                for path in (self.shared / SPOOL / machine.name).glob("*.json")
+            }
+            for machine in self.machines
+        }
+
+
+def list_page_commands() -> list[str]:
+    """List the commands of both pages, from the packages to hooks that observe."""
+    install = next(block for block in list_blocks() if block.page == INSTALL)
+    slurm = [block for block in list_blocks() if block.page == SLURM and block.language == "sh"]
+    lines = [line for block in (install, *slurm) for line in block.text.splitlines()]
+    return lines[: lines.index(OBSERVED_BY) + 1]
 
 
 @pytest.fixture(scope="module", params=PYTHONS)
-def controller(request: pytest.FixtureRequest, packages: Path) -> Iterator[Machine]:
-    """Boot a Debian with Slurm and go through the life of both packages there."""
-    with TemporaryDirectory() as folder:
-        machine = Machine(request.param, Path(folder), packages, slurm=True)
-        both = [machine.package(name) for name in ("hpcverify", "hpcverify-controller")]
-        machine.install(*both)
-        machine.boot(SET_UP + OBSERVE + UPGRADE.format(*both) + REMOVE)
-        yield machine
+def site(request: pytest.FixtureRequest, packages: Path) -> Iterator[Site]:
+    """Go through the life of both packages: observe, verify, upgrade, remove."""
+    suite: str = request.param
+    with TemporaryDirectory() as folder, ExitStack() as running:
+        shared = Path(folder, "shared")
+        for name in ("slurm", SPOOL.parent):
+            (shared / name).mkdir(parents=True)
+        binds = {shared: "/shared", shared / "slurm": "/etc/slurm"}
+        nodes = {
+            name: Machine(request.param, Path(folder, name), packages) for name in ("n1", "n2")
+        }
+        machines = [running.enter_context(node.boot(name, binds)) for name, node in nodes.items()]
+        site = Site(machines, shared, PYTHONS[suite])
+        start_slurm(site, CGROUP_CONF[suite])
+        observe(site)
+        verify(site)
+        upgrade(site, [nodes["n1"].package(name) for name in PACKAGES])
+        remove(site)
+        yield site
 
 
-def test_timers_are_off_until_they_are_enabled(controller: Machine) -> None:
-    assert read(controller, "timers").split() == ["disabled", "disabled"]
+def start_slurm(site: Site, cgroup_conf: str) -> None:
+    """Have the two machines, and a Slurm, before there is any hpcverify."""
+    connect(site.machines)
+    (site.shared / "slurm/slurm.conf").write_text(SLURM_CONF)
+    (site.shared / "slurm/cgroup.conf").write_text(cgroup_conf)
+    site.controller.run("systemctl restart munge slurmctld")
+    for machine in site.machines:
+        machine.run(f"echo '{APT}' >/etc/apt/apt.conf.d/90-site")
+        machine.run("systemctl restart munge slurmd")
+    site.wait_until_idle()
 
 
-def test_hooks_leave_a_run_of_each_node_and_the_hardened_sweep_verifies_both(
-    controller: Machine,
-) -> None:
-    assert read(controller, "sweep").split() == ["Result=success", "ExecMainStatus=0"]
-    assert list_verdicts(read(controller, "nodes")) == {"n1": "pass", "n2": "pass"}
+def observe(site: Site) -> None:
+    """Follow the pages to the letter, until the hooks observe."""
+    for line in list_page_commands():
+        if line == RELOAD:
+            (plan,) = (text for command, text in site.notes.items() if "--write" in command)
+            site.follow(plan, Stage.OBSERVE)
+        site.type(line)
+        if "srun" in line:
+            wait_for(lambda: has_epilogs(site))
+    site.notes["nodes"] = site.controller.run("hpcverify nodes --json")
 
 
-def test_the_hardened_bmc_service_starts_and_misses_its_configuration(
-    controller: Machine,
-) -> None:
-    assert read(controller, "bmc") == "ExecMainStatus=2\n"
+def has_epilogs(site: Site) -> bool:
+    """Say whether both nodes have left a run after a job; on a busy machine that takes several."""
+    site.controller.run(USERS_JOB)
+    return all("epilog" in suites for suites in site.list_suites().values())
 
 
-def test_an_upgrade_keeps_configuration_ledger_and_the_enabled_timer(controller: Machine) -> None:
-    assert read(controller, "configuration") == ""
-    assert "/var/lib/hpcverify/fleet.sqlite" in read(controller, "data").splitlines()
-    assert list_verdicts(read(controller, "nodes-upgraded")) == {"n1": "pass", "n2": "pass"}
-    assert read(controller, "timer") == "enabled\n"
-    assert read(controller, "active") == "active\n"
+def verify(site: Site) -> None:
+    """Go on with the stages that follow, as far as a node without torch allows."""
+    n1 = site.controller
+    site.notes["timers"] = n1.enter(f"systemctl is-enabled {' '.join(TIMERS)}").stdout
+    n1.run(f"printf '{SITES_CHOICE}' >>/etc/hpcverify/site.toml")
+    site.follow(n1.run("hpcverify setup slurm"), Stage.VERIFY, Stage.REFUSE)
+    n1.run(RELOAD)
+    wait_for(lambda: has_verified(site))
+    site.notes["sweep"] = n1.run(f"systemctl show {SWEEP}.service -p Result -p ExecMainStatus")
+    site.notes["left"] = n1.run("hpcverify setup slurm")
+    n1.enter("systemctl start hpcverify-bmc.service")
+    site.notes["bmc"] = n1.run("systemctl show hpcverify-bmc.service -p ExecMainStatus")
 
 
-def test_a_controller_that_is_purged_stays_a_node(controller: Machine) -> None:
-    assert read(controller, "timer-purged") == ""
-    assert ": PASS after " in read(controller, "node-alone")
+def has_verified(site: Site) -> bool:
+    """Sweep the nodes that are idle just now, and say whether all have passed."""
+    site.controller.run(f"systemctl start {SWEEP}.service")
+    return set(list_verdicts(site.controller.run("hpcverify nodes --json")).values()) == {"pass"}
+
+
+def upgrade(site: Site, packages: Sequence[str]) -> None:
+    n1 = site.controller
+    n1.run(f"systemctl stop {SWEEP}.timer {SWEEP}.service")
+    n1.run("cp -r /etc/hpcverify /root/configuration")
+    data = "find /var/lib/hpcverify -not -name '*.lock' -not -path '*/work*'"
+    site.notes["data"] = n1.run(data)
+    n1.run(f"systemctl start {SWEEP}.timer")
+    n1.run(f"dpkg -i {' '.join(packages)}")  # runs what an upgrade runs
+    site.notes["timer"] = n1.run(f"systemctl is-enabled {SWEEP}.timer")
+    site.notes["active"] = n1.run(f"systemctl is-active {SWEEP}.timer")
+    n1.run(f"systemctl stop {SWEEP}.timer {SWEEP}.service")
+    site.notes["configuration"] = n1.enter("diff -r /root/configuration /etc/hpcverify").stdout
+    site.notes["nodes-upgraded"] = n1.run("hpcverify nodes --json")
+    n1.run(USERS_JOB)
+
+
+def remove(site: Site) -> None:
+    n1 = site.controller
+    n1.run("dpkg --purge hpcverify-controller")
+    site.notes["timer-purged"] = n1.run("find /etc/systemd -name 'hpcverify*.timer'")
+    site.notes["node-alone"] = n1.run("hpcverify run --suite prolog --wait 60")
+    n1.run(USERS_JOB)
+
+
+def test_under_ten_commands_lead_from_the_packages_to_hooks_that_observe(site: Site) -> None:
+    typed = site.commands[: site.commands.index(RELOAD) + 1]
+
+    assert len(typed) <= MAX_COMMANDS, typed
+    assert {node["name"] for node in json.loads(site.notes["nodes"])["nodes"] if node["heard"]} == {
+        "n1",
+        "n2",
+    }
+
+
+def test_timers_are_off_until_they_are_enabled(site: Site) -> None:
+    assert site.notes["timers"].split() == ["disabled", "disabled"]
+
+
+def test_the_hardened_sweep_verifies_both_nodes_and_nothing_is_missing(site: Site) -> None:
+    assert site.notes["sweep"].split() == ["Result=success", "ExecMainStatus=0"]
+    assert site.notes["left"].splitlines()[-1] == "nothing is missing"
+
+
+def test_the_hardened_bmc_service_starts_and_misses_its_configuration(site: Site) -> None:
+    assert site.notes["bmc"] == "ExecMainStatus=2\n"
+
+
+def test_an_upgrade_keeps_configuration_ledger_and_the_enabled_timer(site: Site) -> None:
+    assert site.notes["configuration"] == ""
+    assert "/var/lib/hpcverify/fleet.sqlite" in site.notes["data"].splitlines()
+    assert list_verdicts(site.notes["nodes-upgraded"]) == {"n1": "pass", "n2": "pass"}
+    assert site.notes["timer"] == "enabled\n"
+    assert site.notes["active"] == "active\n"
+
+
+def test_a_controller_that_is_purged_stays_a_node(site: Site) -> None:
+    assert site.notes["timer-purged"] == ""
+    assert ": PASS after " in site.notes["node-alone"]
 
 
 def list_verdicts(nodes: str) -> dict[str, str]:
     return {node["node"]: node["verdict"] for node in json.loads(nodes)["nodes"]}
-
-
-def read(machine: Machine, name: str) -> str:
-    return machine.run("cat", f"/root/notes/{name}")

@@ -1,7 +1,7 @@
 """
 Rehearse by hand: ``python -m tests.rehearsal --gpus 4 --check gemm --faults "flip@3"``.
 
-Prints a line for each check.
+Prints what ``hpcverify run`` does; with ``--verbose``, what ``hpcverify show`` does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from hpcverify.model import Result
+from hpcverify.commands.show import show_details
+from hpcverify.summary.run_summary import summarize
+from hpcverify.summary.terminal import Console, render_conclusion, render_headline, show_results
 from tests.nvml_lab.nvmllab import build
 from tests.rehearsal.node import make_node
 from tests.rehearsal.parts import PARTS
@@ -47,30 +49,18 @@ def main() -> None:
             faults=options.faults,
             **dict(item.split("=", 1) for item in options.env),
         )
-    print(
+    console, summary = Console(highlight=False), summarize(run)
+    console.print(
         f"# {options.gpus} x {options.part}, faults: {options.faults or 'none'}: "
-        f"{run.verdict.value}, {time.monotonic() - began:.1f} s"
+        f"{time.monotonic() - began:.1f} s"
     )
-    for result in run.results:
-        print_result(result, verbose=options.verbose)
-
-
-def print_result(result: Result, *, verbose: bool) -> None:
-    """Print a line, or all that is known."""
-    cause = result.cause.value if result.cause else "-"
-    remedy = result.remedy.value if result.remedy else "-"
-    print(
-        f"{result.check:15} {result.verdict.value:5} {cause:13} {remedy:18} "
-        f"{result.seconds:6.1f} s  {result.reason or ''}"
-    )
-    if not verbose:
-        return
-    for covered in result.coverage:
-        print("      ", covered.part_id[:12], covered.text)
-    for measured in result.measurements:
-        print("       =", measured.part_id[:12], measured.name, measured.value, measured.unit)
-    for short in result.shortfalls:
-        print("       !", short)
+    show_results(summary, console)
+    for result in run.results if options.verbose else ():
+        console.print()
+        console.print(render_headline(result))
+        show_details(result, run, console)
+    console.print()
+    console.print(render_conclusion(summary))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -131,12 +132,21 @@ def test_where_it_takes_one_both_lie_in_a_folder() -> None:
     assert prolog.list_lines(Place.REPLACE) == ["Prolog=/etc/slurm/prolog.d/*"]
     folder, site, ours = prolog.list_lines(Place.NODES)
     assert folder == "install -d -m 0755 /etc/slurm/prolog.d"
-    assert site.endswith(">/etc/slurm/prolog.d/10-site && chmod 0755 /etc/slurm/prolog.d/10-site")
+    scripts = [line.rpartition("/")[2] for line in (ours, site)]
+    assert scripts == sorted(scripts)  # Slurm starts the last one first: the site's
     assert "exec /usr/libexec/hpcverify/prolog" in ours
     assert prolog.list_lines(Place.END) == []
 
 
-@pytest.mark.parametrize(("pattern", "name"), [("*", "90-hpcverify"), ("*.sh", "90-hpcverify.sh")])
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("*", "00-hpcverify"),
+        ("*.sh", "00-hpcverify.sh"),
+        ("[0-9]*", "00-hpcverify"),
+        ("site-*", "site-00-hpcverify"),
+    ],
+)
 def test_a_folder_of_programs_gets_one_more_until_ours_is_there(
     tmp_path: Path, pattern: str, name: str
 ) -> None:
@@ -195,6 +205,86 @@ def test_a_program_of_the_site_that_is_elsewhere_is_never_replaced() -> None:
     assert any("exec /site/prolog" in x for x in list_missing(gone)["Prolog"].list_lines(*Place))
 
 
+@pytest.mark.parametrize("pattern", ["/site/*/prolog", "/site/[a-z]*.sh", "/site/prolo?"])
+def test_where_a_pattern_matches_no_name_of_ours_a_person_chooses_one(pattern: str) -> None:
+    prolog = list_missing(HookSettings(version=OLD, prolog=(pattern,)))["Prolog"]
+
+    assert prolog.list_lines(*Place) == []
+    assert (str(HOOKS / "prolog") in prolog.fix, pattern in prolog.fix) == (True, True)
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_a_program_without_an_absolute_path_is_started_by_no_script_of_ours(
+    version: tuple[int, int],
+) -> None:
+    """The script would not find it: its failure as a prolog would drain every node."""
+    settings = HookSettings(
+        version=version, prolog=("prolog.sh",), epilog=("*",), health_check="nhc", health_seconds=60
+    )
+    missing = list_missing(settings)
+
+    assert missing["HealthCheckProgram"].list_lines(*Place) == []
+    assert "absolute path of nhc" in missing["HealthCheckProgram"].fix
+    for name, hook in (("Prolog", "prolog"), ("Epilog", "epilog")):
+        lines = [] if version == OLD else [f"{name}={HOOKS}/{hook}"]
+        assert missing[name].list_lines(*Place) == lines
+        assert bool(missing[name].fix) == (version == OLD)
+
+
+def test_a_script_starts_a_program_whose_name_a_shell_would_split(tmp_path: Path) -> None:
+    program = tmp_path / "the site's 100 %" / "prolog"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\necho "started $1"\n')
+    program.chmod(0o755)
+    settings = HookSettings(
+        version=OLD,
+        conf=f"{tmp_path}/slurm.conf",
+        prolog=(str(program),),
+        health_check=str(program),
+        health_seconds=60,
+    )
+    missing = list_missing(settings, tmp_path)
+    for subject in ("Prolog", "HealthCheckProgram"):
+        lines = missing[subject].list_lines(Place.NODES)
+        subprocess.run(["sh", "-ec", "\n".join(lines)], check=True)
+
+    for script in ("prolog.d/90-site", "healthchecks"):
+        done = subprocess.run(
+            [tmp_path / script, "it"], capture_output=True, text=True, check=False
+        )
+        assert done.stdout == "started it\n", done.stderr
+
+
+def test_a_link_to_a_hook_is_the_hook(tmp_path: Path) -> None:
+    (tmp_path / "prolog").touch()
+    (tmp_path / "linked").symlink_to(tmp_path / "prolog")
+    linked = HookSettings(version=OLD, prolog=(f"{tmp_path}/linked",))
+
+    assert "Prolog" not in list_missing(linked, tmp_path)
+
+
+def test_a_health_check_of_the_site_that_never_runs_gets_an_interval_too() -> None:
+    idle = HookSettings(version=OLD, conf="/etc/slurm/slurm.conf", health_check="/usr/sbin/nhc")
+    health = list_missing(idle)["HealthCheckProgram"]
+
+    assert health.list_lines(Place.END) == ["HealthCheckInterval=300"]
+    assert health.list_lines(Place.REPLACE) == ["HealthCheckProgram=/etc/slurm/healthchecks"]
+
+
+@pytest.mark.parametrize(("seconds", "is_met"), [(5, False), (50, False), (51, True)])
+def test_a_prolog_of_ours_must_end_before_slurm_ends_it(seconds: int, *, is_met: bool) -> None:
+    """At its limit Slurm drains the node."""
+    missing = list_missing(HookSettings(version=OLD, prolog_timeout=seconds))
+
+    assert ("PrologEpilogTimeout" not in missing) == is_met
+
+
+def test_slurm_takes_a_parameter_of_the_scheduler_in_any_case() -> None:
+    settings = HookSettings(version=OLD, scheduler=("NoHold_On_Prolog_Fail",))
+
+    assert "SchedulerParameters" not in list_missing(settings)
+
+
 def test_parameters_of_the_scheduler_are_added_to() -> None:
     settings = HookSettings(version=OLD, scheduler=("bf_interval=1", "sched_interval=2"))
 
@@ -234,11 +324,11 @@ def test_time_slices_of_a_site_are_not_ended_by_a_line_of_ours() -> None:
 
 def test_with_preemption_only_the_partition_is_added() -> None:
     preemption = Preemption(kind=PREEMPT_BY_PARTITION, exempt="0")
-    lines = list_partition_lines(preemption, BATCH, fleet=Fleet(user="verifier", partition="hv"))
+    lines = list_partition_lines(preemption, BATCH, fleet=Fleet(user="daemon", partition="hv"))
 
     (line,) = lines.pop(Place.END)
     assert line.startswith("PartitionName=hv ")
-    assert "AllowGroups=verifier" in line
+    assert "AllowGroups=daemon" in line
     assert "RootOnly" not in line
     assert lines == {}
     ours = Partition(name="hv", max_minutes=60, preempt_mode="CANCEL", tier=0, root_only=False)
@@ -275,7 +365,7 @@ def test_the_partition_that_is_proposed_surprises_nobody() -> None:
                 "sacctmgr -i modify user root set qos+=verify",
             ],
         ),
-        (Fleet(qos="normal"), BY_QOS, (), []),
+        (Fleet(qos="Normal"), BY_QOS, (), []),
     ],
 )
 def test_the_accounting_gets_what_the_sweeps_jobs_lack(
@@ -287,3 +377,25 @@ def test_the_accounting_gets_what_the_sweeps_jobs_lack(
     (accounting,) = list_account_requirements(fleet, settings, preemption, names)
     assert accounting.list_lines(Place.ONCE) == lines
     assert accounting.is_met == (not lines)
+
+
+def test_where_there_is_no_other_qos_none_is_changed() -> None:
+    names: dict[str, set[str]] = {"user": {"root"}, "qos": set()}
+
+    (accounting,) = list_account_requirements(Fleet(), HookSettings(version=OLD), BY_QOS, names)
+    assert [line.partition(" set ")[0] for line in accounting.list_lines(Place.ONCE)] == [
+        "sacctmgr -i add qos verify",
+        "sacctmgr -i modify user root",
+    ]
+
+
+@pytest.mark.parametrize(("user", "is_group"), [("daemon", True), ("verifier", False)])
+def test_a_group_that_the_partition_names_is_made_where_there_is_none(
+    user: str, *, is_group: bool
+) -> None:
+    preemption = Preemption(kind=PREEMPT_BY_PARTITION, exempt="0")
+    lines = list_partition_lines(preemption, BATCH, fleet=Fleet(user=user))
+
+    assert f"AllowGroups={user}" in lines[Place.END][0]
+    made = [] if is_group else [f"groupadd --system {user}", f"gpasswd --add {user} {user}"]
+    assert lines.get(Place.ONCE, []) == made

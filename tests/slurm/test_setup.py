@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -19,14 +20,18 @@ from hpcverify.slurm import HookSettings
 from hpcverify.slurm.hooks import find_hooks
 from hpcverify.slurm.requirements import SEVERAL_PROGRAMS_VERSION, Place
 from tests.cli import Cli
+from tests.slurm.hooks import LATER, Hooks
+from tests.slurm.plan import edit_conf, read_plan
 from tests.slurm_lab.lab import PATIENCE_S, Cluster, a_cluster
 
 pytestmark = pytest.mark.slurm
-CONFIG = Path("/etc/hpcverify")
+ETC = Path("/etc")
+CONFIG = ETC / "hpcverify"
 """Where the hooks look for their settings, whoever starts them."""
 SOMEBODY = "nobody"
 HOST_ONLY = re.compile(r"systemctl|/etc/cron\.d|ln -s")
 """Of a line that would change this machine itself; the rest is of the cluster."""
+RUN_PLACES = (Place.NODES, Place.ONCE)
 SCRIPT = '#!/bin/sh\necho "$0" >>{}\n'
 
 
@@ -45,38 +50,15 @@ class Administrator:
 
     def follow(self, printed: str) -> None:
         """Add and run the lines, each where its heading says."""
-        place: Place | None = None
-        for line in printed.splitlines():
-            heading = line.strip().removesuffix(":")
-            if heading in set(Place):
-                place = Place(heading)
-            elif place is not None and line.startswith(" " * 6):
-                self.apply(place, line.strip())
-            else:
-                place = None
+        plan = [*read_plan(printed)]
+        for line in plan:
+            if line.place in RUN_PLACES and not HOST_ONLY.search(line.text):
+                self.cluster.run("sh", "-ec", line.text)
+        conf = self.cluster.conf
+        conf.write_text(edit_conf(conf.read_text(), plan))
         self.cluster.run("scontrol", "reconfigure")
         self.cluster.until(self.cluster.answers)
         self.cluster.until(self.cluster.idle)
-
-    def apply(self, place: Place, line: str) -> None:
-        conf = self.cluster.conf
-        lines = conf.read_text().splitlines()
-        match place:
-            case Place.NODES | Place.ONCE:
-                if not HOST_ONLY.search(line):
-                    self.cluster.run("sh", "-ec", line)
-                return
-            case Place.ABOVE:
-                first = next(i for i, old in enumerate(lines) if old.startswith("PartitionName="))
-                lines.insert(first, line)
-            case Place.REPLACE:
-                name = line.partition("=")[0]
-                lines = [*(old for old in lines if not old.startswith(f"{name}=")), line]
-            case Place.END:
-                lines.append(line)
-            case Place.OURS:
-                return
-        conf.write_text("\n".join([*lines, ""]))
 
     def read_settings(self) -> HookSettings:
         return self.cluster.slurm.read_hook_settings()
@@ -122,17 +104,29 @@ class Administrator:
 
 
 @pytest.fixture
-def config() -> Iterator[None]:
-    """Have an empty /etc/hpcverify that this test's namespace of mounts alone sees."""
+def config(tmp_path: Path) -> Iterator[None]:
+    """
+    Have an empty /etc/hpcverify that this test's namespace of mounts alone sees.
+
+    It is made in an /etc of its own: one that another run makes, that run removes, and with it
+    what is mounted there.
+    """
     networks = [name for _, name in socket.if_nameindex()]
     assert networks == ["lo"], "run this test by .ci/apart: it mounts something"
-    made = not CONFIG.exists()
+    layer = tmp_path / "etc-layer"
+    layer.mkdir()
+    mount("tmpfs", layer)
+    for name in ("upper", "work"):
+        (layer / name).mkdir()
+    mount("overlay", ETC, f"lowerdir={ETC},upperdir={layer}/upper,workdir={layer}/work")
     CONFIG.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "none", CONFIG], check=True)
+    mount("tmpfs", CONFIG)
     yield
-    subprocess.run(["umount", "--lazy", CONFIG], check=True)
-    if made:
-        CONFIG.rmdir()
+    subprocess.run(["umount", "--lazy", CONFIG, ETC, layer], check=True)
+
+
+def mount(kind: str, target: Path, options: str = "mode=0755") -> None:
+    subprocess.run(["mount", "-t", kind, "-o", options, "none", target], check=True)
 
 
 @contextmanager
@@ -214,6 +208,28 @@ def test_the_sites_own_programs_run_beside_ours(bare: Administrator) -> None:
     assert bare.list_left() <= {"sweeps"}
 
 
+def test_slurm_starts_ours_after_the_other_programs_of_a_folder(bare: Administrator) -> None:
+    ran, folder = bare.cluster.folder / "ran", bare.cluster.folder / "prologs"
+    folder.mkdir()
+    site = folder / "50-site"
+    site.write_text(SCRIPT.format(ran))
+    site.chmod(0o755)
+    with bare.cluster.conf.open("a") as conf:
+        conf.write(f"Prolog={folder}/*\n")
+    bare.follow("")
+    version = bare.cluster.slurm.read_version()
+
+    bare.follow(bare.setup("--spool", str(bare.spool), "--write"))
+    ours = folder / "00-hpcverify"
+    if version >= SEVERAL_PROGRAMS_VERSION:  # a line of its own
+        assert bare.read_settings().prolog == (f"{folder}/*", f"{find_hooks()}/prolog")
+        assert not ours.exists()
+        return
+    ours.write_text(SCRIPT.format(ran))
+    bare.run_job()
+    assert ran.read_text().split() == [str(site), str(ours)]
+
+
 def test_what_somebody_has_written_is_never_overwritten(bare: Administrator) -> None:
     bare.setup("--spool", str(bare.spool), "--write")
     for name in ("hooks.conf", "site.d/50-slurm.toml"):
@@ -238,6 +254,30 @@ def test_where_it_may_not_write_it_says_so_in_one_line(bare: Administrator) -> N
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert f"{CONFIG}/site.d/50-slurm.toml cannot be written: Read-only" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "drop_in", ["[fleet\n", "nonsense = 1\n", "\xff\n", "[fleet]\nspool = 7\n"]
+)
+def test_a_damaged_drop_in_drains_no_node_and_lifts_no_quarantine(
+    config: None,  # noqa: ARG001 - it is mounted
+    tmp_path: Path,
+    drop_in: str,
+) -> None:
+    (CONFIG / "site.d").mkdir()
+    (CONFIG / "site.d/10-site.toml").write_bytes(drop_in.encode("latin-1"))
+    program = Path(sys.executable).with_name("hpcverify")
+    done = subprocess.run([program, "run", "--suite", "prolog"], capture_output=True, check=False)
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert b"10-site.toml" in done.stderr
+
+    hooks = Hooks(tmp_path)
+    hooks.prepare(HPCVERIFY=program, HPCVERIFY_DEADLINE=50)
+    hooks.word(f"ok\n{LATER}\n\ninventory\n")  # jobs wait for this check
+    names = ("prolog", "epilog", "healthcheck")
+    assert {name: hooks(name).returncode for name in names} == dict.fromkeys(names, 0)
+    hooks.word(f"quarantined\n{LATER}\nGPU 3\n\n")
+    assert hooks("prolog").returncode == 1
 
 
 def test_without_slurm_it_says_so_in_one_line_and_writes_nothing(
