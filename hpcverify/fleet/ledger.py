@@ -61,6 +61,7 @@ from hpcverify.metrics.text import BucketCounts, LabelValues
 from hpcverify.model import Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.sqlite import connect, migrate, read_version, transact, transaction
+from hpcverify.slurm.submit import Ending
 
 T = TypeVar("T")
 StandingWording = Callable[[str, str, str], NewEvent | None]
@@ -517,13 +518,14 @@ class Ledger:
         self._execute("update tickets set job = ? where number = ?", job, ticket.number)
 
     def close_ticket(self, ticket: Ticket, ending: str) -> None:
-        """Record how it ended; the first record is final."""
+        """Record how it ended; the first record is final. An event if no run says so."""
         with self._open_database(write=True) as db:
             done = db.execute(
-                "update tickets set ended = ?, ending = ? where number = ? and ended = 0",
+                "update tickets set ended = ?, ending = ? where number = ? and ended = 0"
+                " returning run",
                 (self.clock(), ending, ticket.number),
-            )
-            if done.rowcount:
+            ).fetchone()
+            if done and not (done[0] and ending == Ending.FINISHED):
                 detail = f"ticket {ticket.number}, job {ticket.job}: {ending}"
                 ended = NewEvent(
                     kind=EventKind.VERIFICATION_ENDED,
