@@ -75,6 +75,11 @@ class LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments; this may print help."""
+        for argument in args:
+            try:
+                argument.encode()
+            except UnicodeEncodeError as exc:  # neither the ledger nor a document can hold it
+                raise click.UsageError(f"the argument {argument!a} is not UTF-8", ctx) from exc
         with handle_output_errors(lambda: False):
             return super().parse_args(ctx, args)
 

@@ -125,9 +125,10 @@ def tell_once_of_measurements(ledger: Ledger, writer: MeasurementWriter | None) 
 def identify_caller() -> str:
     """Name the user who runs this command; under sudo, the one who called sudo."""
     try:
-        return os.environ.get("SUDO_USER") or getpass.getuser()
+        name = os.environ.get("SUDO_USER") or getpass.getuser()
     except (KeyError, OSError):  # a user without a name
         return f"uid {os.getuid()}"
+    return name.encode(errors="backslashreplace").decode()  # what is not UTF-8 has no line
 
 
 @contextmanager

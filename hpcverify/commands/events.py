@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import sys
 import time
+import zlib
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -161,7 +162,7 @@ def _read_lines(path: Path) -> list[bytes]:
     try:
         content = path.read_bytes()
         content = gzip.decompress(content) if path.suffix == ".gz" else content
-    except (OSError, EOFError) as exc:
+    except (OSError, EOFError, zlib.error) as exc:
         why = getattr(exc, "strerror", None) or exc
         raise ConfigError(f"{path} cannot be read: {why}") from exc
     return content.split(b"\n")[:-1]

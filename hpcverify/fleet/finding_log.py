@@ -2,8 +2,9 @@
 The findings of the fleet: each is opened, changed and closed by what runs say of its part.
 
 A check that did not run says nothing: its findings stay as they are. Any run that the
-controller takes in may open what failed. Only one that may clear a node closes: an
-ordered one, or a round over the BMCs for what such a round has found.
+controller takes in may open what failed, or say that it is graver. Only one that may clear
+a node says that it is less grave, or closes it: an ordered one, or a round over the BMCs for
+what such a round has found.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ def _raise_findings(
             known[state.uid] = state
             _insert(db, node, state, (report.outcome.suite, at, run))
             yield _build_event(EventKind.FINDING_OPENED, node, state)
-        elif _has_changed(before, state):
+        elif _has_changed(before, state, may_relax=report.closes != frozenset()):
+            known[state.uid] = state
             db.execute(
                 "update findings set verdict = ?, run = ?, record = ? where uid = ?",
                 (state.verdict.value, run, msgspec.json.encode(state), state.uid),
@@ -138,7 +140,10 @@ def _select_open(db: Connection, node: str) -> Iterator[tuple[str, FindingState]
         yield uid, msgspec.json.decode(record, type=FindingState)
 
 
-def _has_changed(before: FindingState, after: FindingState) -> bool:
+def _has_changed(before: FindingState, after: FindingState, *, may_relax: bool) -> bool:
+    """Whether *after* is news: a node may write fifty runs a turn that contradict each other."""
+    if not may_relax:
+        return after.verdict > before.verdict or after.enforced > before.enforced
     return (before.verdict, before.remedy, before.enforced) != (
         after.verdict,
         after.remedy,

@@ -227,8 +227,9 @@ class Ledger(EventLedger, CounterLedger):
             current = read_version(db)
         if current != len(MIGRATIONS):
             with self._open_database(write=True) as db:
-                migrate(db, self.path, MIGRATIONS)
-                if current < EVENTS_VERSION:
+                # Another process may have done it while this one waited for the lock.
+                before = migrate(db, self.path, MIGRATIONS)
+                if before < EVENTS_VERSION:
                     carry_over_audit(db, self.host)
 
     # -- nodes

@@ -138,7 +138,9 @@ def beat_daily(ledger: Ledger, site: Site, now: float) -> None:
     """
     Write the heartbeat of the day, and prune events that are older than the site keeps.
 
-    So a collector sees silence, and has a digest of the chain of each day.
+    So a collector sees silence, and has a digest of the chain of each day. What is old is
+    reckoned from the heartbeat before: a clock that jumps ahead prunes nothing, if it is set
+    right within a day.
     """
     last = float(ledger.read_fact(HEARTBEAT_FACT) or 0)
     if 0 <= now - last < DAY_S:
@@ -151,4 +153,4 @@ def beat_daily(ledger: Ledger, site: Site, now: float) -> None:
     text = f"hpcverify {version('hpcverify')}, {total}{': ' if states else ''}{states}"
     ledger.record_event(NewEvent(kind=EventKind.HEARTBEAT, text=text), fact=(HEARTBEAT_FACT, now))
     days = max(site.events.keep_days, site.quarantine.repeat_days)
-    ledger.prune_events(now - days * DAY_S)
+    ledger.prune_events(min(last, now) - days * DAY_S)

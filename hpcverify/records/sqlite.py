@@ -114,9 +114,9 @@ def create_tables(db: sqlite3.Connection, path: Path, script: str, version: int)
         _run_script(db, script, version)
 
 
-def migrate(db: sqlite3.Connection, path: Path, migrations: tuple[str, ...]) -> None:
+def migrate(db: sqlite3.Connection, path: Path, migrations: tuple[str, ...]) -> int:
     """
-    Bring the tables of *path* to the version that *migrations* lead to.
+    Bring the tables of *path* to the version that *migrations* lead to; return the one before.
 
     Raises:
         StoreError: they have a later one.
@@ -125,6 +125,7 @@ def migrate(db: sqlite3.Connection, path: Path, migrations: tuple[str, ...]) -> 
     at = read_version(db)
     if not _is_current(at, path, len(migrations)):
         _run_script(db, "".join(migrations[at:]), len(migrations))
+    return at
 
 
 def _is_current(at: int, path: Path, version: int) -> bool:

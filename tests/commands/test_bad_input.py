@@ -326,6 +326,18 @@ def test_a_name_that_cannot_be_written_is_named(cli: Cli, variable: str, value: 
     assert variable in refused(cli, "run", "--check", "steady")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("events", "--node", "n\udcff"),
+        ("breaker", "reset", "--reason", "\udcff"),
+        ("hold", "n\udcff", "--reason", "fan"),
+    ],
+)
+def test_an_argument_that_is_not_utf8_is_named(cli: Cli, arguments: tuple[str, ...]) -> None:
+    assert "\\udcff' is not UTF-8" in refused(cli, *arguments)
+
+
 def test_a_crowded_node_is_no_bug_of_ours(cli: Cli) -> None:
     cli.command = ("prlimit", "--nofile=7", *cli.command)
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from tests.events.ocsf_schema import list_violations
 
 DAY_S = 86400.0
 NOW = 1_800_000_000.0  # 2027-01-15, 08:00 UTC
+PACKED = gzip.compress(b'{"number":1}\n' * 1000)
+TORN = PACKED[:10] + bytes(255 - byte for byte in PACKED[10:])
 
 
 class Time:
@@ -146,8 +149,17 @@ def test_an_event_that_was_changed_in_the_ledger_is_named(
     assert f"event {named}: " in done.stdout
 
 
-def test_a_file_that_cannot_be_read_is_one_line(cli: Cli) -> None:
-    done = cli("events", "verify", str(cli.state / "none"))
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("none", None), ("cut.gz", PACKED[:-9]), ("other.gz", b"x"), ("torn.gz", TORN)],
+)
+def test_a_file_that_cannot_be_read_is_one_line(
+    cli: Cli, tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+
+    done = cli("events", "verify", str(tmp_path / name))
 
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "cannot be read" in done.stderr
@@ -179,6 +191,9 @@ def test_a_command_that_changes_something_is_kept_refused_ones_too(
         ("ada", "breaker reset", "done", 0),
         ("ada", "breaker reset", "refused", 4),
     ]
+    cli.environment["SUDO_USER"] = "ad\udcff"
+    cli("breaker", "reset", "--reason", "image 42")
+    assert commands(cli)[-1] == ("ad\\udcff", "breaker reset", "refused", 4)
     last = listed(cli, "--kind", "command")[-1]
     assert (last["text"], last["actor"]["is_person"]) == ("image 42", True)
     assert last["actor"]["host"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.events.event import Event, EventKind, Severity
 from hpcverify.fleet.finding_log import MAX_NODE_FINDINGS, FindingCount
@@ -193,6 +194,30 @@ def test_a_node_that_invents_faults_has_no_more_than_so_many_findings(room: Room
         room.collect()
 
     assert len(list_kinds(room)) == MAX_NODE_FINDINGS
+
+
+def test_a_run_that_nobody_ordered_makes_a_finding_graver_and_changes_nothing_else(
+    room: Room,
+) -> None:
+    rules = [FindingRule(Verdict.FAIL, remedy) for remedy in (Remedy.INSPECT, Remedy.REPLACE)]
+    room.finds("n1", WARNED)
+    room.collect()
+    for number in range(10):
+        leave(room, number, replace(SOFT, rulings={"corruption": rules[number % 2]}))
+    room.collect()
+
+    changed = [e.finding for e in list_events(room) if e.kind is CHANGED]
+    assert [(f.verdict, f.remedy) for f in changed if f] == [(Verdict.FAIL, Remedy.INSPECT)]
+
+    room.finds("n1", replace(SOFT, rulings={"corruption": rules[1]}))
+    room.finds("n1", WARNED)
+    room.collect()
+
+    changed = [e.finding for e in list_events(room) if e.kind is CHANGED][1:]
+    assert [(f.verdict, f.remedy) for f in changed if f] == [
+        (Verdict.FAIL, Remedy.REPLACE),
+        (Verdict.WARN, Remedy.INSPECT),
+    ]
 
 
 def test_what_a_finding_says_of_itself_does_not_leave(room: Room) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -520,6 +520,28 @@ def test_the_audit_log_of_an_earlier_version_becomes_events_in_its_order(
     assert (pending.change.subject, pending.reason) == ("gemm", "wide")
     assert ledger.verify_events().wrong == 0
     assert (ledger.verify_events().first, ledger.verify_events().last.number) == (4, 6)
+
+
+class LateLedger(Ledger):
+    """Sees which version the tables have just before another process brings them up to date."""
+
+    @contextmanager
+    def _open_database(self, *, write: bool = False) -> Generator[sqlite3.Connection]:
+        if write:
+            Ledger(self.path.parent)
+        with super()._open_database(write=write) as db:
+            yield db
+
+
+def test_two_processes_may_bring_an_earlier_version_up_to_date_at_once(
+    old: sqlite3.Connection, tmp_path: Path
+) -> None:
+    old.close()
+
+    late, new = LateLedger(tmp_path / "state"), LateLedger(tmp_path / "new")
+
+    assert [entry.what for entry in late.read_audit()] == ["quarantined", "hold"]
+    assert new.read_audit() == []
 
 
 def test_what_pairs_usually_reach_is_the_median_of_the_last_weeks(

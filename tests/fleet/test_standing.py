@@ -136,21 +136,33 @@ def test_a_heartbeat_comes_once_a_day_and_old_events_that_were_read_go_with_it(
         pass  # events.jsonl has them
     room.collect(3)
     assert len(list_events(room, EventKind.HEARTBEAT)) == 1
-    room.now += 100 * DAY_S
-    room.collect()
+    room.collect(after=100 * DAY_S)
+    with room.controller.hold_lock():
+        pass
+    room.collect(after=DAY_S)
 
     assert room.ledger.verify_events().wrong == 0
     assert room.ledger.read_lines(0, 1)[0][0] > 1
     kept = [event.text for event in list_events(room, EventKind.HEARTBEAT)]
-    assert len(kept) == 1
+    assert len(kept) == 2
     assert "4 nodes: 4 unverified" in kept[0]
+
+
+def test_a_clock_that_is_ahead_for_a_turn_prunes_nothing(room: Room) -> None:
+    room.collect()
+    for jump in (365 * DAY_S, -365 * DAY_S, DAY_S):
+        with room.controller.hold_lock():
+            pass
+        room.collect(after=jump)
+
+    assert room.ledger.read_lines(0, 1)[0][0] == 1
 
 
 def test_events_that_a_reader_has_not_got_are_not_pruned(room: Room) -> None:
     room.collect()
     room.ledger.move_cursor("slow", 0)
-    room.now += 100 * DAY_S
-    room.collect()
+    room.collect(after=100 * DAY_S)
+    room.collect(after=DAY_S)
 
     assert room.ledger.read_lines(0, 1)[0][0] == 1
 
