@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -60,7 +60,7 @@ class Meter:
         return timed
 
     @contextmanager
-    def time(self) -> Iterator[None]:
+    def time(self) -> Generator[None]:
         """Time what is done here."""
         began, self._depth = time.process_time(), self._depth + 1
         try:
