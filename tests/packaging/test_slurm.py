@@ -216,7 +216,7 @@ def test_under_ten_commands_lead_from_the_packages_to_hooks_that_observe(site: S
     typed = site.commands[: site.commands.index(RELOAD) + 1]
 
     assert len(typed) <= MAX_COMMANDS, typed
-    assert {node["name"] for node in json.loads(site.notes["nodes"])["nodes"] if node["heard"]} == {
+    assert {node["node"] for node in json.loads(site.notes["nodes"])["nodes"] if node["heard"]} == {
         "n1",
         "n2",
     }
