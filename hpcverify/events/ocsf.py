@@ -196,11 +196,12 @@ def _describe_event(event: Event, activity: Activity) -> dict[str, object]:
 def _read_detection(event: Event) -> Detection:
     """Read what was detected: a finding, or what an outlier, a link or a switch is named."""
     finding = event.finding
+    ledger = event.id.rpartition("-")[0]  # two clusters may have a node of the same name
     node = [{"type": "node", "name": event.node, "hostname": event.node}] if event.node else []
     if finding:
         part = {"type": "part", "name": finding.label, "uid": finding.part}
         return Detection(
-            uid=finding.uid,
+            uid=f"{ledger}-{finding.uid}",
             title=f"{finding.check}: {finding.code} ({finding.label or finding.part})",
             rule=finding.check,
             resources=node if finding.part == "node" else [*node, part],
@@ -210,7 +211,7 @@ def _read_detection(event: Event) -> Detection:
     rule, _, _ = event.kind.partition(".")
     subject = event.change.subject if event.change else ""
     return Detection(
-        uid=make_finding_uid(event.node, "node", rule, subject),
+        uid=f"{ledger}-{make_finding_uid(event.node, 'node', rule, subject)}",
         title=f"{rule}: {subject}",
         rule=rule,
         resources=node or [{"type": rule, "name": subject}],

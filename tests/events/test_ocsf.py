@@ -86,7 +86,7 @@ def test_a_finding_is_a_detection_finding_for_a_reader_of_that_class(kind: Event
     finding = DetectionFinding.model_validate(converted)
 
     assert finding.class_uid == 2004
-    assert finding.finding_info.uid == FINDING.uid
+    assert finding.finding_info.uid == f"5d0c1a7e-{FINDING.uid}"
     read = finding.model_dump(mode="json", exclude_unset=True)
     unread = {"is_alert"}  # which the library does not have
     assert read.keys() == converted.keys() - unread
@@ -96,7 +96,7 @@ def test_a_finding_keeps_its_uid_and_title_from_create_through_update_to_close()
     life = [convert(make_finding_event(kind)) for kind in (OPENED, CHANGED, CLOSED)]
 
     assert {(e["finding_info"]["uid"], e["finding_info"]["title"]) for e in life} == {
-        (FINDING.uid, "gemm: wrong_product (GPU 3)")
+        (f"5d0c1a7e-{FINDING.uid}", "gemm: wrong_product (GPU 3)")
     }
     assert [(e["activity_name"], e["status"]) for e in life] == [
         ("Create", "New"),

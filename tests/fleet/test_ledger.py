@@ -275,6 +275,16 @@ def test_a_token_is_good_for_the_node_that_it_was_given_for(ledger: Ledger) -> N
     assert ledger.find_ticket("n1", "") is None
 
 
+def test_a_ticket_is_found_by_an_index_however_many_there_were(
+    database: sqlite3.Connection,
+) -> None:
+    plan = database.execute(
+        "explain query plan select * from tickets where node = 'n1' and token = 'a'"
+    )
+
+    assert ["tickets_by_node" in str(step) for step in plan] == [True]
+
+
 def test_the_first_word_on_how_a_ticket_ended_stands(ledger: Ledger, clock: Clock) -> None:
     ticket = ledger.issue_ticket("n1", "sweep", "idle")
     ledger.record_job(ticket, 17)
