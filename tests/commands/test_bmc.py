@@ -547,8 +547,8 @@ def test_a_bmc_is_no_sign_of_life_of_its_node(fleet_of_bmcs: BmcFleet) -> None:
 
     shown = json.loads(fleet_of_bmcs.cli("nodes", "--json").stdout)["nodes"]
 
-    assert {(node["heard"], node["last_pass_at"], node["state"]) for node in shown} == {
-        (0.0, 0.0, "unverified")
+    assert {(node["last_run_at"], node["last_pass_at"], node["state"]) for node in shown} == {
+        (None, None, "unverified")
     }
 
 
@@ -567,5 +567,5 @@ def test_neither_source_takes_back_what_the_other_found(
         step()
 
     shown = json.loads(fleet_of_bmcs.cli("nodes", "--json").stdout)["nodes"]
-    outcomes = {node["name"]: node["outcome"] for node in shown}
+    outcomes = {node["node"]: node["outcome"] for node in shown}
     assert outcomes["n1"] == "fail"
