@@ -16,7 +16,8 @@ PAGE = "".join(
     (ROOT / page).read_text(encoding="utf-8") for page in ("SECURITY.md", "docs/internals/trust.md")
 )
 CALLS = {
-    *("listen", "bind", "create_server", "create_connection", "HTTPSConnection"),
+    *("listen", "bind", "create_server", "create_connection"),
+    *("HTTPConnection", "HTTPSConnection"),
     *("Popen", "posix_spawn", "execv", "execve"),
 }
 """The names by which our code listens, connects, or starts a program."""
