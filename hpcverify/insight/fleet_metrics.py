@@ -62,6 +62,9 @@ from hpcverify.units import DAY_SECONDS, UNIT_FACTORS, convert_unit
 MAX_PLACES = 1000
 """With more, what names say is not a rack: then there is no series for each."""
 MAX_CROSSINGS = 200
+MAX_NAME_CHARACTERS = 100
+"""Of what a node's document names: no metric, code or product of ours is as long."""
+OTHER_NAME = "other"
 IN_SERVICE = frozenset({State.HEALTHY, State.UNVERIFIED})
 HOLD_NAMES = {Hold.DRAIN: "drain", Hold.RESERVATION: "reservation", Hold.NONE: "drain"}
 """By how a node is to be held: one that is to be let go still has its drain."""
@@ -223,6 +226,11 @@ def list_place_families(fleet: FleetSnapshot, locate: Locate) -> Iterator[Metric
     yield MetricFamily("hpcverify_place_nodes_out", {(place,): out[place] for place in total})
 
 
+def is_name(text: str) -> bool:
+    """Whether *text*, which a node may have made up, can be the value of a label."""
+    return len(text) <= MAX_NAME_CHARACTERS and text.isprintable()
+
+
 def list_counter_families(ledger: Ledger) -> Iterator[MetricFamily]:
     """Yield the counters that the ledger keeps."""
     moves = [(a, b) for a, b in product(STATES, (*STATES, FORGOTTEN)) if a != b]
@@ -239,8 +247,10 @@ def list_counter_families(ledger: Ledger) -> Iterator[MetricFamily]:
     opened: dict[LabelValues, float] = {}
     standing: dict[LabelValues, float] = {}
     for item in ledger.count_findings():
-        labels = (item.check, item.code, item.verdict)
-        opened[labels], standing[labels] = item.opened_total, item.open
+        names = (item.check, item.code) if is_name(item.code) else (OTHER_NAME, OTHER_NAME)
+        labels = (*names, item.verdict)
+        opened[labels] = opened.get(labels, 0) + item.opened_total
+        standing[labels] = standing.get(labels, 0) + item.open
     yield MetricFamily("hpcverify_findings_total", opened)
     yield MetricFamily("hpcverify_findings_open", standing)
 
@@ -301,6 +311,8 @@ def _list_level_families(levels: Iterable[FleetLevel]) -> Iterator[MetricFamily]
     values: dict[LabelValues, float] = {}
     shares: dict[LabelValues, float] = {}
     for level in levels:
+        if not all(map(is_name, (level.metric, level.model, level.unit))):
+            continue
         peak = find_peak(level)
         reached = (level.low, level.median, level.high)
         for statistic, value in zip(STATISTICS, reached, strict=True):
@@ -329,7 +341,7 @@ def _find_crossings(judgement: FleetJudgement) -> dict[LabelValues, float]:
     crossings: dict[LabelValues, float] = {}
     changes = (c for c in judgement.changes if c.node and c.crossing and isfinite(c.crossing))
     for change in changes:
-        if len(crossings) < MAX_CROSSINGS and change.crossing:
+        if len(crossings) < MAX_CROSSINGS and change.crossing and is_name(change.measurement):
             key = (change.node, change.check, change.measurement)
             crossings[key] = min(crossings.get(key, change.crossing), change.crossing)
     return crossings

@@ -15,7 +15,7 @@ from hpcverify.fleet.surroundings import check_accounting, check_nodes
 from hpcverify.fleet.validate import list_notes, refuse_mistakes
 from hpcverify.model import Verdict
 from hpcverify.peers.floors import PeerFloor
-from hpcverify.plan.config import Bmcs, Fabric, Fleet, Quarantine, Site, Suppression
+from hpcverify.plan.config import Bmcs, Fabric, Fleet, Quarantine, Site, Suppression, TextFiles
 from hpcverify.slurm.client import Slurm
 
 NOW = 1_800_000_000.0
@@ -43,6 +43,10 @@ def silent(**changes: Any) -> Site:
         (
             a_site(quarantine=Quarantine(enforce=("nvlnik",))),
             "quarantine.enforce: no check is called 'nvlnik'; did you mean nvlink?",
+        ),
+        (
+            a_site(metrics=TextFiles(directory="textfiles")),
+            "metrics.directory = 'textfiles' must begin with /",
         ),
         (
             a_site(quarantine=Quarantine(fail_closed=("xdi",))),

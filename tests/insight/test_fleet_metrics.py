@@ -423,3 +423,27 @@ def test_the_events_of_a_turn_do_not_wait_after_it(site: Exporting) -> None:
     site.turn()
 
     assert site.read("hpcverify_events_waiting", reader="file") == 0
+
+
+@pytest.mark.parametrize("claim", ["x" * 10_000, "two\nlines", "\x1b[31m"])
+def test_what_a_node_makes_up_is_not_a_label(site: Exporting, claim: str) -> None:
+    corruption = make_wrong_word()
+    site.room.finds(
+        "n1",
+        replace(
+            corruption,
+            findings=(Finding(claim, "cpu", "a wrong word"), Finding(f"{claim}2", "cpu", "again")),
+            rulings=dict.fromkeys((claim, f"{claim}2"), corruption.rulings["corruption"]),
+        ),
+    )
+    site.turn()
+    judgement = make_judgement()
+    levels = [replace(judgement.levels[0], **{name: claim}) for name in ("metric", "model", "unit")]
+    change = replace(judgement.changes[0], measurement=claim)
+    write_judgement(site.controller.state, replace(judgement, levels=levels, changes=(change,)))
+    text = site.write(make_nodes(1))
+
+    assert max(map(len, text.splitlines())) < 400
+    assert site.read("hpcverify_findings_total", check="other", code="other", verdict="fail") >= 1
+    assert site.list_labels("hpcverify_measurement") == []
+    assert site.list_labels("hpcverify_trend_crossing_timestamp_seconds") == []

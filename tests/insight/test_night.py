@@ -22,7 +22,7 @@ from hpcverify.insight.judgement import (
     read_judgement,
     write_judgement,
 )
-from hpcverify.insight.night import find_crowds, follow_up, judge_finished_night
+from hpcverify.insight.night import find_crowds, follow_up, judge_finished_night, list_changes
 from hpcverify.model import Verdict
 from hpcverify.peers import document as document_module
 from hpcverify.peers.fleet import MetricJudgement, judge_metric
@@ -30,7 +30,8 @@ from hpcverify.peers.floors import PeerFloor
 from hpcverify.peers.values import MetricName
 from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
 from hpcverify.summary.terminal import Console
-from hpcverify.trends.fleet import STEP, PartChange
+from hpcverify.trends.fleet import STEP, PartChange, TrendJudgement
+from hpcverify.trends.slope import Crossing
 from tests.fleet.builders import Ticking, make_controller
 from tests.fleet.paper import PaperNode, PaperSlurm
 from tests.history.fleets import find_noon_after, make_history
@@ -217,6 +218,37 @@ def test_a_node_with_many_parts_hides_no_crowd() -> None:
     one_of_four_nodes = [step(f"n{number}", 0, 0.02, 20010.0) for number in range(1, 5)]
 
     assert find_crowds([*eight_of_one_node, *one_of_four_nodes]) == [one_of_four_nodes]
+
+
+def test_a_trend_keeps_the_day_on_which_it_crosses_the_limit() -> None:
+    trend = PartChange(
+        node="n1",
+        part="GPU 0",
+        verdict=Verdict.WARN,
+        kind="trend",
+        size=0.1,
+        before=100.0,
+        after=90.0,
+        day=20000.0,
+        runs=9,
+        crossing=Crossing(20010.0, 20005.0, None),
+    )
+    name = MetricName("bf16.sustained", "gemm", "idle, H100", "TFLOP/s")
+    (change,) = list_changes({name: TrendJudgement(parts=1, changes=(trend,), shared=())})
+
+    assert (change.check, change.measurement) == ("gemm", "bf16.sustained")
+    assert change.crossing == 20010 * 86400
+
+
+def test_what_the_fleet_reached_is_kept_for_the_suite_of_the_sweep(nights: Nights) -> None:
+    make_history(nights.state, nights=1, level="if(n = 3, 0.5, 1)")
+    judged = nights.judge(1)
+    suite = nights.controller.site.fleet.suite
+    level = next(level for level in judged.levels if level.metric == "bf16.sustained")
+
+    assert suite == "idle"
+    assert (level.check, level.unit, level.parts) == ("gemm", "TFLOP/s", len(NODES))
+    assert level.low < 0.6 * level.median < level.median <= level.high
 
 
 def test_a_fail_is_told_before_what_is_farther_and_only_warns() -> None:
