@@ -16,10 +16,14 @@ import msgspec
 from hpcverify.fleet.outages import NodeOutage
 from hpcverify.metrics.text import METRICS_BY_NAME, BucketCounts, LabelValues
 
-COUNTERS_TABLE = """
+COUNTER_TABLES = """
 create table counters (
     metric text not null, labels text not null, value real not null,
     primary key (metric, labels)
+) without rowid;
+create table part_counts (
+    node text not null, kind text not null, expected integer not null, present integer not null,
+    primary key (node, kind)
 ) without rowid;
 """
 SUM = "sum"

@@ -2,9 +2,9 @@
 What the controller has decided and done about nodes, and why: an SQLite file.
 
 It cannot be rebuilt from run documents: keep it. Every change of a node is written
-together with its event, or not at all. A write to the scheduler is
-recorded as an intent before and gets an outcome after, so that the successor of a
-controller that died knows what may have been done.
+together with its event, or not at all. A write to the scheduler is recorded as an intent
+before and gets an outcome after, so that the successor of a controller that died knows
+what may have been done.
 """
 
 from __future__ import annotations
@@ -12,25 +12,24 @@ from __future__ import annotations
 import hmac
 import secrets
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from socket import gethostname
 from sqlite3 import Connection
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from hpcverify.errors import StoreError
-from hpcverify.events.chain import ChainLink, ChainReport
 from hpcverify.events.event import Event, EventKind, StateChange
 from hpcverify.fleet import counters, finding_log
-from hpcverify.fleet.counters import COUNTERS_TABLE
+from hpcverify.fleet.counter_ledger import CounterLedger
+from hpcverify.fleet.counters import COUNTER_TABLES
+from hpcverify.fleet.event_ledger import EventLedger
 from hpcverify.fleet.event_log import (
     BREAKER_CLOSED,
     BREAKER_TRIPPED,
@@ -40,31 +39,21 @@ from hpcverify.fleet.event_log import (
     FORGOTTEN_STATE,
     IDENTITY_FACT,
     KIND_BY_WORDS,
-    AuditEntry,
     NewEvent,
-    append_event,
     carry_over_audit,
-    iterate_lines,
-    prune_events,
-    read_anchor,
-    read_chain_end,
-    verify_events,
 )
-from hpcverify.fleet.finding_log import FINDING_TABLES, FindingCount, RunReport
+from hpcverify.fleet.finding_log import FINDING_TABLES, RunReport
 from hpcverify.fleet.holds import Intent
+from hpcverify.fleet.ledger_file import SET_FACT
 from hpcverify.fleet.outages import NodeOutage, follow_outage
 from hpcverify.fleet.part_counts import PartCount
 from hpcverify.fleet.states import DAY_S, Node, NodeChange, State, Ticket
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import KnownLinks, LinkHistory, LinkPair
-from hpcverify.metrics.text import BucketCounts, LabelValues
 from hpcverify.model import Run, Verdict
 from hpcverify.records import documents
-from hpcverify.records.sqlite import connect, migrate, read_version, transact, transaction
-
-T = TypeVar("T")
-StandingWording = Callable[[str, str, str], NewEvent | None]
-"""Makes the event of what stands: from its key, and its value before and now."""
+from hpcverify.records.sqlite import migrate, read_version
+from hpcverify.slurm.submit import Ending
 
 MIGRATIONS = (
     """
@@ -127,16 +116,10 @@ create table outages (
 create index outages_by_node on outages (node, ended);
 """,
     EVENT_TABLES + FINDING_TABLES,
-    f"""{COUNTERS_TABLE}
-create table part_counts (
-    node text not null, kind text not null, expected integer not null, present integer not null,
-    primary key (node, kind)
-) without rowid;
-""",
+    COUNTER_TABLES,
 )
 EVENTS_VERSION = 4
 """The version of the ledger from which on it has events."""
-IF_DAMAGED = "restore it from a backup; without it nothing is released automatically"
 LEDGER_FILE_NAME = "fleet.sqlite"
 """The ledger, in the state directory of the controller."""
 BREAKER_RETENTION_S = 90 * DAY_S
@@ -176,19 +159,12 @@ NODE_TABLES = (
     ("run_verdicts", "node"),
 )
 """What is known of a node, by table and column."""
-STANDING_FACT_PREFIX = "standing:"
-"""Begins the names of the facts that say what stands, as `Ledger.record_standing` keeps it."""
 MALFUNCTION_FACT_PREFIX = "malfunction:"
 """Begins the names of the facts that say which convenience of the controller does not work."""
-COUNTED_FACT = "node seconds counted"
-"""The fact that says until when node-seconds are counted."""
-MAX_COUNTED_GAP_S = DAY_S
-SWEEP_FACT = "sweep ended"
 MAX_NODE_SUITES = 32
 """Suites of a node whose last verdict is kept: a node may name what it likes."""
 HOST_FACT = "host"
 BEGAN_FACT = "began"
-SET_FACT = "insert or replace into facts values (?, ?)"
 
 
 class Malfunction(Struct, frozen=True):
@@ -198,15 +174,6 @@ class Malfunction(Struct, frozen=True):
     since: float
     """When it first failed, in seconds since 1970."""
     why: str
-
-
-class EventReader(Struct, frozen=True):
-    """Who gets the events of the ledger, and how many wait."""
-
-    name: str
-    pending: int
-    oldest: float
-    """When the oldest of these happened, in seconds since 1970; 0: none waits."""
 
 
 class PendingTransition(Struct, frozen=True):
@@ -239,14 +206,11 @@ class LedgerChange(Struct, frozen=True):
     """What the run says of the findings of the node."""
 
 
-class Ledger:
+class Ledger(EventLedger, CounterLedger):
     """Reads and writes ``fleet.sqlite`` in the state directory *state*."""
 
     def __init__(self, state: Path, clock: Callable[[], float] = time.time) -> None:
-        self.path = state / LEDGER_FILE_NAME
-        self.clock = clock
-        self.host = gethostname()
-        self._reader: Connection | None = None
+        super().__init__(state / LEDGER_FILE_NAME, clock)
         try:
             state.mkdir(parents=True, exist_ok=True)
             self.path.touch(mode=0o600)  # the tokens are in it
@@ -266,16 +230,6 @@ class Ledger:
                 migrate(db, self.path, MIGRATIONS)
                 if current < EVENTS_VERSION:
                     carry_over_audit(db, self.host)
-
-    @contextmanager
-    def keep_open(self) -> Generator[None]:
-        """Read over one connection meanwhile: to open it takes longer than most questions."""
-        with connect(self.path) as reader:
-            self._reader = reader
-            try:
-                yield
-            finally:
-                self._reader = None
 
     # -- nodes
 
@@ -446,60 +400,6 @@ class Ledger:
         query = "select record from outages where ended = 0 or ended > ? order by began, number"
         return self._select_records(NodeOutage, query, since)
 
-    # -- counters
-
-    def read_counter(
-        self, metric: str, possible: Iterable[LabelValues] = ()
-    ) -> dict[LabelValues, float]:
-        """Read the counter *metric* by its labels, 0 for what is *possible* and never was."""
-        return counters.build_counter(self._select_counters(metric), possible)
-
-    def read_histogram(
-        self, metric: str, possible: Iterable[LabelValues] = ()
-    ) -> dict[LabelValues, BucketCounts]:
-        """Read the histogram *metric*, likewise."""
-        return counters.build_histogram(self._select_counters(metric), possible)
-
-    def _select_counters(self, metric: str) -> list[tuple[str, float]]:
-        query = "select labels, value from counters where metric = ? order by labels"
-        return [(labels, value) for labels, value in self._select(query, metric)]
-
-    def count_node_seconds(self, by_state: Mapping[str, int], by_hold: Mapping[str, int]) -> None:
-        """
-        Count the time since the last call for so many nodes in each state and hold.
-
-        A longer time than `MAX_COUNTED_GAP_S` is left out: no controller was there to see what
-        the nodes did.
-        """
-        now = self.clock()
-        last = float(self.read_fact(COUNTED_FACT) or now)
-        elapsed = now - last if 0 < now - last <= MAX_COUNTED_GAP_S else 0.0
-        with self._open_database(write=True) as db:
-            db.execute(SET_FACT, (COUNTED_FACT, repr(now)))
-            for metric, nodes in (
-                ("hpcverify_node_seconds_total", by_state),
-                ("hpcverify_held_node_seconds_total", by_hold),
-            ):
-                for label, number in nodes.items():
-                    counters.count(db, metric, (label,), number * elapsed)
-
-    def list_part_counts(self) -> list[PartCount]:
-        """List how many parts of each kind the nodes should have, and how many they have."""
-        rows = self._select("select node, kind, expected, present from part_counts")
-        return [PartCount(*row) for row in rows]
-
-    def list_judged_checks(self) -> list[str]:
-        """Name the checks that nodes have run lately."""
-        return [name for (name,) in self._select("select distinct name from outcomes order by 1")]
-
-    def record_sweep_end(self) -> None:
-        """Record that a sweep has ended now."""
-        self._execute(SET_FACT, SWEEP_FACT, repr(self.clock()))
-
-    def read_sweep_end(self) -> float:
-        """Say when the last sweep ended, in seconds since 1970; 0: none has."""
-        return float(self.read_fact(SWEEP_FACT) or 0)
-
     # -- tickets
 
     def issue_ticket(self, node: str, purpose: str, suite: str) -> Ticket:
@@ -517,13 +417,14 @@ class Ledger:
         self._execute("update tickets set job = ? where number = ?", job, ticket.number)
 
     def close_ticket(self, ticket: Ticket, ending: str) -> None:
-        """Record how it ended; the first record is final."""
+        """Record how it ended; the first record is final. An event if no run says so."""
         with self._open_database(write=True) as db:
             done = db.execute(
-                "update tickets set ended = ?, ending = ? where number = ? and ended = 0",
+                "update tickets set ended = ?, ending = ? where number = ? and ended = 0"
+                " returning run",
                 (self.clock(), ending, ticket.number),
-            )
-            if done.rowcount:
+            ).fetchone()
+            if done and not (done[0] and ending == Ending.FINISHED):
                 detail = f"ticket {ticket.number}, job {ticket.job}: {ending}"
                 ended = NewEvent(
                     kind=EventKind.VERIFICATION_ENDED,
@@ -818,106 +719,6 @@ class Ledger:
             self._execute(f"delete {old}", before)
         return int(stale)
 
-    # -- findings
-
-    def count_findings(self) -> list[FindingCount]:
-        """Count the findings of each check, code and verdict, since ever and now."""
-        with self._open_database() as db:
-            return finding_log.count_findings(db)
-
-    # -- events, and their readers
-
-    def record_event(self, new: NewEvent, fact: tuple[str, float] | None = None) -> None:
-        """Record what changed, but no node, and the time of it as a *fact*, if there is one."""
-        with self._open_database(write=True) as db:
-            if fact:
-                db.execute(SET_FACT, (fact[0], repr(fact[1])))
-            self._append(db, new)
-
-    def record_standing(self, name: str, now: Mapping[str, str], describe: StandingWording) -> None:
-        """
-        Record what stands *now*, each with its value, and the events of what changed.
-
-        *describe* gets what it is, and its value before and now, empty where there is none.
-        """
-        fact = STANDING_FACT_PREFIX + name
-        known = self.read_standing(name)
-        if known == now:
-            return
-        with self._open_database(write=True) as db:
-            db.execute(SET_FACT, (fact, msgspec.json.encode(dict(now), order="sorted").decode()))
-            for key in sorted(known.keys() | now.keys()):
-                before, after = known.get(key, ""), now.get(key, "")
-                if before != after and (new := describe(key, before, after)):
-                    self._append(db, new)
-
-    def read_standing(self, name: str) -> dict[str, str]:
-        """Read what stood the last time, with its values."""
-        query = "select value from facts where name = ?"
-        (known,) = self._select_records(dict[str, str], query, STANDING_FACT_PREFIX + name) or [{}]
-        return known
-
-    def read_lines(
-        self, after: int, limit: int, where: str = "", *values: object
-    ) -> list[tuple[int, bytes]]:
-        """Read numbers and lines of events with a later number than *after*, oldest first."""
-        with self._open_database() as db:
-            return list(iterate_lines(db, after, limit, where, values))
-
-    def read_chain_end(self) -> ChainLink:
-        """Read which event the next one comes after."""
-        with self._open_database() as db:
-            return read_chain_end(db)
-
-    def verify_events(self) -> ChainReport:
-        """Verify the chain over all events."""
-        with self._open_database() as db:
-            return verify_events(db)
-
-    def list_readers(self) -> list[EventReader]:
-        """List the readers of events, by name, each with what waits for it."""
-        query = (
-            "select reader, count(events.number), ifnull(min(at), 0) from cursors"
-            " left join events on events.number > cursors.number group by reader order by reader"
-        )
-        return [EventReader(*row) for row in self._select(query)]
-
-    def read_cursors(self) -> dict[str, int]:
-        """Read up to which number each reader has the events."""
-        return dict(self._select("select reader, number from cursors"))
-
-    def add_reader(self, reader: str) -> int:
-        """Keep events for *reader* from now on, and read up to which number it has them."""
-        number = self.read_cursors().get(reader)
-        if number is not None:
-            return number
-        with self._open_database(write=True) as db:
-            number = read_anchor(db).number
-            db.execute("insert or ignore into cursors values (?, ?)", (reader, number))
-            return number
-
-    def move_cursor(self, reader: str, number: int) -> None:
-        """Record that *reader* has the events up to *number*."""
-        self._execute("insert or replace into cursors values (?, ?)", reader, number)
-
-    def remove_cursor(self, reader: str) -> None:
-        """Forget *reader*: nothing is kept for it."""
-        if reader in self.read_cursors():
-            self._execute("delete from cursors where reader = ?", reader)
-
-    def prune_events(self, before: float) -> int:
-        """Prune the oldest events from *before* that time, if all readers have them."""
-        with self._open_database(write=True) as db:
-            (read,) = db.execute("select min(number) from cursors").fetchone()
-            (queued,) = db.execute("select min(number) - 1 from deliveries").fetchone()
-            last = read_chain_end(db).number
-            return prune_events(db, before, min(n for n in (read, queued, last) if n is not None))
-
-    def read_fact(self, name: str) -> str:
-        """Read the fact *name*; empty if it was never set."""
-        rows = self._select("select value from facts where name = ?", name)
-        return str(rows[0][0]) if rows else ""
-
     def read_seed(self) -> int:
         """Return the fleet's own random number, which spreads out turns."""
         return int(self._get_or_set_fact(SEED_FACT, str(secrets.randbelow(2**31))))
@@ -976,25 +777,6 @@ class Ledger:
         self._execute("insert or ignore into facts values (?, ?)", name, value)
         return self.read_fact(name)
 
-    # -- the audit log
-
-    def read_audit(self, node: str | None = None, limit: int = 50) -> list[AuditEntry]:
-        """Read the log, of *node* or of all, newest first."""
-        rows = self._select(
-            "select at, actor, node, what, detail from events where what <> ''"
-            " and (?1 is null or node = ?1) order by number desc limit ?2",
-            *(node, limit),
-        )
-        return [AuditEntry(*row) for row in rows]
-
-    def count_quarantines(self, node: str, since: float) -> int:
-        """Count the quarantines of *node* after *since*; as `list_newly_held`."""
-        often = (
-            "select count(*) from events where node = ? and at > ? and at <= ?"
-            " and what in ('quarantined', 'repeat offender')"
-        )
-        return int(self._select(often, node, since, self.clock())[0][0])
-
     def _record_found_drain(self, db: Connection, node: str, drain_reason: str) -> None:
         db.execute(
             "insert into intents (at, node, act, reason, reason_before, outcome, drain_after)"
@@ -1041,62 +823,6 @@ class Ledger:
             # No suite of its own runs the checks that others made of it, as of its peers.
             passed = {*before.checks} - {*node.checks}
             self._append(db, *finding_log.close_findings(db, node.name, passed, keep))
-
-    def _append(self, db: Connection, *events: NewEvent) -> None:
-        for new in events:
-            append_event(db, new, self.clock(), self.host)
-
-    def _append_transition(self, db: Connection, new: NewEvent, reason: str, by: str) -> None:
-        """Write the event of a change, decided *by* a person, and queue it for the program."""
-        number = append_event(db, new, self.clock(), self.host)
-        row = (number, reason, by)
-        db.execute("insert into deliveries (number, reason, decided_by) values (?, ?, ?)", row)
-
-    def _append_brake(
-        self,
-        db: Connection,
-        kind: EventKind,
-        before: str,
-        after: str,
-        why: str,
-        *,
-        subject: str = "",
-        by: str = "",
-    ) -> None:
-        """Write that the breaker or the doubt of a check has changed."""
-        what = f"check {after}" if subject else kind.value.replace(".", " ")
-        new = NewEvent(
-            kind=kind,
-            by=by,
-            change=StateChange(subject=subject, before=before, after=after),
-            what=what,
-            detail=why,
-            text=why,
-        )
-        self._append_transition(db, new, why, by)
-
-    def _select(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._open_database() as db:
-            return db.execute(query, values).fetchall()
-
-    def _select_records(self, kind: type[T], query: str, *values: Any) -> list[T]:
-        """Decode the only column of *query*; what cannot be decoded is damage of the ledger."""
-        with self._open_database() as db:
-            rows = db.execute(query, values).fetchall()
-            return [msgspec.json.decode(record, type=kind) for (record,) in rows]
-
-    def _execute(self, statement: str, *values: Any) -> None:
-        with self._open_database(write=True) as db:
-            db.execute(statement, values)
-
-    @contextmanager
-    def _open_database(self, *, write: bool = False) -> Generator[Connection]:
-        if self._reader is None or write:
-            with transaction(self.path, if_damaged=IF_DAMAGED, write=write) as db:
-                yield db
-        else:
-            with transact(self._reader, self.path, if_damaged=IF_DAMAGED):
-                yield self._reader
 
 
 def _read_node(db: Connection, name: str) -> Node:

@@ -60,8 +60,8 @@ def _make_overview() -> Sequence[Builder[dashboard.Panel]]:
             unit="percentunit",
         ),
         make_stat(
-            "Drained by hpcverify",
-            "They failed and wait for a person.",
+            "Drained",
+            "By hpcverify: they failed and wait for a person.",
             f"sum({drained})",
             (None, GREEN),
             (1, ORANGE),
@@ -73,7 +73,7 @@ def _make_overview() -> Sequence[Builder[dashboard.Panel]]:
             (None, BLUE),
         ),
         make_stat(
-            "Not verified for a week",
+            "Overdue",
             "Nodes in service without a full pass for 7 days, or for overdue_days.",
             f"sum({select('hpcverify_nodes_overdue')})",
             (None, GREEN),
@@ -265,5 +265,7 @@ def _make_controller_panels() -> Sequence[Builder[dashboard.Panel]]:
             f"time() - {failing}",
             {"convenience": "convenience", "Value": "for"},
             unit="s",
-        ).span(24),
+        )
+        .span(24)
+        .height(5),
     ]

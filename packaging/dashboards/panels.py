@@ -126,7 +126,6 @@ def make_time_series(
         .description(description)
         .datasource(DATASOURCE)
         .unit(unit)
-        .min(0)
         .legend(
             common_builders.VizLegendOptions()
             .display_mode(common.LegendDisplayMode.LIST)
@@ -139,6 +138,8 @@ def make_time_series(
     )
     for letter, target in zip(ascii_uppercase, targets, strict=False):
         panel.with_target(target.ref_id(letter))
+    if unit != "percentunit":  # shares near 1 would all be one line
+        panel.min(0)
     if is_stacked:
         stacking = common_builders.StackingConfig().mode(common.StackingMode.NORMAL)
         panel.stacking(stacking).fill_opacity(60).line_width(0)

@@ -1,4 +1,4 @@
-"""The dashboards as JSON, of the classic schema that every Grafana from 10 on reads."""
+"""The dashboards as JSON, in Grafana's classic schema (v1)."""
 
 from __future__ import annotations
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hpcverify.commands._advice import Advice
-from hpcverify.commands.doctor import describe_start, inspect_tools
+from hpcverify.commands.doctor import MAX_EVENT_DELAY_S, describe_start, inspect_tools
+from hpcverify.fleet.ledger import Ledger
 from hpcverify.limits.specs import load_specs
 from hpcverify.model import Cause, Finding, FindingRule, Remedy, Verdict
 from hpcverify.run.executor import Answer
@@ -33,6 +35,21 @@ def advice(cli: Cli, status: int) -> dict[str, dict[str, str]]:
 
 def test_a_complete_node_needs_no_fix(cli: Cli) -> None:
     assert all(not item["fix"] for item in advice(cli, 0).values())
+
+
+def test_what_the_controller_cannot_do_and_events_that_wait_for_hours_are_named(cli: Cli) -> None:
+    ledger = Ledger(cli.state, lambda: time.time() - 2 * MAX_EVENT_DELAY_S)
+    ledger.add_reader("file")
+    ledger.record_malfunction("events.jsonl", "it is not written: it is a link")
+    found = advice(cli, 3)
+
+    assert found["events.jsonl"]["state"] == "it is not written: it is a link"
+    assert found["events (file)"]["state"] == "1 event not delivered yet"
+    assert found["events (file)"]["fix"] == "run hpcverify collect"
+
+    ledger.record_malfunction("events.jsonl", "")
+    ledger.move_cursor("file", ledger.read_chain_end().number)
+    assert not advice(cli, 0)["events (file)"]["fix"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the rule is root's")

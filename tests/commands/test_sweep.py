@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.commands.sweep import (
+    carry_out,
     explain_choice,
     find_suite,
     report_isolations,
@@ -84,6 +85,20 @@ def test_links_that_all_pass_are_no_news(cluster: Site16) -> None:
     tried = try_links(controller, (), None, lambda: False, cluster.slurm.sleep)
 
     assert report_isolations(controller, tried) == 0
+
+
+def test_the_end_of_a_sweep_is_recorded_though_no_node_was_due(cluster: Site16) -> None:
+    controller = cluster.controller
+    controller.observe_holds()
+    now = controller.clock()
+    for node in controller.ledger.list_nodes().values():
+        passed = replace(node, state=State.HEALTHY, last_pass_at=now, last_run_at=now)
+        controller.ledger.put(passed, "healthy")
+    cluster.fabric = Fabric()
+    carry_out(cluster.controller, "quick", (), None)
+
+    assert cluster.jobs == []
+    assert controller.ledger.read_sweep_end() >= now
 
 
 def test_what_is_left_open_has_a_status_of_its_own(cluster: Site16) -> None:

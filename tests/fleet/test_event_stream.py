@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from hpcverify.fleet.event_log import NewEvent
 from hpcverify.fleet.event_stream import EVENTS_FILE_NAME, FILE_READER, EventStream
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.plan.config import Events
+from tests.fleet.builders import a_room
 
 KILLS = 100
 FORK = get_context("fork")
@@ -131,6 +134,50 @@ def test_a_full_disk_is_an_error_and_its_torn_line_is_completed_later(ledger: Le
     make_stream(ledger).drain()
 
     assert is_whole(ledger)
+
+
+@contextmanager
+def mounted(*arguments: object) -> Generator[None]:
+    """Mount as ``mount ARGUMENTS`` does; the last of them is the mount point."""
+    subprocess.run(["mount", *map(str, arguments)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(arguments[-1])], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+@pytest.mark.parametrize("kind", ["full", "read-only"])
+def test_a_disk_that_takes_nothing_ends_no_turn_and_is_reported_until_it_does(
+    tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "disk").mkdir()
+    room = a_room(tmp_path)
+    add_events(room.ledger, 100)
+    path = room.folder / "state" / EVENTS_FILE_NAME
+    path.touch()
+    with mounted("-t", "tmpfs", "-o", "size=8k", "none", tmp_path / "disk"):
+        disk = tmp_path / "disk" / EVENTS_FILE_NAME
+        disk.touch()
+        with mounted("--bind", disk, path):
+            if kind == "read-only":
+                subprocess.run(["mount", "-o", "remount,ro,bind", str(path)], check=True)
+            with (controller := room.controller).hold_lock():
+                controller.reconcile()
+            written = path.read_bytes()
+    path.write_bytes(written)
+
+    assert set(room.ledger.list_nodes()) == set(room.slurm.nodes)
+    (malfunction,) = room.ledger.list_malfunctions()
+    assert malfunction.name == "events.jsonl"
+    assert "cannot be written" in malfunction.why
+    assert controller.choose_exit_status() == 4
+    with room.controller.hold_lock():
+        pass
+    assert room.ledger.list_malfunctions() == []
+    with room.controller.hold_lock():
+        pass
+    assert is_whole(room.ledger)
 
 
 def test_a_disk_that_says_it_wrote_and_did_not_is_an_error_and_nothing_is_given_up(

@@ -12,6 +12,7 @@ from hpcverify.events.event import Event, EventKind, Severity
 from hpcverify.fleet.finding_log import MAX_NODE_FINDINGS, FindingCount
 from hpcverify.fleet.states import State
 from hpcverify.model import (
+    PEERS_SUITE,
     Cause,
     Complaint,
     ComplaintKind,
@@ -147,6 +148,17 @@ def test_conclusive_evidence_that_no_rerun_takes_back_stays_open(room: Room) -> 
 
     assert room.node("n1").conclusive
     assert list_kinds(room) == [OPENED]
+
+
+def test_what_no_suite_of_a_node_can_show_is_closed_when_the_node_is_healthy(room: Room) -> None:
+    leave(room, 1, make_wrong_word("peers", conclusive=False), suite=PEERS_SUITE)
+    room.collect()
+    assert list_kinds(room) == [OPENED]
+    room.finds("n1", GOOD)
+    room.collect()
+
+    assert room.node("n1").state is State.HEALTHY
+    assert list_kinds(room) == [OPENED, CLOSED]
 
 
 def test_a_node_that_is_forgotten_has_no_findings(room: Room) -> None:

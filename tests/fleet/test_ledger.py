@@ -84,6 +84,23 @@ def test_the_audit_log_is_neither_rewritten_nor_shortened(
     assert (entry.actor, entry.what, entry.detail) == ("ada", "held", "a fan")
 
 
+def test_the_reason_of_somebody_elses_drain_is_shown_here_and_does_not_leave(
+    ledger: Ledger,
+) -> None:
+    held = Node(name="n1", foreign="bob's course", reason="slow: xid 13, name=python3")
+    ledger.put(held, "held by others", "bob's course")
+    ledger.put(replace(held, foreign=""), "let go by others", "it was held: bob's course")
+    intent = ledger.record_intent("n1", "drain", "fan", "bob's course")
+    ledger.record_outcome(intent, "not done, since it is now drained (bob's course)", "")
+
+    assert sum("bob's course" in entry.detail for entry in ledger.read_audit()) == 3
+    reasons = [pending.reason for pending in ledger.list_pending_transitions(9)]
+    assert reasons == ["bob's course", "slow: xid 13, name=python3"]
+    lines = b"".join(line for _, line in ledger.read_lines(0, 10))
+    assert b"bob" not in lines
+    assert b"python3" not in lines
+
+
 def test_the_log_of_a_node_is_its_own_and_the_newest_first(ledger: Ledger) -> None:
     for node in ("n1", "n2", "n1"):
         ledger.put(Node(name=node), f"{node} again")
@@ -271,6 +288,16 @@ def test_the_first_word_on_how_a_ticket_ended_stands(ledger: Ledger, clock: Cloc
     assert ledger.list_open_tickets() == []
     assert ledger.find_last_ended() == {"n1": ended}
     assert [e.what for e in ledger.read_audit()] == ["verification ended"]
+
+
+def test_a_verification_that_left_a_run_ends_without_an_event_of_its_own(ledger: Ledger) -> None:
+    with_run, without = (ledger.issue_ticket(node, "sweep", "idle") for node in ("n1", "n2"))
+    ledger.record_judgments([LedgerChange(N1, "r1", {}, "verified", ticket=with_run.number)])
+    for ticket in (with_run, without):
+        ledger.close_ticket(ticket, "finished")
+
+    ended = [e.node for e in ledger.read_audit() if e.what == "verification ended"]
+    assert ended == ["n2"]
 
 
 def test_the_tokens_are_for_nobody_else_to_read(ledger: Ledger) -> None:

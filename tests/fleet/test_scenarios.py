@@ -370,6 +370,31 @@ def test_a_node_is_held_and_released_by_hand_with_name_and_reason(
     assert ("ada", "release", "fans are new") in said
 
 
+def test_each_command_is_kept_with_its_outcome_refused_ones_too(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_USER", "ada")
+    hold = ("hold", "n1", "--reason", "fan swap")
+    statuses = [
+        fleet(*words).returncode
+        for words in (hold, hold, ("release", "n9", "--reason", "x"), ("forget", "n1"))
+    ]
+
+    listed = fleet("events", "--kind", "command").stdout.splitlines()
+    events = [json.loads(line) for line in listed]
+    assert [(e["command"]["name"], e["command"]["outcome"]) for e in events] == [
+        *(("hold", "done"), ("hold", "refused")),
+        *(("release", "refused"), ("forget", "refused")),
+    ]
+    assert [e["command"]["exit_status"] for e in events] == statuses
+    assert {e["actor"]["name"] for e in events} == {"ada"}
+    assert [e["node"] for e in events] == ["n1", "n1", "n9", "n1"]
+    assert fleet("events", "verify").returncode == 0
+    assert (
+        fleet("events", "verify", str(fleet.ledger.path.with_name("events.jsonl"))).returncode == 0
+    )
+
+
 def test_a_decision_on_several_nodes_names_those_that_it_was_made_about(fleet: Fleet) -> None:
     fleet("hold", "n2", "--reason", "fan")
 

@@ -256,6 +256,16 @@ def test_a_node_that_lacks_a_part_has_series_though_it_is_healthy(site: Exportin
     assert site.read("hpcverify_parts_present", kind="gpu") == 7
 
 
+def test_a_node_in_service_is_overdue_and_one_that_is_held_is_not(site: Exporting) -> None:
+    past = NOW - 30 * DAY_S
+    nodes = make_nodes(3, last_pass_at=past, first_seen_at=past)
+    nodes["r000n01"] = replace(nodes["r000n01"], **FAILED)
+    nodes["r000n02"] = replace(nodes["r000n02"], last_pass_at=NOW)
+    site.write(nodes)
+
+    assert site.read("hpcverify_nodes_overdue") == 1
+
+
 def test_a_site_can_have_series_of_all_nodes(site: Exporting) -> None:
     site.all_nodes = True
     site.write(make_nodes(5, state=State.HEALTHY))

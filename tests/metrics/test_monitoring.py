@@ -26,7 +26,7 @@ from tests.metrics.rules import RULES
 from tests.prometheus_lab.lab import Alert, Monitoring, start_monitoring
 from tests.prometheus_lab.tools import run_promtool
 
-PATIENCE = {"15 * 60": "15", "3 * 86400": "0"}
+PATIENCE = {"15 * 60": "10", "3 * 86400": "0"}
 """Thresholds of the rules, and what they are here, in seconds."""
 HELD = "HpcverifyNodeHeldLong"
 SILENT = "HpcverifyControllerSilent"

@@ -184,7 +184,12 @@ CASES = (
         40,
         ({},),
     ),
-    Case("not while slurmctld restarts", "HpcverifyNodesNotHeld", {TO_HOLD: "0 2x20 0x60"}, 60),
+    Case(
+        "not for a drain that a later turn achieves",
+        "HpcverifyNodesNotHeld",
+        {TO_HOLD: "0 2x20 0x60"},
+        60,
+    ),
     Case(
         "a node that is held for more than three days",
         "HpcverifyNodeHeldLong",

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -213,7 +213,7 @@ def _start(name: str, folder: Path, *options: str) -> Generator[str]:
 
 
 @contextmanager
-def _receive(received: list[Alert]) -> Iterator[str]:
+def _receive(received: list[Alert]) -> Generator[str]:
     """Listen for what Alertmanager sends, and keep it; give the address."""
 
     class Receiver(BaseHTTPRequestHandler):
@@ -226,7 +226,7 @@ def _receive(received: list[Alert]) -> Iterator[str]:
             self.send_response(200)
             self.end_headers()
 
-        def log_message(self, *_args: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Write nothing beside the results of the tests."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
