@@ -95,6 +95,8 @@ MAX_REASON_CHARACTERS = 500
 """The longest line about why a convenience does not work."""
 HISTORY = "history of measurements"
 METRICS = "metrics"
+METRICS_INTERVAL_S = 60.0
+"""Between two writes of metrics while nothing happens."""
 EVENT_STREAM = "events.jsonl"
 SLURMCTLD_SAVE_S = 30.0
 """Until slurmctld has surely saved a change: it saves every 5 s."""
@@ -106,10 +108,8 @@ T = TypeVar("T")
 class Turn(Struct, frozen=True, kw_only=True):
     """What a turn has found and done, for the metrics of the fleet."""
 
-    nodes: Mapping[str, Node]
-    """All that are known, by name."""
     listed: Collection[str]
-    """Those that the scheduler has just listed."""
+    """The nodes that the scheduler has just listed."""
     doubts: Collection[str]
     """The checks that are doubted."""
     seconds: float = 0.0
@@ -139,7 +139,9 @@ class Controller:
     _refusals: set[spool.Refusal] = field(default_factory=set[spool.Refusal])
     _errors: list[str] = field(default_factory=list[str])
     _turn: Turn | None = None
-    """The last one that acted, until its metrics are written."""
+    """The last one that acted."""
+    _metrics_due: float = 0.0
+    """When its metrics are written again though nothing happened, by the monotonic clock."""
     _eligible_count: int = 0
     """Nodes in the scheduler's last full list."""
     _risks: RiskRanking | None = None
@@ -182,16 +184,22 @@ class Controller:
             follow_claim(self.ledger, spool_path, refusal)
 
     def _write_metrics(self, began: float) -> None:
-        """Write the metrics of the fleet after a turn that *began* then (monotonic), if any."""
-        if self.write_metrics is None or self._turn is None:
+        """
+        Write the metrics of the fleet after a turn that *began* then, by the monotonic clock.
+
+        One that had nothing to do writes them now and then: a sweep that waits for hours for one
+        node is not silent.
+        """
+        now = time.monotonic()
+        if self.write_metrics is None or self._turn is None or now < self._metrics_due:
             return
+        self._metrics_due = now + METRICS_INTERVAL_S
         turn = replace(
             self._turn,
-            seconds=time.monotonic() - began,
+            seconds=now - began,
             errors=len(self._errors),
             refusals=len(self._refusals),
         )
-        self._turn = None
         with self.run_convenience(METRICS):
             self.write_metrics(self, turn)
 
@@ -320,7 +328,7 @@ class Controller:
         self.notifier.notify()
         keep_nights = self.site.history.keep_nights
         self._keep_measurements(lambda writer: writer.write(keep_nights), is_over=True)
-        self._turn = Turn(nodes=known, listed=seen.keys(), doubts=doubts)
+        self._turn, self._metrics_due = Turn(listed=seen.keys(), doubts=doubts), 0.0
 
     # -- what was found
 

@@ -116,10 +116,9 @@ class FleetSnapshot(Struct, frozen=True, kw_only=True):
 
 def read_fleet_state(controller: Controller, turn: Turn, now: float) -> FleetSnapshot:
     """Read how the nodes are, after *turn*."""
+    known = controller.ledger.list_nodes()
     current = {
-        name: node
-        for name, node in turn.nodes.items()
-        if name in turn.listed or not is_gone(node, now)
+        name: node for name, node in known.items() if name in turn.listed or not is_gone(node, now)
     }
     parts = [part for part in controller.ledger.list_part_counts() if part.node in current]
     incomplete = {part.node for part in parts if part.present < part.expected}
@@ -138,7 +137,7 @@ def read_fleet_state(controller: Controller, turn: Turn, now: float) -> FleetSna
     return FleetSnapshot(
         now=now,
         current=current,
-        gone=len(turn.nodes) - len(current),
+        gone=len(known) - len(current),
         holds={name: hold for name, node in current.items() if (hold := name_hold(node))},
         attention=listed,
         unlisted=len(wanted) - len(listed),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def exporter_of(directory: Path, tmp_path: Path) -> Iterator[tuple[str, int]]:
+def exporter_of(directory: Path, tmp_path: Path) -> Generator[tuple[str, int]]:
     """Start a node_exporter that reads *directory*."""
     folder = tmp_path / "exporter"
     folder.mkdir()
@@ -37,7 +37,7 @@ def exporter_of(directory: Path, tmp_path: Path) -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def answers(words: bytes) -> Iterator[tuple[str, int]]:
+def answers(words: bytes) -> Generator[tuple[str, int]]:
     """Listen on a port, and answer the first caller with *words*."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 

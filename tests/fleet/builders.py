@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.holds_slurm import SlurmBackend
@@ -130,6 +134,14 @@ class Room(Ticking):
         before = len(self.slurm.asked)
         self.collect(**turn)
         return len(self.slurm.asked) - before
+
+
+def store_nodes(ledger: Ledger, nodes: Iterable[Node]) -> None:
+    """Have *ledger* know these *nodes* and no others, without a change of any."""
+    rows = [(node.name, msgspec.json.encode(node)) for node in nodes]
+    with closing(sqlite3.connect(ledger.path)) as db, db:
+        db.execute("delete from nodes")
+        db.executemany("insert into nodes values (?, ?)", rows)
 
 
 def a_room(folder: Path, count: int = 4) -> Room:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -12,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.errors import SlurmError
-from hpcverify.fleet.controller import METRICS, Controller, Turn
+from hpcverify.fleet.controller import METRICS, METRICS_INTERVAL_S, Controller, Turn
 from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import DAY_S, Node, State
@@ -39,7 +40,7 @@ from hpcverify.model import Finding, Measurement, Remedy, Verdict
 from hpcverify.plan.config import Fleet, Quarantine, Site, TextFiles
 from hpcverify.slurm.client import Slurm
 from tests.doubles import a_result
-from tests.fleet.builders import NOW, Room, a_room, make_controller, make_wrong_word
+from tests.fleet.builders import NOW, Room, a_room, make_controller, make_wrong_word, store_nodes
 from tests.metrics.reading import list_strays, read_families, read_samples, read_value
 
 FLEET_NODES = 10_000
@@ -98,8 +99,9 @@ class Exporting:
 
     def write(self, nodes: Mapping[str, Node], **changes: Any) -> str:
         """Write the metrics of these *nodes*, and return them."""
-        turn = Turn(nodes=nodes, listed=nodes, doubts=())
-        write_fleet_metrics(self.controller, replace(turn, **changes))
+        controller = self.controller
+        store_nodes(controller.ledger, nodes.values())
+        write_fleet_metrics(controller, replace(Turn(listed=nodes, doubts=()), **changes))
         return self.text
 
 
@@ -465,3 +467,20 @@ def test_what_a_node_makes_up_is_not_a_label(site: Exporting, claim: str) -> Non
     assert site.read("hpcverify_findings_total", check="other", code="other", verdict="fail") >= 1
     assert site.list_labels("hpcverify_measurement") == []
     assert site.list_labels("hpcverify_trend_crossing_timestamp_seconds") == []
+
+
+def test_a_sweep_that_waits_is_not_silent(site: Exporting, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = site.controller
+    with controller.hold_lock():
+        controller.reconcile()
+    first = site.read("hpcverify_controller_turn_timestamp_seconds")
+    with controller.hold_lock():
+        controller.collect_results()
+    assert site.read("hpcverify_controller_turn_timestamp_seconds") == first
+
+    later = time.monotonic() + METRICS_INTERVAL_S
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    site.room.now += METRICS_INTERVAL_S
+    with controller.hold_lock():
+        controller.collect_results()
+    assert site.read("hpcverify_controller_turn_timestamp_seconds") > first + METRICS_INTERVAL_S
