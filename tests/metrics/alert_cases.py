@@ -280,6 +280,13 @@ CASES = (
         ({"reader": "journald"},),
     ),
     Case(
+        "events that wait, though a scrape is missed now and then",
+        "HpcverifyEventsStuck",
+        {WAITING: "6x48 stale 6x48"},
+        80,
+        ({"reader": "journald"},),
+    ),
+    Case(
         "not where each turn hands over what came",
         "HpcverifyEventsStuck",
         {WAITING: "900x20 0 30x50 0 4x20"},
@@ -290,6 +297,13 @@ CASES = (
         "HpcverifyMalfunction",
         {MALFUNCTION: "60x90"},
         70,
+        ({"convenience": "history"},),
+    ),
+    Case(
+        "a convenience that fails, though a scrape is missed now and then",
+        "HpcverifyMalfunction",
+        {MALFUNCTION: "60x48 stale 60x48"},
+        80,
         ({"convenience": "history"},),
     ),
     Case(
