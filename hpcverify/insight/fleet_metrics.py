@@ -38,7 +38,7 @@ from hpcverify.fleet.states import (
 from hpcverify.history.columns import NIGHT_BEGINS
 from hpcverify.history.values import Locate
 from hpcverify.insight.comparison import make_locator
-from hpcverify.insight.judgement import FleetJudgement, FleetLevel, read_judgement
+from hpcverify.insight.judgement import FleetLevel, JudgedChange, read_judgement
 from hpcverify.insight.overview import DEFAULT_OVERDUE_S, STATE_RANKS
 from hpcverify.limits.specs import find_spec
 from hpcverify.metrics.table import (
@@ -164,7 +164,7 @@ def list_families(
     yield from list_counter_families(ledger)
     yield from list_brake_families(controller, turn, fleet.now)
     yield from list_part_families(fleet)
-    yield from list_judgement_families(controller)
+    yield from list_judgement_families(controller, fleet.current)
     yield from list_attention_families(fleet, controller.store)
 
 
@@ -286,8 +286,14 @@ def list_part_families(fleet: FleetSnapshot) -> Iterator[MetricFamily]:
     )
 
 
-def list_judgement_families(controller: Controller) -> Iterator[MetricFamily]:
-    """Yield what the newest night says of the fleet; a damaged file of it says nothing."""
+def list_judgement_families(
+    controller: Controller, current: Collection[str]
+) -> Iterator[MetricFamily]:
+    """
+    Yield what the newest night says of the fleet, and of the nodes that it still has.
+
+    A damaged file of it says nothing.
+    """
     try:
         judgement = read_judgement(controller.state)
     except StoreError:  # the next night puts it aside, and says so
@@ -303,7 +309,8 @@ def list_judgement_families(controller: Controller) -> Iterator[MetricFamily]:
     )
     if judgement:
         yield from _list_level_families(judgement.levels)
-        yield MetricFamily("hpcverify_trend_crossing_timestamp_seconds", _find_crossings(judgement))
+        changes = [change for change in judgement.changes if change.node in current]
+        yield MetricFamily("hpcverify_trend_crossing_timestamp_seconds", _find_crossings(changes))
 
 
 def _list_level_families(levels: Iterable[FleetLevel]) -> Iterator[MetricFamily]:
@@ -335,14 +342,15 @@ def find_peak(level: FleetLevel) -> float:
         return 0.0
 
 
-def _find_crossings(judgement: FleetJudgement) -> dict[LabelValues, float]:
+def _find_crossings(changes: Iterable[JudgedChange]) -> dict[LabelValues, float]:
     """Find the first crossing of each node and metric."""
     crossings: dict[LabelValues, float] = {}
-    changes = (c for c in judgement.changes if c.node and c.crossing and isfinite(c.crossing))
     for change in changes:
-        if len(crossings) < MAX_CROSSINGS and change.crossing and is_name(change.measurement):
+        crossing = change.crossing or 0.0
+        listed = len(crossings) < MAX_CROSSINGS and is_name(change.measurement)
+        if listed and crossing and isfinite(crossing):
             key = (change.node, change.check, change.measurement)
-            crossings[key] = min(crossings.get(key, change.crossing), change.crossing)
+            crossings[key] = min(crossings.get(key, crossing), crossing)
     return crossings
 
 

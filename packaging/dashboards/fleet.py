@@ -53,7 +53,7 @@ def _make_overview() -> Sequence[Builder[dashboard.Panel]]:
         make_stat(
             "In service",
             "The share of the nodes that nobody holds.",
-            f"1 - sum({held}) / sum({nodes})",
+            f"1 - sum({held}) / (sum({nodes}) > 0)",
             (None, RED),
             (0.9, YELLOW),
             (0.95, GREEN),
@@ -186,7 +186,7 @@ def _make_fault_panels() -> Sequence[Builder[dashboard.Panel]]:
             "Parts that are missing",
             "By kind: what the last accepted inventory has, less what the newest runs have seen.",
             ask(
-                f"sum by (kind) ({select('hpcverify_parts_expected')}) "
+                f"(sum by (kind) ({select('hpcverify_parts_expected')}) > 0) "
                 f"- sum by (kind) ({select('hpcverify_parts_present')})",
                 "{{kind}}",
             ),

@@ -374,6 +374,14 @@ def test_a_trend_says_when_it_crosses_the_limit(site: Exporting) -> None:
     assert crossing == NOW + 10 * DAY_S
 
 
+def test_a_node_that_is_gone_crosses_no_limit(site: Exporting) -> None:
+    write_judgement(site.controller.state, make_judgement(changes=2))
+    site.write({name: node for name, node in make_nodes(64).items() if name != "r000n00"})
+    (labels,) = site.list_labels("hpcverify_trend_crossing_timestamp_seconds")
+
+    assert labels["node"] == "r001n00"
+
+
 def test_a_damaged_judgement_leaves_the_rest(site: Exporting) -> None:
     (site.controller.state / JUDGEMENT_NAME).write_bytes(b'{"night":')
     site.turn()

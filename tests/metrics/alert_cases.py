@@ -35,6 +35,7 @@ HOLD = 'hpcverify_node_hold_info{node="n2",hold="drain",check="gemm",remedy="rep
 N2_HELD = {"node": "n2", "hold": "drain", "check": "gemm", "remedy": "replace"}
 RETURNS = 'hpcverify_node_recent_returns{node="n2",@}'
 HEALTHY = 'hpcverify_nodes{state="healthy",@}'
+BY_PERSON = 'hpcverify_nodes{state="held",@}'
 QUARANTINED = 'hpcverify_nodes{state="quarantined",@}'
 OVERDUE = "hpcverify_nodes_overdue{@}"
 MISSING = 'hpcverify_node_parts_missing{node="n2",kind="gpu",@}'
@@ -61,7 +62,21 @@ CASES = (
         40,
         ({},),
     ),
-    Case("no file at all", "HpcverifyControllerSilent", {TURN: "0+60x10 stale"}, 40, ({},)),
+    Case("no file at all", "HpcverifyControllerSilent", {TURN: "stale"}, 20, ({},)),
+    Case(
+        "a file that is gone for half an hour",
+        "HpcverifyControllerSilent",
+        {TURN: "0+60x10 stale"},
+        45,
+        ({},),
+    ),
+    Case(
+        "one cluster of two whose host is down",
+        "HpcverifyControllerSilent",
+        {TURN.replace("@", '@,cluster="b"'): "0+60x10 stale"},
+        45,
+        ({"cluster": "b"},),
+    ),
     Case(
         "not while its host reboots",
         "HpcverifyControllerSilent",
@@ -154,6 +169,18 @@ CASES = (
         step=5,
     ),
     Case(
+        "a tenth of the fleet, though a scrape is missed now and then",
+        "HpcverifyFleetStale",
+        {
+            OVERDUE: " ".join(["12x140 stale"] * 3),
+            HEALTHY: " ".join(["90x140 stale"] * 3),
+            QUARANTINED: " ".join(["10x140 stale"] * 3),
+        },
+        DAY + 2 * HOUR,
+        ({},),
+        step=5,
+    ),
+    Case(
         "not for a new fleet on its first day",
         "HpcverifyFleetStale",
         {OVERDUE: "100x200 0x200", HEALTHY: "100x400"},
@@ -184,26 +211,32 @@ CASES = (
     Case(
         "more than a twentieth of the fleet drained",
         "HpcverifyCapacityLow",
-        {DRAINED: "6x90", HEALTHY: "94x90", QUARANTINED: "6x90"},
+        {DRAINED: "6x90", HEALTHY: "94x90", QUARANTINED: "6x90", BY_PERSON: "0x90"},
         70,
         ({},),
     ),
     Case(
         "not while others have half of the fleet",
         "HpcverifyCapacityLow",
-        {DRAINED: "1x90", OTHERS: "50x90", HEALTHY: "99x90"},
+        {DRAINED: "1x90", OTHERS: "50x90", HEALTHY: "99x90", BY_PERSON: "0x90"},
         70,
     ),
     Case(
         "not while a new fleet is admitted",
         "HpcverifyCapacityLow",
-        {DRAINED: "0x90", RESERVED: "100x90", HEALTHY: "0x90", QUARANTINED: "0x90"},
+        {DRAINED: "0x90", RESERVED: "100x90", HEALTHY: "0x90", BY_PERSON: "0x90"},
+        70,
+    ),
+    Case(
+        "not for nodes that a person holds",
+        "HpcverifyCapacityLow",
+        {DRAINED: "20x90", HEALTHY: "80x90", BY_PERSON: "20x90"},
         70,
     ),
     Case(
         "not for two nodes of a small cluster",
         "HpcverifyCapacityLow",
-        {DRAINED: "2x90", HEALTHY: "8x90"},
+        {DRAINED: "2x90", HEALTHY: "8x90", BY_PERSON: "0x90"},
         70,
     ),
     Case(
@@ -212,6 +245,20 @@ CASES = (
         {SCRAPE_ERROR: "0x10 1x60", FILE_TIME % "hpcverify_run_quick": "0x10 stale"},
         40,
         ({},),
+    ),
+    Case(
+        "as long as the file cannot be read",
+        "HpcverifyTextfileBroken",
+        {SCRAPE_ERROR: "0x10 1x700", FILE_TIME % "hpcverify_run_quick": "0x10 stale"},
+        2 * DAY,
+        ({},),
+        step=5,
+    ),
+    Case(
+        "not for a host whose file of ours was deleted",
+        "HpcverifyTextfileBroken",
+        {SCRAPE_ERROR: "0x60 1x60", FILE_TIME % "hpcverify_run_quick": "0x10 stale"},
+        110,
     ),
     Case(
         "not for a host without a file of ours",
@@ -233,6 +280,13 @@ CASES = (
         ({"reader": "journald"},),
     ),
     Case(
+        "events that wait, though a scrape is missed now and then",
+        "HpcverifyEventsStuck",
+        {WAITING: "6x48 stale 6x48"},
+        80,
+        ({"reader": "journald"},),
+    ),
+    Case(
         "not where each turn hands over what came",
         "HpcverifyEventsStuck",
         {WAITING: "900x20 0 30x50 0 4x20"},
@@ -243,6 +297,13 @@ CASES = (
         "HpcverifyMalfunction",
         {MALFUNCTION: "60x90"},
         70,
+        ({"convenience": "history"},),
+    ),
+    Case(
+        "a convenience that fails, though a scrape is missed now and then",
+        "HpcverifyMalfunction",
+        {MALFUNCTION: "60x48 stale 60x48"},
+        80,
         ({"convenience": "history"},),
     ),
     Case(

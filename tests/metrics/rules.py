@@ -24,7 +24,12 @@ def read_alerts() -> Mapping[str, Mapping[str, Any]]:
     return {rule["alert"]: rule for rule in read_rules() if "alert" in rule}
 
 
-RECORDS = {rule["record"]: rule["expr"] for rule in read_rules() if "record" in rule}
+RECORDS = {
+    name: rule["expr"].replace(name, "itself")
+    for rule in read_rules()
+    if (name := rule.get("record"))
+}
+"""One that goes on from its own last value has only the rest of its expression here."""
 
 
 def expand_records(expression: str) -> str:

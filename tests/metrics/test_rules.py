@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hpcverify.metrics.table import METRICS
 from tests.metrics.alert_cases import CASES, TURN, Case
@@ -23,6 +24,7 @@ from tests.metrics.rules import RULES, expand_records, read_alerts, read_rules
 from tests.prometheus_lab.tools import run_promtool
 
 PAGE = Path(__file__).parents[2] / "docs/reference/alerts.md"
+HOW_TO = Path(__file__).parents[2] / "docs/how-to/prometheus.md"
 NODE_EXPORTER = {"node_textfile_scrape_error": (), "node_textfile_mtime_seconds": ("file",)}
 """What an alert asks of node_exporter itself, with its labels."""
 
@@ -86,6 +88,24 @@ def test_promtool_takes_the_rules() -> None:
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
+def test_rules_and_queries_of_the_how_to_can_be_used_as_they_are(tmp_path: Path) -> None:
+    blocks = re.findall(r"(?ms)^```(yaml|text)\n(.*?)^```", HOW_TO.read_text())
+    (rules,) = (text for kind, text in blocks if kind == "yaml")
+    queries = [
+        {"record": f"site:query_{number}", "expr": text}
+        for number, (kind, text) in enumerate(blocks)
+        if kind == "text"
+    ]
+    groups = [*yaml.safe_load(rules)["groups"], {"name": "queries", "rules": queries}]
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": groups}))
+    done = run_promtool("check", "rules", tmp_path / "rules.yml")
+
+    assert queries
+    assert done.returncode == 0, done.stdout + done.stderr
+    asked = (name for _, text in blocks for name, _ in list_selectors(text))
+    assert {*asked} <= read_metrics().keys()
+
+
 # -- each alert, with the fault and without
 
 ALERT_LABELS = sorted(
@@ -112,7 +132,10 @@ def write_case(case: Case) -> str:
         "exp_samples": [{"labels": f"{{{labels}}}", "value": 1} for labels in expected],
     }
     test = {"interval": step, "input_series": series, "promql_expr_test": [look]}
-    return json.dumps({"rule_files": [str(RULES)], "evaluation_interval": step, "tests": [test]})
+    # By itself, promtool evaluates groups in any order.
+    order = {"group_eval_order": ["hpcverify-recorded", "hpcverify"]}
+    files = {"rule_files": [str(RULES)], "evaluation_interval": step}
+    return json.dumps({**files, **order, "tests": [test]})
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.alert}-{case.rule}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from zlib import crc32
 
 import pytest
 
@@ -12,11 +13,26 @@ from hpcverify.fleet.part_counts import COUNTED_KINDS
 from hpcverify.fleet.states import OTHERS_STATE, Hold, State
 from hpcverify.insight.fleet_metrics import HOLD_NAMES, OTHERS
 from hpcverify.metrics import table
-from hpcverify.metrics.table import METRICS, PREFIX, MetricType, PrometheusMetric
+from hpcverify.metrics.table import (
+    METRICS,
+    NODE_METRICS,
+    PREFIX,
+    MetricType,
+    PrometheusMetric,
+)
 
 RESERVED_LABELS = {"instance", "job", "le", "quantile"}
 """Set by Prometheus, or of types that node_exporter builds itself."""
 UNBOUNDED_LABELS = {"reason", "part", "run", "user", "by", "text", "ticket"}
+NODE_LINES = {
+    "hpcverify_run_info": 2313941065,
+    "hpcverify_run_timestamp_seconds": 374724785,
+    "hpcverify_run_duration_seconds": 2870188194,
+    "hpcverify_run_verdict": 1534528433,
+    "hpcverify_check_verdict_info": 3632296134,
+    "hpcverify_finding_info": 1750881720,
+}
+"""The CRC of type and help of each: files of several versions lie side by side on a node."""
 
 
 def test_each_name_stands_once() -> None:
@@ -36,6 +52,12 @@ def test_a_name_obeys_the_rules_of_prometheus(metric: PrometheusMetric) -> None:
     assert bool(metric.buckets) == (metric.type is MetricType.HISTOGRAM)
     assert [*metric.buckets] == sorted({*metric.buckets})
     assert re.fullmatch(r"[A-Z1].*\.", metric.help)
+
+
+def test_type_and_help_of_a_metric_of_nodes_never_change() -> None:
+    lines = {metric.name: f"{metric.type.value} {metric.help}" for metric in NODE_METRICS}
+
+    assert {name: crc32(line.encode()) for name, line in lines.items()} == NODE_LINES
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: str(metric.name))
