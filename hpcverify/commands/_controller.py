@@ -250,7 +250,7 @@ def decide(
             else:
                 decided.append(name)
         controller.reconcile()
-    if decided and not controller.choose_exit_status():
+    if decided and not controller.has_failed_action():
         click.echo(f"{fold(decided)}: {done}")
     return choose_status(controller, len(names) - len(decided))
 
@@ -279,4 +279,4 @@ def choose_status(controller: Controller, refused: int) -> int:
     """Choose the exit status after decisions, *refused* of which were refused."""
     if refused and (ctx := click.get_current_context(silent=True)):
         ctx.meta[REFUSED_KEY] = True
-    return ActionError.exit_code if refused else controller.choose_exit_status()
+    return ActionError.exit_code if refused or controller.has_failed_action() else 0

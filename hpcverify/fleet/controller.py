@@ -138,6 +138,8 @@ class Controller:
     runs_taken_in: int = 0
     _refusals: set[spool.Refusal] = field(default_factory=set[spool.Refusal])
     _errors: list[str] = field(default_factory=list[str])
+    _convenience_errors: set[str] = field(default_factory=set[str])
+    """Those of conveniences, which are among the errors."""
     _turn: Turn | None = None
     """The last one that acted."""
     _metrics_due: float = 0.0
@@ -147,8 +149,12 @@ class Controller:
     _risks: RiskRanking | None = None
 
     def choose_exit_status(self) -> int:
-        """Choose the exit status: 0 if every action succeeded."""
+        """Choose the exit status of a turn: 0 if everything in it succeeded."""
         return ActionError.exit_code if self._errors else 0
+
+    def has_failed_action(self) -> bool:
+        """Whether an action on the fleet failed; a convenience that does not work is not one."""
+        return not self._convenience_errors.issuperset(self._errors)
 
     @contextmanager
     def hold_lock(self) -> Generator[None]:
@@ -242,6 +248,7 @@ class Controller:
         except Exception as exc:  # noqa: BLE001 - no bug and no bad file there may stop a drain
             why = shorten(" ".join(_explain_failure(exc).split()), MAX_REASON_CHARACTERS)
             if (problem := f"{what}: {why}") not in self._errors:
+                self._convenience_errors.add(problem)
                 self._record_error(problem)
         if why or is_over:
             try:

@@ -192,7 +192,7 @@ class Home(Ticking):
         assert self.paper.nodes["n2"].drained
         assert self.ledger.read_node("n2").state is State.QUARANTINED
         hold = decide(self.controller, "n3", "fan", transitions.hold, "held")
-        assert (hold in (0, 4), self.paper.nodes["n3"].drained) == (True, True)
+        assert (hold, self.paper.nodes["n3"].drained) == (0, True)
         decide(self.controller, "n3", "fan is new", transitions.release, "released")
         assert not self.paper.nodes["n3"].drained
         assert not list(self.spool.glob("n*/[0-9]*.json"))
@@ -589,3 +589,18 @@ def test_a_slurm_that_is_away_still_ends_the_turn(home: Home) -> None:
 
     with pytest.raises(SlurmError):
         controller.reconcile()
+
+
+def test_a_hold_is_done_though_its_event_cannot_be_written(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.collect()
+    (home.state / "events.jsonl").unlink()
+    (home.state / "events.jsonl").mkdir()
+    controller = home.controller
+
+    assert decide(controller, "n1", "fan", transitions.hold, "held") == 0
+    assert capsys.readouterr().out == "n1: held\n"
+    assert home.paper.nodes["n1"].drained
+    assert list_malfunctions(home) == ["events.jsonl"]
+    assert controller.choose_exit_status() == ActionError.exit_code
