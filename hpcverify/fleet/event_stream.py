@@ -17,9 +17,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from hpcverify.errors import StoreError
 from hpcverify.fleet.ledger import Ledger
@@ -40,7 +41,7 @@ MIB = 2**20
 class LineNumber(Struct, frozen=True):
     """What is read of the last line of the file."""
 
-    number: int
+    number: Annotated[int, Meta(ge=1, le=2**63 - 1)]  # as SQLite has them
 
 
 class FileEnd(Struct, frozen=True):

@@ -223,7 +223,16 @@ def test_a_file_that_has_its_size_is_rotated_and_the_oldest_goes(ledger: Ledger)
     assert not path.with_name(f"{EVENTS_FILE_NAME}.3").exists()
 
 
-@pytest.mark.parametrize("junk", [b"not ours", b"not ours\n", b'{"number": 1}\n', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"not ours",
+        b"not ours\n",
+        b'{"number": 1}\n',
+        b'{"number": %d}\n' % (2**63 + 1),
+        b"\xff\xfe",
+    ],
+)
 def test_what_others_wrote_at_the_end_stays_and_no_event_is_lost_behind_it(
     ledger: Ledger, junk: bytes
 ) -> None:
