@@ -140,7 +140,10 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     number: int
     """Only grows, without a gap."""
     id: str
-    """The identity of the ledger and the number: unique among all clusters of a site."""
+    """
+    The identity of the ledger, the number, and random digits: unique among all clusters of a
+    site, also after a ledger was restored from a backup.
+    """
     time: datetime
     kind: EventKind
     severity: Severity

@@ -196,7 +196,7 @@ def _describe_event(event: Event, activity: Activity) -> dict[str, object]:
 def _read_detection(event: Event) -> Detection:
     """Read what was detected: a finding, or what an outlier, a link or a switch is named."""
     finding = event.finding
-    ledger = event.id.rpartition("-")[0]  # two clusters may have a node of the same name
+    ledger = event.id.partition("-")[0]  # two clusters may have a node of the same name
     node = [{"type": "node", "name": event.node, "hostname": event.node}] if event.node else []
     if finding:
         part = {"type": "part", "name": finding.label, "uid": finding.part}

@@ -124,7 +124,8 @@ def append_event(db: Connection, new: NewEvent, at: float, host: str) -> int:
     event = Event(
         schema=SCHEMA,
         number=number,
-        id=f"{read_identity(db)}-{number}",
+        # a ledger that is restored from a backup gives its last numbers again, and not their ids
+        id=f"{read_identity(db)}-{number}-{secrets.token_hex(4)}",
         time=datetime.fromtimestamp(at, UTC),
         kind=new.kind,
         severity=grade_event(new.kind, new.change, new.finding, new.run),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Generator
@@ -67,6 +69,24 @@ def test_the_file_has_each_event_of_the_ledger_once_and_others_cannot_read_it(
     assert len(read_file(ledger).splitlines()) == 9
     assert (ledger.path.parent / EVENTS_FILE_NAME).stat().st_mode & 0o777 == 0o640
     assert verify_chain(read_file(ledger).splitlines()).wrong == 0
+
+
+def test_a_ledger_from_a_backup_gives_no_id_again(ledger: Ledger, tmp_path: Path) -> None:
+    add_events(ledger, 2)
+    backup = tmp_path / "backup.sqlite"
+    shutil.copyfile(ledger.path, backup)
+    add_events(ledger, 2)
+    make_stream(ledger).drain()
+    shutil.copyfile(backup, ledger.path)
+    add_events(ledger, 3)
+    make_stream(ledger).drain()
+
+    events = [json.loads(line) for line in read_file(ledger).splitlines()]
+    content = {event["id"]: event for event in events}
+    assert all(content[event["id"]] == event for event in events)
+    assert {event["number"] for event in events} == {1, 2, 3, 4, 5}
+    assert len(content) == 7
+    assert verify_chain(read_file(ledger).splitlines()).wrong
 
 
 def kill_self() -> None:
