@@ -78,7 +78,7 @@ class FindingState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A fault of a part, the same *uid* from its opening to its closing."""
 
     uid: str
-    """Of node, part, check and code; not of the run."""
+    """It follows from node, part, check and code, not from the run."""
     part: str
     """What survives a reseat: a UUID, a serial number, an address; or "node"."""
     label: str

@@ -22,7 +22,7 @@ from hpcverify.units import format_count
 MAX_RUN_FINDINGS = 200
 """The gravest findings of a run that are kept."""
 MAX_NAME_CHARACTERS = 200
-"""Of a part, a label or a code: a node may write what it likes."""
+"""The most characters of a part, a label or a code: a node may write what it likes."""
 ANSWERS = (*PASSING_VERDICTS, Verdict.FAIL)
 
 

@@ -10,7 +10,7 @@ from hpcverify.metrics.table import METRICS, MetricType, PrometheusMetric
 
 MONITORING = Path(__file__).parents[2] / "monitoring"
 SUFFIXES = ("_bucket", "_sum", "_count")
-"""Of the series of a histogram."""
+"""The endings of the series of a histogram."""
 OF_THE_SCRAPE = frozenset({"instance", "job"})
 """The labels that Prometheus itself adds."""
 NAME = re.compile(r"(?<![\w:])((?:hpcverify|node)[_:][\w:]+)(\{[^}]*\})?")

@@ -195,9 +195,9 @@ def test_promtool_has_nothing_to_say_of_the_files_of_controller_and_nodes(
 # -- ten thousand nodes
 
 MAX_SERIES = 40_000
-"""Of the whole file, with a thousand nodes that need attention."""
+"""The most series of the whole file, with a thousand nodes that need attention."""
 MAX_LABEL_VALUES = 1000
-"""Of any label."""
+"""The most values of any label."""
 
 
 def test_no_label_explodes_with_10000_nodes(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class Monitoring:
     address: str
     """Of Prometheus."""
     exporter: str
-    """Of node_exporter."""
+    """The address of node_exporter."""
     received: list[Alert]
     """What has arrived, the oldest first."""
 

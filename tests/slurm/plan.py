@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hpcverify.slurm.requirements import Place
 
 INDENT = " " * 6
-"""Of the lines below a heading."""
+"""The indent of the lines below a heading."""
 
 
 @dataclass(frozen=True)
