@@ -63,7 +63,7 @@ MAX_PLACES = 1000
 """With more, what names say is not a rack: then there is no series for each."""
 MAX_CROSSINGS = 200
 MAX_NAME_CHARACTERS = 100
-"""The most characters of what a node's document names: no metric, code or product of ours is as long."""
+"""The most characters of a name in a node's document: no metric, code or product is as long."""
 OTHER_NAME = "other"
 IN_SERVICE = frozenset({State.HEALTHY, State.UNVERIFIED})
 HOLD_NAMES = {Hold.DRAIN: "drain", Hold.RESERVATION: "reservation", Hold.NONE: "drain"}

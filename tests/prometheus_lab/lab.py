@@ -63,7 +63,7 @@ class Monitoring:
     """The running daemons."""
 
     address: str
-    """Of Prometheus."""
+    """The address of Prometheus."""
     exporter: str
     """The address of node_exporter."""
     received: list[Alert]
