@@ -47,6 +47,8 @@ class RunReport(Struct, frozen=True, kw_only=True):
     """What it found that is to be kept as findings."""
     examined: frozenset[str]
     """The checks that gave an answer."""
+    planned: frozenset[str] = frozenset()
+    """The checks of its suite, whether they gave an answer or not."""
     unanswered: frozenset[tuple[str, str]] = frozenset()
     """Checks and parts that these checks could not judge."""
     closes: frozenset[str] | None = frozenset()
@@ -72,17 +74,26 @@ def follow_findings(
     if report.closes == frozenset():
         return
     standing = {*node.checks} if node.conclusive else set[str]()  # no rerun takes that back
+    cleared = report.examined - standing
+    kept = report.planned | {*node.checks}  # others are no longer in the suite
     sources = dict(db.execute("select uid, source from findings where node = ?", (node.name,)))
     found = {state.uid for state in report.findings}
     over = [
         state
         for uid, state in _select_open(db, node.name)
         if uid not in found
-        and state.check in report.examined - standing
+        and (state.check in cleared or _is_obsolete(state, sources[uid], report, kept))
         and report.unanswered.isdisjoint({(state.check, state.part), (state.check, "node")})
         and (report.closes is None or sources[uid] in report.closes)
     ]
     yield from _close(db, node.name, over)
+
+
+def _is_obsolete(
+    state: FindingState, source: str, report: RunReport, kept: Collection[str]
+) -> bool:
+    """Whether the suite that opened a finding no longer has its check."""
+    return source == report.outcome.suite and state.check not in kept
 
 
 def _raise_findings(

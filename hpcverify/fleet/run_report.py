@@ -59,6 +59,7 @@ def build_report(run: Run, site: Site, now: float, *, ordered: bool) -> RunRepor
         ),
         findings=tuple(gravest[:MAX_RUN_FINDINGS]),
         examined=frozenset({*answers, *(r.check for r in worst if is_absent(r))}),
+        planned=frozenset(result.check for result in run.results),
         unanswered=frozenset(
             (result.check, c.part_id) for result, c in complaints if c.verdict is Verdict.ERROR
         ),

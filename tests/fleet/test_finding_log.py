@@ -101,6 +101,15 @@ def test_a_check_that_did_not_run_or_gave_no_answer_closes_nothing(room: Room) -
     assert list_kinds(room) == [OPENED]
 
 
+def test_a_warning_of_a_check_that_its_suite_no_longer_has_is_closed(room: Room) -> None:
+    room.finds("n1", WARNED)
+    room.collect()
+    room.finds("n1", a_result("sdc"))
+    room.collect()
+
+    assert list_kinds(room) == [OPENED, CLOSED]
+
+
 def test_a_part_that_could_not_be_judged_keeps_its_finding(room: Room) -> None:
     room.finds("n1", SOFT)
     room.collect()
