@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcverify.processes import make_death_request
+from tests.waiting import PATIENCE_S
 
 OWNER, PASSWORD = "admin", "admin"
 START_SECONDS = 60.0
@@ -263,7 +264,7 @@ class SimulatedBmc:
 
     def ask(self, *words: str) -> None:
         subprocess.run(
-            [self.program / "ipmitool", *words], check=True, capture_output=True, timeout=60
+            [self.program / "ipmitool", *words], check=True, capture_output=True, timeout=PATIENCE_S
         )
 
     def heal(self) -> None:

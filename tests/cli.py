@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,6 @@ from tests.warm import run_warm
 
 COMMAND = (str(Path(sys.executable).with_name("hpcverify")),)
 HERE = Path(__file__).parent
-GENEROUS = 60.0
-"""Seconds to wait for what takes far less."""
 
 
 @dataclass
@@ -65,13 +62,6 @@ class Cli:
     def suite_budget(self, name: str, seconds: float) -> None:
         path = self.config.parent / "suites" / f"{name}.toml"
         path.write_text(path.read_text().replace("budget = 120", f"budget = {seconds}"))
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + GENEROUS
-    while not holds():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.01)
 
 
 def gone(pid: int) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from hpcverify import breadcrumb
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -93,11 +94,11 @@ def test_of_operations_in_several_threads_the_one_that_has_not_ended_is_read(tra
     def hang() -> None:
         with breadcrumb.during("hangs", "a"):
             begun.set()
-            go_on.wait(60)
+            go_on.wait(PATIENCE_S)
 
     thread = threading.Thread(target=hang)
     thread.start()
-    begun.wait(60)
+    begun.wait(PATIENCE_S)
     with breadcrumb.during("ends", "b"):
         assert read_text(trail) == "ends"
     assert read_text(trail) == "hangs"

@@ -26,11 +26,10 @@ from hpcverify.processes import (
     run_tool,
     signal_sessions,
 )
-from tests.cli import gone, wait_until
+from tests.cli import gone
 from tests.fuse import silent_file_system
 from tests.shortage import few_files
-
-GENEROUS = 60.0
+from tests.waiting import PATIENCE_S, wait_until
 
 
 def shell(script: str, *arguments: object) -> list[str]:
@@ -43,13 +42,13 @@ def pid_in(file: Path) -> int:
 
 
 def test_what_a_program_writes_and_returns_is_given() -> None:
-    done = run_tool(shell("echo out; echo err >&2; exit 3"), timeout=GENEROUS)
+    done = run_tool(shell("echo out; echo err >&2; exit 3"), timeout=PATIENCE_S)
 
     assert (done.returncode, done.stdout, done.stderr) == (3, b"out\n", b"err\n")
 
 
 def test_more_output_than_a_pipe_holds_stops_nobody() -> None:
-    done = run_tool(shell("head -c 5000000 /dev/zero"), timeout=GENEROUS)
+    done = run_tool(shell("head -c 5000000 /dev/zero"), timeout=PATIENCE_S)
 
     assert done.stdout == bytes(5_000_000)
 
@@ -58,7 +57,7 @@ def test_a_program_that_signals_its_whole_group_harms_only_itself() -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
     try:
-        done = run_tool(shell("kill -TERM 0; sleep 60"), timeout=GENEROUS)
+        done = run_tool(shell("kill -TERM 0; sleep 60"), timeout=PATIENCE_S)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -69,7 +68,7 @@ def test_a_program_that_signals_its_whole_group_harms_only_itself() -> None:
 def test_a_program_stays_in_the_session_that_the_engine_ends() -> None:
     asking = "import os; print(os.getsid(0))"
 
-    done = run_tool([sys.executable, "-c", asking], timeout=GENEROUS)
+    done = run_tool([sys.executable, "-c", asking], timeout=PATIENCE_S)
 
     assert int(done.stdout) == os.getsid(0)
 
@@ -77,7 +76,7 @@ def test_a_program_stays_in_the_session_that_the_engine_ends() -> None:
 def test_a_session_is_ended_with_all_of_its_groups(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     code = (
-        "import sys; from hpcverify.processes import run_tool; run_tool(sys.argv[1:], timeout=60)"
+        "import sys; from hpcverify.processes import run_tool; run_tool(sys.argv[1:], timeout=300)"
     )
     grandchild = shell('sleep 60 & echo $! > "$1"; wait', file)
     command = [sys.executable, "-c", code, *grandchild]
@@ -111,7 +110,7 @@ def test_a_program_that_somebody_stopped_is_no_riddle_for_the_kernel_log() -> No
 def test_a_node_that_can_start_no_program_is_told_as_that() -> None:
     # Two for what it writes, and none for what it is started with.
     with few_files(2), pytest.raises(Unable, match=r"true .* ulimit -n") as caught:
-        run_tool(["true"], timeout=GENEROUS)
+        run_tool(["true"], timeout=PATIENCE_S)
 
     assert caught.value.cause is Cause.NO_RESOURCES
 
@@ -123,14 +122,14 @@ def test_a_program_that_is_not_installed_is_missing_and_the_fix_is_named(
     package: str, fix: str
 ) -> None:
     with pytest.raises(Unable, match=f"^chronyc is not installed: {fix}$") as caught:
-        run_tool(["chronyc"], timeout=GENEROUS, env={"PATH": ""}, package=package)
+        run_tool(["chronyc"], timeout=PATIENCE_S, env={"PATH": ""}, package=package)
 
     assert caught.value.cause is Cause.MISSING
 
 
 def test_a_directory_that_is_not_there_is_not_taken_for_a_missing_program(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        run_tool(["true"], timeout=GENEROUS, cwd=tmp_path / "none")
+        run_tool(["true"], timeout=PATIENCE_S, cwd=tmp_path / "none")
 
 
 @pytest.mark.parametrize("manners", [":", "trap '' TERM"], ids=["polite", "deaf"])
@@ -191,7 +190,7 @@ def test_a_program_that_cannot_be_ended_is_hung_and_what_it_waits_in_is_named(
 def test_a_program_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     code = (
-        "import sys; from hpcverify.processes import run_tool; run_tool(sys.argv[1:], timeout=60)"
+        "import sys; from hpcverify.processes import run_tool; run_tool(sys.argv[1:], timeout=300)"
     )
     waiting = shell('echo $$ > "$1"; exec sleep 60', file)
     with subprocess.Popen([sys.executable, "-c", code, *waiting]) as parent:
@@ -212,7 +211,7 @@ def test_a_program_does_not_outlive_an_interruption(tmp_path: Path) -> None:
         # Not before it has been started for good, and is being waited for.
         script = f'echo $$ > "$1"; sleep 1; kill -USR1 {os.getpid()}; exec sleep 60'
         with pytest.raises(KeyboardInterrupt):
-            run_tool(shell(script, file), timeout=GENEROUS)
+            run_tool(shell(script, file), timeout=PATIENCE_S)
     finally:
         signal.signal(signal.SIGUSR1, before)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from hpcverify.model import CarryOver
@@ -19,6 +18,7 @@ from hpcverify_checks import nic
 from tests.checks.links import clock, marks
 from tests.checks.nic_trees import device
 from tests.telemetry.trees import grow, link
+from tests.waiting import wait_until
 
 FILES = (
     *("address", "addr_assign_type", "type", "flags", "carrier", "carrier_down_count"),
@@ -31,9 +31,8 @@ def configure(words: str) -> None:
 
 
 def await_carrier(value: str) -> None:
-    carrier, end = Path("/sys/class/net/port/carrier"), time.monotonic() + 10
-    while time.monotonic() < end and carrier.read_text().strip() != value:
-        time.sleep(0.01)
+    carrier = Path("/sys/class/net/port/carrier")
+    wait_until(lambda: carrier.read_text().strip() == value)
 
 
 class Bench:

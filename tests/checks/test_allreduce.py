@@ -49,7 +49,7 @@ from hpcverify_checks.common.step_data import StepMismatch, Words
 from tests.checks.collectives.every_rank import put_under_every_rank
 from tests.checks.collectives.faulty.sitecustomize import BAD_RANK, FOLDER
 from tests.checks.links import BY_KEY, inventory, node
-from tests.cli import wait_until
+from tests.waiting import wait_until
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 THIS_CPU = torch.device("cpu")

@@ -26,9 +26,7 @@ from hpcverify_checks.chassis.events import (
 from tests import bmc
 from tests.bmc import HEALTHY, SimulatedBmc, a_fan, a_state, a_supply
 from tests.checks.chassis_faults import CHASSIS_FAULTS, FULL, HUNG, STATES, ChassisFault
-
-PATIENCE = 120.0
-"""So that a busy machine is no slow BMC."""
+from tests.waiting import PATIENCE_S
 
 Marks = dict[tuple[str, str], CarryOver]
 
@@ -45,7 +43,7 @@ class Node:
         self.kept = dict(kept or {})
         self.is_known = bool(kept)
 
-    def look(self, *, accept: bool = False, patience: float = PATIENCE) -> list[CheckItem]:
+    def look(self, *, accept: bool = False, patience: float = PATIENCE_S) -> list[CheckItem]:
         """Ask the BMC of the PATH, as one more run does."""
         ctx: Context = make_context(
             self.folder,

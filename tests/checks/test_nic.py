@@ -47,6 +47,7 @@ from tests.checks.nic_trees import (
     roce,
 )
 from tests.telemetry.trees import grow, link
+from tests.waiting import PATIENCE_S
 
 MACHINES = {
     "h100": h100,
@@ -521,7 +522,8 @@ def test_real_interfaces_are_judged_by_what_the_kernel_shows(tmp_path: Path) -> 
     )
     done = subprocess.run(
         ["unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", script],
-        capture_output=True, text=True, timeout=60, check=False, cwd=Path(__file__).parents[2],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert done.stdout.split() == [
         *("first=pass", "again=pass", "down=fail", "back=warn", "work=warn", "flaps=fail"),

@@ -16,7 +16,7 @@ from hpcverify.model import CarryOver, Cause, Result, Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.store import Store
 from hpcverify.run.orchestrator import make_run_id
-from tests.cli import GENEROUS, Cli, wait_until
+from tests.cli import Cli
 from tests.doubles import a_result, a_run
 from tests.redfish_lab.resources import (
     CHASSIS,
@@ -36,6 +36,7 @@ from tests.redfish_lab.server import (
     make_certificate,
     serve,
 )
+from tests.waiting import PATIENCE_S, wait_until
 
 NODES = ("n1", "n2", "n3", "n4")
 POWER, THERMAL = f"{CHASSIS}/Power", f"{CHASSIS}/Thermal"
@@ -424,7 +425,7 @@ def test_the_password_is_nowhere_but_in_its_file(fleet_of_bmcs: BmcFleet) -> Non
     finally:
         for bmc in bmcs:
             bmc.released.set()
-        out, err = process.communicate(timeout=GENEROUS)
+        out, err = process.communicate(timeout=PATIENCE_S)
 
     assert seen == set()
     assert PASSWORD not in out + err
@@ -518,7 +519,7 @@ def test_one_round_goes_at_a_time(fleet_of_bmcs: BmcFleet) -> None:
         assert "bmc.lock" in second.stderr
     finally:
         bmc.released.set()
-        first.communicate(timeout=GENEROUS)
+        first.communicate(timeout=PATIENCE_S)
 
 
 def test_a_round_that_is_interrupted_logs_out_first(fleet_of_bmcs: BmcFleet) -> None:
@@ -530,7 +531,7 @@ def test_a_round_that_is_interrupted_logs_out_first(fleet_of_bmcs: BmcFleet) -> 
         round_.terminate()
     finally:
         bmc.released.set()
-        _, err = round_.communicate(timeout=GENEROUS)
+        _, err = round_.communicate(timeout=PATIENCE_S)
 
     assert round_.returncode == 3
     assert "interrupted; not asked: 3" in err

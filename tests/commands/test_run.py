@@ -17,8 +17,9 @@ from textwrap import dedent
 import jsonschema
 import pytest
 
-from tests.cli import GENEROUS, Cli, is_alive, open_closed_pipe, wait_until
+from tests.cli import Cli, is_alive, open_closed_pipe
 from tests.nvml_lab.nvmllab import Lab
+from tests.waiting import PATIENCE_S, wait_until
 
 SCHEMA = Path(__file__).parents[2] / "docs/reference/schema/run.json"
 MANY = 10_000
@@ -106,7 +107,7 @@ def test_a_signal_ends_all_and_leaves_a_whole_document(
     run = cli.start("run", "--suite", "acme")
     wait_until(lambda: pidfile.exists() and pidfile.read_text().isdigit())
     run.send_signal(number)
-    _, stderr = run.communicate(timeout=GENEROUS)
+    _, stderr = run.communicate(timeout=PATIENCE_S)
     document = json.loads(cli.list_documents()[0].read_text())
 
     assert run.returncode == 3, stderr
@@ -125,7 +126,7 @@ def test_workers_die_with_an_engine_that_is_killed(cli: Cli) -> None:
     wait_until(lambda: len(children.read_text().split()) == 2)  # telemetry and node
     workers = [int(pid) for pid in children.read_text().split()]
     run.kill()
-    run.communicate(timeout=GENEROUS)
+    run.communicate(timeout=PATIENCE_S)
 
     wait_until(lambda: not any(is_alive(pid) for pid in workers))
 
@@ -161,7 +162,7 @@ def test_a_second_run_names_the_holder_of_the_node(cli: Cli, tmp_path: Path) -> 
     wait_until(pidfile.exists)
     second = cli("run", "--check", "steady")
     first.terminate()
-    first.communicate(timeout=GENEROUS)
+    first.communicate(timeout=PATIENCE_S)
 
     assert second.returncode == 3
     assert f"process {first.pid}" in second.stderr
@@ -456,7 +457,7 @@ def test_a_signal_ends_all_rounds(cli: Cli, tmp_path: Path) -> None:
     run = cli.start("run", "--suite", "acme")
     wait_until(pidfile.exists)
     run.terminate()
-    run.communicate(timeout=GENEROUS)
+    run.communicate(timeout=PATIENCE_S)
     document = json.loads(cli.list_documents()[0].read_text())
 
     assert run.returncode == 3

@@ -17,8 +17,9 @@ from hpcverify.model import Finding, FindingRule, Remedy, Run, Verdict
 from hpcverify.records.spool import Arrival, gather
 from hpcverify.records.store import Store
 from hpcverify.summary.wording import format_run
-from tests.cli import GENEROUS, Cli, wait_until
+from tests.cli import Cli
 from tests.doubles import a_result, a_run
+from tests.waiting import PATIENCE_S, wait_until
 
 """Seconds in which a run that must stop has written its results; its check has 60."""
 
@@ -92,7 +93,7 @@ def test_a_run_that_is_stopped_has_stored_and_spooled_all_at_once(
     run = cli.start("run", "--suite", "acme", "--spool", str(spool))
     wait_until(lambda: begun(tmp_path / "pid"))
     run.send_signal(signal.SIGTERM)
-    _, stderr = run.communicate(timeout=GENEROUS)  # the check would take longer by far
+    _, stderr = run.communicate(timeout=PATIENCE_S)  # the check would take longer by far
     (left,) = arrivals(spool)
 
     assert run.returncode == 3, stderr
@@ -108,8 +109,8 @@ def test_a_run_that_waits_starts_when_the_other_ends(cli: Cli, tmp_path: Path) -
     second = cli.start("run", "--check", "steady", "--wait", "60")
     at_once = cli("run", "--check", "steady", "--wait", "0.1")
     first.terminate()
-    first.communicate(timeout=GENEROUS)
-    _, stderr = second.communicate(timeout=GENEROUS)
+    first.communicate(timeout=PATIENCE_S)
+    _, stderr = second.communicate(timeout=PATIENCE_S)
 
     assert at_once.returncode == 3
     assert f"process {first.pid}" in at_once.stderr

@@ -23,6 +23,7 @@ from hpcverify.events.journal import (
     send_events,
 )
 from tests.events.examples import EXAMPLES, FINDING, make_event, make_finding_event
+from tests.waiting import PATIENCE_S
 
 TEXTS = ("one line", "two\nlines", "Zoë: ⚠ süß", "=\n=\n", "ends with a newline\n")
 LARGEST = 2**20
@@ -55,7 +56,7 @@ assert [*send_events(events)] == [event.number for event in events]
 def journal(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(tmp_path / "socket"))
-        receiver.settimeout(60)
+        receiver.settimeout(PATIENCE_S)
         yield receiver
 
 

@@ -25,6 +25,7 @@ from hpcverify.fleet.claim import (
     write_claim,
 )
 from hpcverify.fleet.ledger import Ledger
+from tests.waiting import PATIENCE_S
 
 NOW = 1_800_000_000.0
 
@@ -183,7 +184,7 @@ def test_a_second_one_waits_until_the_first_is_gone_by_whatever_end(tmp_path: Pa
     held = FORK.Event()
     other = FORK.Process(target=hold, args=(path, held))
     other.start()
-    assert held.wait(60)
+    assert held.wait(PATIENCE_S)
     with (
         pytest.raises(UnverifiedError, match=f"fuser {path}"),
         hold_controller_lock(path, print, 0),

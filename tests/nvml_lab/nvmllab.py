@@ -17,6 +17,7 @@ from textwrap import dedent
 import msgspec
 
 from hpcverify.check import Sample, Watch
+from tests.waiting import PATIENCE_S
 from tests.warm import run_warm
 
 HERE = Path(__file__).resolve().parent
@@ -78,7 +79,7 @@ class Lab:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
-T = TypeVar("T")
+from tests.waiting import wait_until
+
 ROOT = Path(__file__).parents[2]
 PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
 """The Python of each Debian."""
@@ -23,8 +22,6 @@ ENVIRONMENT = {
 }
 BOOTED = ("starting\n", "running\n", "degraded\n")
 """What systemctl says once it takes orders; a unit of Debian may still start, or have failed."""
-PATIENCE_S = 200.0
-"""How long something may take to come about on a busy machine."""
 
 
 def find_package(dist: Path, suite: str, name: str, kind: str = "deb") -> Path:
@@ -119,8 +116,8 @@ class Machine:
                 stderr=subprocess.STDOUT,
             )
         try:
-            booted = Booted(name, wait_for(lambda: _find_init(nspawn)))
-            wait_for(lambda: booted.enter("systemctl is-system-running").stdout in BOOTED)
+            booted = Booted(name, wait_until(lambda: _find_init(nspawn)))
+            wait_until(lambda: booted.enter("systemctl is-system-running").stdout in BOOTED)
             yield booted
         finally:
             nspawn.kill()  # and with it, all in its namespace of processes
@@ -165,15 +162,6 @@ def connect(machines: Sequence[Booted]) -> None:
     for number, machine in enumerate(machines, start=1):
         machine.run(f"ip address add 192.0.2.{number}/24 dev eth0 && ip link set eth0 up")
         machine.run(f"printf '127.0.0.1 localhost\\n{hosts}' >/etc/hosts")
-
-
-def wait_for(look: Callable[[], T | None]) -> T:
-    """Give what *look* finds; it must within `PATIENCE_S`."""
-    end = time.monotonic() + PATIENCE_S
-    while not (found := look()):
-        assert time.monotonic() < end, "not within the time that a busy machine may take"
-        time.sleep(0.5)
-    return found
 
 
 def _find_init(nspawn: subprocess.Popen[bytes]) -> int | None:

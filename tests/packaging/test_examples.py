@@ -7,8 +7,7 @@ import re
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from configparser import ConfigParser
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,19 +22,10 @@ from hpcverify.fleet.event_stream import EventStream
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.plan.config import Events
 from tests.packaging.machine import ROOT
+from tests.waiting import PATIENCE_S, wait_until
 
 EXAMPLES = ROOT / "packaging/examples"
 EVENTS_FILE = "/var/lib/hpcverify/events.jsonl"
-LIMIT_S = 120.0
-"""For each step: generous, whatever else the machine does."""
-
-
-def wait_until(condition: Callable[[], bool], why: str) -> None:
-    """Wait until *condition* holds."""
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, why
-        time.sleep(0.05)
 
 
 @dataclass
@@ -132,7 +122,7 @@ class Rsyslog:
         """Send it the signal *end*, and wait until it has ended."""
         if self.process:
             self.process.send_signal(end)
-            self.process.wait(LIMIT_S)
+            self.process.wait(PATIENCE_S)
             self.process = None
             (self.folder / "pid").unlink(missing_ok=True)
 
@@ -178,7 +168,7 @@ def read_lines(collector: Collector) -> list[str]:
 
 def wait_for_events(collector: Collector, count: int) -> None:
     """Wait until *count* events have arrived."""
-    wait_until(lambda: len(collector.read()) >= count, f"{count} events did not arrive")
+    wait_until(lambda: len(collector.read()) >= count, lambda: f"{count} events did not arrive")
 
 
 def rotate(rsyslog: Rsyslog) -> None:
@@ -190,7 +180,7 @@ def rotate(rsyslog: Rsyslog) -> None:
     path.chmod(0o644)
     state = ("--state", rsyslog.folder / "logrotate.state")
     command = ("/usr/sbin/logrotate", "--force", *state, path)
-    subprocess.run(command, check=True, timeout=LIMIT_S)
+    subprocess.run(command, check=True, timeout=PATIENCE_S)
     assert not rsyslog.events.exists()
 
 
@@ -233,14 +223,14 @@ def test_rsyslog_loses_no_event_when_it_ends_while_the_collector_is_down(
 ) -> None:
     rsyslog.append(50)
     rsyslog.start()
-    wait_until(rsyslog.has_begun, "rsyslogd read nothing")
+    wait_until(rsyslog.has_begun, lambda: "rsyslogd read nothing")
     rsyslog.append(50)
     rsyslog.stop(end)
     rsyslog.start()
     collector.listen()
 
     everything = {*rsyslog.list_lines()}
-    wait_until(lambda: {*read_lines(collector)} == everything, "an event is lost")
+    wait_until(lambda: {*read_lines(collector)} == everything, lambda: "an event is lost")
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.name)

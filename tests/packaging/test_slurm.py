@@ -14,8 +14,9 @@ import pytest
 from hpcverify.slurm.requirements import Place, Stage
 from tests.docs.blocks import list_blocks
 from tests.docs.pages import ROOT
-from tests.packaging.machine import PYTHONS, Booted, Machine, connect, wait_for
+from tests.packaging.machine import PYTHONS, Booted, Machine, connect
 from tests.slurm.plan import edit_conf, read_plan
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.installs
 
@@ -95,7 +96,7 @@ class Site:
 
     def wait_until_idle(self) -> None:
         states = "sinfo --noheader --format=%T"
-        wait_for(lambda: self.controller.enter(states).stdout.split() == ["idle"])
+        wait_until(lambda: self.controller.enter(states).stdout.split() == ["idle"])
 
     def list_suites(self) -> dict[str, set[str]]:
         """List the suites of the runs that each node has left in the spool."""
@@ -158,7 +159,7 @@ def observe(site: Site) -> None:
             site.follow(plan, Stage.OBSERVE)
         site.type(line)
         if "srun" in line:
-            wait_for(lambda: has_epilogs(site))
+            wait_until(lambda: has_epilogs(site))
     site.notes["nodes"] = site.controller.run("hpcverify nodes --json")
 
 
@@ -175,7 +176,7 @@ def verify(site: Site) -> None:
     n1.run(f"printf '{SITES_CHOICE}' >>/etc/hpcverify/site.toml")
     site.follow(n1.run("hpcverify setup slurm"), Stage.VERIFY, Stage.REFUSE)
     n1.run(RELOAD)
-    wait_for(lambda: has_verified(site))
+    wait_until(lambda: has_verified(site))
     site.notes["sweep"] = n1.run(f"systemctl show {SWEEP}.service -p Result -p ExecMainStatus")
     site.notes["left"] = n1.run("hpcverify setup slurm")
     n1.enter("systemctl start hpcverify-bmc.service")

@@ -13,7 +13,6 @@ import re
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -24,9 +23,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tests.prometheus_lab.tools import find_tool
+from tests.waiting import PATIENCE_S, wait_until
 
-PATIENCE_S = 300.0
-"""How long something may take to come about on a busy machine."""
 ADDRESS = re.compile(r"(?i)(?:listening|listen).*?address=(127\.0\.0\.1:[1-9]\d*)")
 """In the log of each daemon, once it listens."""
 PROMETHEUS = """
@@ -78,10 +76,7 @@ class Monitoring:
 
     def until(self, happens: Callable[[], object]) -> None:
         """Wait until *happens* is true."""
-        end = time.monotonic() + PATIENCE_S
-        while not happens():
-            assert time.monotonic() < end, f"not within {PATIENCE_S:g} s: {self.received}"
-            time.sleep(0.2)
+        wait_until(happens, lambda: self.received)
 
     def await_alert(self, name: str, status: str = "firing", **labels: str) -> Alert:
         """Wait until the last word on the alert with *labels* is *status*, and give it."""
@@ -173,10 +168,8 @@ def _prometheus(folder: Path, config: str, *options: str) -> Generator[str]:
     (folder / "prometheus.yml").write_text(config)
     files = (f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data")
     with _start("prometheus", folder, *files, *options) as address:
-        end = time.monotonic() + PATIENCE_S
-        while "Ready" not in fetch(address, "/-/ready"):
-            assert time.monotonic() < end, (folder / "prometheus.log").read_text()
-            time.sleep(0.1)
+        log = folder / "prometheus.log"
+        wait_until(lambda: "Ready" in fetch(address, "/-/ready"), log.read_text)
         yield address
 
 
@@ -197,16 +190,16 @@ def _start(name: str, folder: Path, *options: str) -> Generator[str]:
             command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
     try:
-        end = time.monotonic() + PATIENCE_S
-        while not (listening := ADDRESS.search(log.read_text())):
+
+        def find_address() -> re.Match[str] | None:
             assert process.poll() is None, log.read_text()
-            assert time.monotonic() < end, log.read_text()
-            time.sleep(0.05)
-        yield listening[1]
+            return ADDRESS.search(log.read_text())
+
+        yield wait_until(find_address, log.read_text)[1]
     finally:
         process.terminate()
         try:
-            process.wait(30)
+            process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

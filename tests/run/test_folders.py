@@ -14,6 +14,7 @@ from hpcverify.errors import ConfigError, UnusableError
 from hpcverify.model import Remedy
 from hpcverify.run.folders import make_run_folders, remove, temporary_folder
 from tests.fuse import silent_file_system
+from tests.waiting import PATIENCE_S
 
 DEEP = 1200  # more than Python recurses
 SOMEBODY = 4242
@@ -208,7 +209,7 @@ def test_what_is_mounted_under_a_name_like_ours_is_neither_asked_nor_removed(
     with silent_file_system(theirs):
         thread = threading.Thread(target=make, daemon=True)
         thread.start()
-        came_back = made.wait(60)
+        came_back = made.wait(PATIENCE_S)
     thread.join()
     assert came_back
     assert [path.name for path in tmp_path.iterdir()] == [theirs.name]

@@ -31,11 +31,10 @@ from hpcverify.run.process import ForkedWorker, create_worker_files
 from hpcverify.run.wire import Measure, Probe, Task
 from hpcverify.run.worker import release_memory
 from hpcverify.testing import CPU, make_context
-from tests.cli import gone, wait_until
+from tests.cli import gone
 from tests.fuse import silent_file_system
 from tests.shortage import few_files
-
-GENEROUS = 60.0
+from tests.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def order(tmp_path: Path, way: str, path: str = "") -> Measure:
 
 
 def run(
-    executor: LocalExecutor, tmp_path: Path, way: str, path: str = "", timeout: float = GENEROUS
+    executor: LocalExecutor, tmp_path: Path, way: str, path: str = "", timeout: float = PATIENCE_S
 ) -> Answer:
     return executor.run({"w": order(tmp_path, way, path)}, timeout)["w"]
 
@@ -186,7 +185,7 @@ def test_a_scratch_that_is_gone_under_way_is_no_bug_of_a_check(
 ) -> None:
     task = order(tmp_path, "raise")
     (tmp_path / "scratch").rmdir()
-    outcome = executor.run({"w": task}, GENEROUS)["w"].outcome
+    outcome = executor.run({"w": task}, PATIENCE_S)["w"].outcome
 
     assert (outcome.cause, outcome.remedy) == (Cause.MISSING, Remedy.INSPECT)
     assert f"the scratch directory {tmp_path / 'scratch'} is gone" in outcome.reason
@@ -255,7 +254,7 @@ def test_memory_of_a_gpu_that_ran_out_breaks_no_worker(
 
 def test_one_workers_crash_is_not_anothers(executor: LocalExecutor, tmp_path: Path) -> None:
     tasks = {w: order(tmp_path, w) for w in ("segfault", "nothing")}
-    answers = executor.run(tasks, GENEROUS)
+    answers = executor.run(tasks, PATIENCE_S)
 
     assert answers["segfault"].outcome.cause is Cause.CRASHED
     assert names(answers["nothing"]) == ["before", "after"]
@@ -345,7 +344,7 @@ def test_being_told_to_stop_ends_all_and_keeps_what_was_found(tmp_path: Path) ->
     at_work = tmp_path / "at_work"
     executor = LocalExecutor(should_stop=at_work.exists)
     tasks = {n: order(tmp_path, "leave_child", str(at_work)) for n in "ab"}
-    answers = executor.run(tasks, GENEROUS)
+    answers = executor.run(tasks, PATIENCE_S)
     executor.close()
 
     assert {a.outcome.cause for a in answers.values()} == {Cause.INTERRUPTED}
@@ -412,7 +411,7 @@ def test_a_worker_with_a_gpu_that_nobody_can_end_keeps_nobody_waiting_who_wants_
     executor = LocalExecutor(should_stop=lambda: next(stops, True))
     with silent_file_system(mount):
         task = order_on(tmp_path, GPU, path=str(mount / "x"))
-        outcome = executor.run({"w": task}, GENEROUS)["w"].outcome
+        outcome = executor.run({"w": task}, PATIENCE_S)["w"].outcome
 
     assert outcome.cause is Cause.INTERRUPTED
 

@@ -6,6 +6,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.waiting import PATIENCE_S
+
 HERE = Path(__file__).parents[2] / "slurm"
 LATER = 99_999_999_999
 USER = "4242"
@@ -77,6 +79,6 @@ class Hooks:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from hpcverify.gate import JobGate
 from tests.fuse import silent_file_system
 from tests.slurm.hooks import HERE, LATER, Hooks
 from tests.test_gate import CORRUPT
+from tests.waiting import PATIENCE_S, wait_until
 
 HOOKS = ("prolog", "epilog", "healthcheck")
 SHELLS = {"sh": ("dash",), "bash": ("bash", "--posix")}
@@ -35,13 +34,6 @@ def hooks(tmp_path: Path, request: pytest.FixtureRequest) -> Hooks:
     made.prepare()
     made.command()
     return made
-
-
-def until(holds: Callable[[], object], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
 
 
 def asleep() -> list[str]:
@@ -159,7 +151,7 @@ def test_the_passive_suite_runs_beside_the_job(hooks: Hooks) -> None:
 
     assert (done.returncode, done.stdout) == (0, "")
     assert "over" not in before
-    until(lambda: hooks.called.exists() and "over" in hooks.called.read_text())
+    wait_until(lambda: hooks.called.exists() and "over" in hooks.called.read_text())
     assert f"run --suite prolog --spool {hooks.folder}/spool\n" in hooks.called.read_text()
 
 
@@ -169,7 +161,7 @@ def test_what_runs_beside_the_job_is_out_of_slurmds_reach(hooks: Hooks) -> None:
         f"ps -o pid=,sid= -p $$ >{ids}.new", f"ls -l /proc/$$/fd >>{ids}.new", f"mv {ids}.new {ids}"
     )
     hooks("prolog")
-    until(ids.exists)
+    wait_until(ids.exists)
     told = ids.read_text()
 
     assert told.split()[1] != str(os.getsid(0))
@@ -184,7 +176,7 @@ def test_a_suite_that_hangs_ends_by_its_deadline(hooks: Hooks, hook: str) -> Non
     hooks.command(SLEEPS)
 
     assert hooks(hook).returncode == 0
-    until(lambda: not asleep(), seconds=10)
+    wait_until(lambda: not asleep())
 
 
 @pytest.mark.parametrize("hook", HOOKS)
@@ -284,7 +276,7 @@ def test_health_checks_do_not_pile_up(hooks: Hooks) -> None:
     hooks.prepare(HPCVERIFY_DEADLINE=4)
     hooks.command("sleep 2")
     first = hooks.start("healthcheck")
-    until(hooks.called.exists)
+    wait_until(hooks.called.exists)
 
     assert hooks("healthcheck").returncode == 0
     assert first.wait() == 0
@@ -303,8 +295,8 @@ def test_hooks_on_a_file_system_that_hangs_end_and_leave_one_process_at_most(
     hooks.command(f"ls {mount}/x")
     with silent_file_system(mount):
         started = [hooks.start(hook) for hook in HOOKS * 6]
-        ends = [each.wait(timeout=60) for each in started]
-        until(lambda: all(state == "D" for state in states(hooks).values()))
+        ends = [each.wait(timeout=PATIENCE_S) for each in started]
+        wait_until(lambda: all(state == "D" for state in states(hooks).values()))
         left = states(hooks)
 
     assert ends == [0] * len(started)
@@ -319,8 +311,8 @@ def test_a_spool_that_hangs_keeps_a_held_node_held_and_costs_one_process(hooks: 
     hooks.command(f"ls {mount}/x")
     with silent_file_system(mount):
         refused = [hooks.start("prolog") for _ in range(6)]
-        ends = [each.wait(timeout=60) for each in refused]
-        until(lambda: all(state == "D" for state in states(hooks).values()))
+        ends = [each.wait(timeout=PATIENCE_S) for each in refused]
+        wait_until(lambda: all(state == "D" for state in states(hooks).values()))
         left = states(hooks)
 
     assert ends == [1] * len(refused)
@@ -344,12 +336,12 @@ def test_a_job_starts_while_another_hook_verifies(hooks: Hooks) -> None:
     go = hooks.folder / "go"
     hooks.command(f"until [ -e {go} ]; do sleep 0.1; done", "echo FAIL xid: 79; exit 1")
     first = hooks.start("prolog")
-    until(hooks.called.exists)
+    wait_until(hooks.called.exists)
     second = hooks("prolog").returncode
     go.touch()
 
     assert second == 0
-    assert first.wait(timeout=60) == 1
+    assert first.wait(timeout=PATIENCE_S) == 1
     assert len(hooks.called.read_text().splitlines()) == 1
 
 
@@ -367,7 +359,7 @@ def test_nothing_of_the_callers_environment_reaches_what_a_hook_runs(
         "LINES": "one\nexport PATH=/evil\nHPCVERIFY=/evil",
     }
     hooks(hook, SLURM_JOB_ID="17", **planted)
-    until(seen.exists)
+    wait_until(seen.exists)
     names = {line.partition("=")[0] for line in seen.read_text().splitlines()}
 
     assert "/evil" not in seen.read_text()

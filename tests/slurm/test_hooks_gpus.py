@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from hpcverify.gate import JobGate, read, write
 from tests.cli import COMMAND
 from tests.nvml_lab.nvmllab import Lab
 from tests.slurm.hooks import LATER, Hooks
+from tests.waiting import wait_until
 
 WORN = ("gpu.3.ecc.volatile.dram_uncorrectable = 1", "gpu.3.ecc.aggregate.dram_uncorrectable = 1")
 HUNG = ("fault = nvmlDeviceGetCount_v2 hang=forever lock=1",)
@@ -49,13 +48,6 @@ def runs(node: Hooks) -> list[dict[str, Any]]:
     return sorted(documents, key=lambda run: run["started"])
 
 
-def until(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
-
-
 def test_hard_evidence_refuses_the_job_where_the_site_wants_it(node: Hooks, lab: Lab) -> None:
     closed(node, "xid", "ecc")
     healthy = [node("prolog").returncode for _ in range(3)]
@@ -75,7 +67,7 @@ def test_hard_evidence_is_only_told_of_while_the_site_observes(node: Hooks, lab:
     lab.write(*WORN)
 
     assert node("prolog").returncode == 0
-    until(lambda: len(runs(node)) == 2)
+    wait_until(lambda: len(runs(node)) == 2)
     assert runs(node)[-1]["verdict"] == "fail"
 
 

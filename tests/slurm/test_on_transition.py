@@ -18,9 +18,9 @@ from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.notify import TransitionNotifier
 from hpcverify.fleet.states import Node, State
 from hpcverify.records.store import Store
+from tests.waiting import PATIENCE_S
 
 SLURM = Path(__file__).parents[2] / "slurm"
-GENEROUS_S = 60.0
 BAD = Node(
     name="n7",
     state=State.QUARANTINED,
@@ -93,7 +93,7 @@ def tell(folder: Path, text: str, *nodes: Node) -> list[str]:
         ledger.put(node, "test")
     store = Store(folder / "state")
     TransitionNotifier(
-        str(program), ledger, store, said.append, timeout=GENEROUS_S, time_budget=GENEROUS_S
+        str(program), ledger, store, said.append, timeout=PATIENCE_S, time_budget=PATIENCE_S
     ).notify()
     return said
 

@@ -8,7 +8,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,7 +21,8 @@ from hpcverify.slurm.requirements import SEVERAL_PROGRAMS_VERSION, Place
 from tests.cli import Cli
 from tests.slurm.hooks import LATER, Hooks
 from tests.slurm.plan import edit_conf, read_plan
-from tests.slurm_lab.lab import PATIENCE_S, Cluster, a_cluster
+from tests.slurm_lab.lab import Cluster, a_cluster
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 ETC = Path("/etc")
@@ -96,11 +96,12 @@ class Administrator:
 
     def observe(self) -> None:
         """Run jobs until a hook has left a run: on a busy machine its deadline may end one."""
-        end = time.monotonic() + PATIENCE_S
-        while not self.list_runs():
-            assert time.monotonic() < end, self.cluster.look()
+
+        def leave_run() -> list[Path]:
             self.run_job()
-            time.sleep(1)
+            return self.list_runs()
+
+        wait_until(leave_run, self.cluster.look)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,10 +20,9 @@ from pathlib import Path
 
 from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.command import clean_environment, run_command
+from tests.waiting import PATIENCE_S, wait_until
 
 SCRIPT = Path(__file__).with_name("slurm-lab.sh")
-PATIENCE_S = 200.0
-"""How long something may take to come about on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -129,10 +127,7 @@ class Cluster:
 
     def until(self, happens: Callable[[], object], seconds: float = PATIENCE_S) -> None:
         """Wait until *happens* is true; it must be within *seconds*."""
-        end = time.monotonic() + seconds
-        while not happens():
-            assert time.monotonic() < end, f"not within {seconds:g} s: {self.look()}"
-            time.sleep(0.1)
+        wait_until(happens, self.look, seconds)
 
     def look(self) -> str:
         """Show nodes and jobs, for a test that failed."""

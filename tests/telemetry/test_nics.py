@@ -25,6 +25,7 @@ from tests.checks.nic_trees import (
     laptop,
 )
 from tests.telemetry.trees import grow
+from tests.waiting import PATIENCE_S
 
 
 def test_a_port_is_what_a_cable_goes_into(tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_the_ports_behind_one_that_hangs_are_read(tmp_path: Path) -> None:
 
     def hang(name: str, _names: object) -> dict[str, int]:
         if name == "ens8":
-            released.wait(60)
+            released.wait(PATIENCE_S)
         return {}
 
     readings = nics.read_ports(root, 2, hang)

@@ -14,6 +14,7 @@ import pytest
 from hpcverify.check import Watch
 from hpcverify.telemetry.reading import Reading
 from hpcverify.telemetry.sampler import MAX_READINGS, Sampler, Track, Window
+from tests.waiting import PATIENCE_S
 
 LONG = 3600.0
 
@@ -47,7 +48,7 @@ class Stuck:
 
     def read(self) -> Iterator[Reading]:
         self.entered.set()
-        self.let_go.wait(30)
+        self.let_go.wait(PATIENCE_S)
         yield Reading("late", 1.0, "", "cpu")
 
     def close(self) -> None:
@@ -112,13 +113,13 @@ def test_a_reader_that_is_stuck_does_not_stick_its_caller() -> None:
     stuck = Stuck()
     sampling = Sampler([stuck], timeout=0.05)
     sampling.start()
-    assert stuck.entered.wait(10)
+    assert stuck.entered.wait(PATIENCE_S)
     assert list(sampling.read_window(0.0, time.monotonic())) == []
     sampling.stop()
     stuck.let_go.set()
     for thread in threading.enumerate():
         if thread.name == "sampler":
-            thread.join(10)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
 
 

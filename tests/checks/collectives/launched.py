@@ -19,6 +19,7 @@ from hpcverify.records.collectives import SECRET_VARIABLE, CollectiveRun
 from hpcverify_checks.collectives.launch import launch
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.common.operations import OPERATIONS
+from tests.waiting import PATIENCE_S
 
 KIB, MIB = 2**10, 2**20
 SMALL: Mapping[str, Any] = {
@@ -93,7 +94,7 @@ class Launcher:
     def await_child(self, far: int = -1) -> int:
         """Wait until its rank is there, and so *far*; give its process."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        deadline = monotonic() + PATIENCE
+        deadline = monotonic() + PATIENCE_S
         while monotonic() < deadline:
             for child in map(int, children.read_text().split()):
                 if read_position_of(child) > far:
@@ -103,7 +104,7 @@ class Launcher:
 
     def read_result(self) -> tuple[CollectiveRun | None, str]:
         """Wait for its end; give the result, if it has one, and what it complained of."""
-        out, errors = self.process.communicate(timeout=PATIENCE)
+        out, errors = self.process.communicate(timeout=PATIENCE_S)
         run = msgspec.json.decode(out, type=CollectiveRun) if out else None
         return run, errors.decode()
 

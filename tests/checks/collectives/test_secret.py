@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic, sleep
 from typing import Any
 
 import msgspec
@@ -20,9 +19,9 @@ from hpcverify_checks.collectives.launch import launch
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.secret import make_secret, open_credential, read_secret
 from tests.checks.collectives.launched import SMALL
+from tests.waiting import wait_until
 
 NOBODY = 65534
-PATIENCE = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +47,8 @@ def munge(monkeypatch: pytest.MonkeyPatch, open_folder: Path) -> Iterator[Path]:
     own = [f"--{name}-file={open_folder}/{name}" for name in ("seed", "pid", "log")]
     command = ["munged", "--foreground", "--force", f"--socket={socket}", f"--key-file={key}"]
     with subprocess.Popen([*command, *own], stderr=subprocess.DEVNULL) as daemon:
-        deadline = monotonic() + PATIENCE
-        while not socket.exists():
-            assert daemon.poll() is None
-            assert monotonic() < deadline
-            sleep(0.05)
+        wait_until(lambda: socket.exists() or daemon.poll() is not None)
+        assert daemon.poll() is None
         scontrol = open_folder / "scontrol"
         told = f"AuthAltTypes = (null)\nAuthInfo                = socket={socket}\n"
         scontrol.write_text(f"#!/bin/sh\ncat <<'END'\n{told}END\n")

@@ -42,11 +42,11 @@ from hpcverify_checks.common.seal import (
     REQUEST,
     Seal,
 )
+from tests.waiting import PATIENCE_S
 
 KNOWN = "what only the user of this job knows"
 GUESSED = "what somebody else hopes that it is"
 LOOPBACK, GROUP, WORLD = "127.0.0.1", "job.1", 16
-GENEROUS = 60.0
 
 
 @pytest.fixture
@@ -84,12 +84,12 @@ def test_the_last_message_of_each_rank_stays(board: Board) -> None:
 
 def test_who_waits_for_enough_messages_is_told_at_once(server: BoardServer) -> None:
     board = ask(server)
-    board.WAIT_SECONDS = GENEROUS
+    board.WAIT_SECONDS = 60.0  # the longest that a server lets anybody wait
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(board.read, "here", 2)
         board.post("here", 0)
         server.leave("here", 1, b"")
-        assert waiting.result(GENEROUS / 2) == {0: b"", 1: b""}
+        assert waiting.result(50) == {0: b"", 1: b""}
 
 
 def test_the_clock_of_the_node_of_the_board_can_be_read(server: BoardServer) -> None:
@@ -120,7 +120,7 @@ def test_a_board_that_does_not_know_the_secret_is_not_believed() -> None:
 @contextmanager
 def meet(server: BoardServer) -> Generator[tuple[BoardLine, Seal, bytes]]:
     """Connect; also give what the connection is signed with, and what proves to know it."""
-    with connect(LOOPBACK, server.port, GENEROUS) as line:
+    with connect(LOOPBACK, server.port, PATIENCE_S) as line:
         nonce = os.urandom(NONCE_BYTES)
         seal = Seal.make(KNOWN, GROUP, line.challenge, nonce)
         yield line, seal, nonce + seal.sign(PROOF)
@@ -153,7 +153,7 @@ def test_what_was_recorded_of_one_connection_is_refused_on_another(server: Board
         line.socket.sendall(recorded)
         assert line.receive(1)  # it was right the first time
     ask(server).post("died", 1, b"a new word")
-    with connect(LOOPBACK, server.port, GENEROUS) as line:
+    with connect(LOOPBACK, server.port, PATIENCE_S) as line:
         line.socket.sendall(recorded)
         with pytest.raises(ConnectionError):
             line.receive(1)
@@ -237,7 +237,7 @@ def test_a_crowd_of_strangers_takes_no_thread_little_memory_and_no_place_for_goo
             held.enter_context(connection)
             with suppress(ConnectionError):  # it is one of those that had to go
                 connection.send(bytes(NONCE_BYTES))
-        patient = SocketBoard(LOOPBACK, server.port, GROUP, KNOWN, patience=GENEROUS)
+        patient = SocketBoard(LOOPBACK, server.port, GROUP, KNOWN, patience=PATIENCE_S)
         patient.post("here", 1, b"rank 1")
 
         assert patient.read("here") == {1: b"rank 1"}
@@ -296,10 +296,10 @@ def test_a_crowd_that_comes_at_once_leaves_the_process_of_the_board_its_files() 
             assert crowd.stdout
             assert crowd.stdout.readline() == "3000\n"
             flooded.send_signal(signal.SIGCONT)
-            board = SocketBoard(LOOPBACK, port, GROUP, KNOWN, patience=GENEROUS)
+            board = SocketBoard(LOOPBACK, port, GROUP, KNOWN, patience=PATIENCE_S)
             for rank in range(WORLD):
                 ranks.submit(board.post, "here", rank, b"%02d" % rank)
-            out, complaint = flooded.communicate(timeout=2 * GENEROUS)
+            out, complaint = flooded.communicate(timeout=2 * PATIENCE_S)
     assert (out, complaint) == (f"{[b'%02d' % rank for rank in range(WORLD)]}\n", "")
 
 
@@ -310,7 +310,7 @@ def test_of_too_many_strangers_one_from_the_busiest_address_goes(server: BoardSe
         socket.create_connection((LOOPBACK, server.port), source_address=("127.0.0.2", 0)) as good,
         ExitStack() as held,
     ):
-        good.settimeout(GENEROUS)
+        good.settimeout(PATIENCE_S)
         greeting = good.recv(NONCE_BYTES, socket.MSG_WAITALL)
         good.recv(CREDENTIAL_LENGTH.size, socket.MSG_WAITALL)
         for _ in range(crowd):
@@ -328,7 +328,7 @@ def test_a_stranger_who_says_nothing_is_let_go(
     server: BoardServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(board_server, "STRANGER_SECONDS", 0.1)
-    with connect(LOOPBACK, server.port, GENEROUS) as line, pytest.raises(ConnectionError):
+    with connect(LOOPBACK, server.port, PATIENCE_S) as line, pytest.raises(ConnectionError):
         line.receive(1)
 
 
@@ -349,8 +349,8 @@ def test_a_board_that_accepts_and_says_nothing_is_given_up() -> None:
 def test_a_board_that_is_slow_to_greet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board_client, "CONNECT_SECONDS", 0.2)
     with ThreadPoolExecutor() as pool, socket.create_server((LOOPBACK, 0)) as slow:
-        slow.settimeout(GENEROUS)
-        board = SocketBoard(LOOPBACK, slow.getsockname()[1], GROUP, KNOWN, patience=GENEROUS)
+        slow.settimeout(PATIENCE_S)
+        board = SocketBoard(LOOPBACK, slow.getsockname()[1], GROUP, KNOWN, patience=PATIENCE_S)
         asked = pool.submit(board.read, "here")
         with slow.accept()[0], slow.accept()[0]:
             assert not asked.done()

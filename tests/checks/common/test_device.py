@@ -33,6 +33,7 @@ from hpcverify_checks.common.device import (
 )
 from hpcverify_checks.common.ranks import RESULT
 from hpcverify_checks.common.rendezvous import RankGroup
+from tests.waiting import PATIENCE_S
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 UUIDS = ("0a1b2c3d-0000-0000-0000-000000000001", "0A1B2C3D-0000-0000-0000-000000000002")
@@ -249,7 +250,7 @@ rank_main.main()
 
 
 def test_a_rank_does_not_flush_subnormals_whatever_a_library_has_told_it(tmp_path: Path) -> None:
-    group = RankGroup(folder=str(tmp_path), world=2, backend="gloo", timeout=60.0)
+    group = RankGroup(folder=str(tmp_path), world=2, backend="gloo", timeout=PATIENCE_S)
     order = msgspec.json.encode(group).decode()
     subprocess.run(
         [sys.executable, "-c", RANK, "a_rank", "1", str(os.getpid()), order],

@@ -64,6 +64,7 @@ from hpcverify_checks.training.transformer import ModelShape
 from tests.checks.common.test_vote import reword
 from tests.checks.links import codes
 from tests.checks.test_allreduce import children
+from tests.waiting import PATIENCE_S
 
 TINY = ModelShape(hidden=8, layers=1, heads=2, sequence=4, batch=2, vocabulary=16)
 QUICK = training.TrainingParams(seconds=0.1, steps=2, shape=TINY)
@@ -752,7 +753,7 @@ def test_a_link_that_has_become_slow_warns(tmp_path: Path) -> None:
         all_reduce(total)
 
     ctx = make_context(tmp_path)
-    two = job(folder=str(ctx.shared), world=2, backend="gloo", timeout=60.0)
+    two = job(folder=str(ctx.shared), world=2, backend="gloo", timeout=PATIENCE_S)
     with start_peers(two, steps.__name__):  # with nobody to say that the machine is busy
         outcomes = [(0, last) for last in steps.train(two, 0, CPU, TrainingSeams(reduce=slow))]
     found = list(training.report_outcomes(ctx, two, outcomes))

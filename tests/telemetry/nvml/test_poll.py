@@ -9,6 +9,7 @@ import pytest
 
 from hpcverify.model import Coverage, Finding
 from tests.nvml_lab.nvmllab import Lab
+from tests.waiting import PATIENCE_S
 
 HEAR = """
 import json, sys
@@ -21,13 +22,12 @@ for name in sys.argv[2].split():
     print(msgspec.json.encode(told).decode())
 """
 
-GENEROUS = 60.0
 IMPATIENT = 0.5
 
 Heard = tuple[dict[str, Any], list[Finding], list[Coverage]]
 
 
-def hear(lab: Lab, *questions: str, patience: float = GENEROUS) -> list[Heard]:
+def hear(lab: Lab, *questions: str, patience: float = PATIENCE_S) -> list[Heard]:
     output = lab.python(HEAR, " ".join(questions), patience)
     return [msgspec.json.decode(line, type=Heard) for line in output.splitlines()]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from hpcverify.telemetry.nvml.watchdog import TimedCalls, call_each
+from tests.waiting import PATIENCE_S
 
-GENEROUS = 60.0
 IMPATIENT = 0.05
 
 
@@ -25,7 +25,7 @@ def stuck_at(*numbers: int) -> Callable[[int], int]:
 
 
 def test_all_are_visited_in_order() -> None:
-    visited = call_each(range(4), stuck_at(), GENEROUS)
+    visited = call_each(range(4), stuck_at(), PATIENCE_S)
     assert visited.answers == ((0, 0), (1, 10), (2, 20), (3, 30))
     assert visited.timed_out == ()
 
@@ -66,7 +66,7 @@ def test_who_comes_back_too_late_does_not_go_on() -> None:
 
     visited = call_each([0, 1], visit, IMPATIENT)
     let_go.set()
-    assert gone_on.wait(GENEROUS)
+    assert gone_on.wait(PATIENCE_S)
     assert (left(visited), visits) == ([0], [0, 1])
 
 
@@ -81,10 +81,10 @@ def test_who_was_slow_and_comes_back_in_time_has_answered() -> None:
         threading.Event().wait(10 * IMPATIENT)  # for the slow one to get through
         return number
 
-    visited = call_each([0, 1], visit, IMPATIENT, GENEROUS)
+    visited = call_each([0, 1], visit, IMPATIENT, PATIENCE_S)
     assert (left(visited), sorted(visited.answers)) == ([], [(0, 0), (1, 1)])
 
 
 def test_what_a_visit_raises_is_raised_to_who_asked() -> None:
     with pytest.raises(ZeroDivisionError):
-        call_each([0], lambda n: 1 // n, GENEROUS)
+        call_each([0], lambda n: 1 // n, PATIENCE_S)
