@@ -17,9 +17,9 @@ from hpcverify.telemetry import sysfs
 from hpcverify.telemetry.blockdev import (
     Mount,
     is_local,
+    list_disks_below,
     list_hidden,
     list_mounts,
-    list_whole_disks,
 )
 from hpcverify.units import GIB
 from hpcverify_checks.common.mounts import MOUNT_MISSING, is_remote
@@ -344,7 +344,7 @@ def _report_read_only(
 def _is_here(mount: Mount, root: Path) -> bool:
     """Whether a failure of *mount* is that of a disk of this node, as far as is known."""
     # A file system may have none that the kernel tells.
-    return all(is_local(root / "sys/block" / d) for d in list_whole_disks(mount.device, root))
+    return all(is_local(root / "sys/block" / disk) for disk in list_disks_below(mount, root))
 
 
 def _report_new_errors(

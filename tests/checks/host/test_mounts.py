@@ -281,6 +281,25 @@ def test_a_disk_that_is_not_of_this_node_does_not_make_it_fail(
 
 
 @pytest.mark.parametrize(
+    ("place", "code"), [("platform/session1", "maybe_read_only"), ("pci0", "turned_read_only")]
+)
+def test_a_btrfs_is_of_this_node_if_the_disk_that_it_was_mounted_from_is(
+    tmp_path: Path, place: str, code: str
+) -> None:
+    """Its own number is that of no device."""
+    root, line = tmp_path / "r", "20 1 0:45 /@ / rw,relatime - btrfs /dev/sdb {},space_cache=v2"
+    disk = f"sys/devices/{place}/block/sdb"
+    grow(root, {"proc/self/mountinfo": line.format("rw"), f"{disk}/dev": "8:16"})
+    link(root, f"{disk}/device", f"sys/devices/{place}")
+    for name in ("sys/class/block/sdb", "sys/block/sdb", "sys/dev/block/8:16"):
+        link(root, name, disk)
+    first = ask(tmp_path, root=root)
+    grow(root, {"proc/self/mountinfo": line.format("ro")})
+
+    assert list_codes(ask_again(tmp_path, root, first)) == [code]
+
+
+@pytest.mark.parametrize(
     ("place", "code"), [("platform/session", "maybe_read_only"), ("pci0", "turned_read_only")]
 )
 def test_a_volume_over_several_disks_is_of_this_node_if_all_are(
