@@ -50,6 +50,11 @@ class ScratchSite:
         """Whether another machine, or a process, stores the data."""
         return self.network is not None or is_remote(self.mount.kind)
 
+    @property
+    def own_disk(self) -> str | None:
+        """The disk, if it is a part of this node: the health of another machine's is not asked."""
+        return None if self.remote else self.disk
+
     def name_metric(self, metric: str) -> str:
         """Mark a metric taken through the page cache as not to be judged."""
         return metric if self.direct else f"cached.{metric}"

@@ -839,3 +839,9 @@ def test_an_image_on_a_network_file_system_is_reached_over_the_network(
     root = grow(tmp_path, files)
     assert find_network_of_image("loop3", root) == network
     assert find_network_of_image("sda", root) is find_network_of_image(None, root) is None
+
+
+def test_the_health_of_a_disk_of_another_machine_is_not_asked(tmp_path: Path) -> None:
+    own = replace(site(tmp_path), disk="sda")
+    assert own.own_disk == "sda"
+    assert replace(own, network="iSCSI").own_disk is None
