@@ -48,6 +48,7 @@ from hpcverify.limits.floors import SPEED_SETTINGS
 from hpcverify.limits.specs import count_missing_from_board, explain_unknown, find_spec
 from hpcverify.model import FORMER_LABEL
 from hpcverify.telemetry import cpu, pci, problems, settings, sysfs
+from hpcverify.telemetry.nics import VIRTUAL_DRIVERS
 from hpcverify.units import format_count
 from hpcverify_checks.common.mounts import MOUNT_KIND, compare_mounts
 
@@ -64,6 +65,8 @@ CHANGE_CODES = {
 """What a change is called that is not one of the part itself, by fact."""
 MAX_MEMORY_LOSS = 0.02
 """A smaller loss is the kernel's, not a module's: one of 32 equal modules is 3 %."""
+MAX_ROUNDING_GIB = 1
+"""By which a total in whole GiB may be less where hardly anything is."""
 MIN_HIDDEN_NICS = 2
 """Adapters of a kind from which the loss of all, still on the bus, is one of their driver."""
 MAX_DRIVER_GIB = 1
@@ -156,11 +159,19 @@ def _compare_parts(now: Inventory, before: Inventory, root: Path) -> Iterator[Fi
         have, had = now.of_kind(kind), before.of_kind(kind)
         if kind == "gpu":
             have, had = drop_unidentified(have, had), drop_unidentified(had, have)
-        for old, fresh in zip_longest(_list_absent(had, have), _list_absent(have, had)):
-            if old and not fresh:
-                yield from _report_lost(old, have, had, now, root)
-            else:
-                yield from _report_new(kind, old, fresh)
+        gone, added = _list_absent(had, have), _list_absent(have, had)
+        for family in dict.fromkeys(map(_find_family, (*gone, *added))):
+            pairs = ([p for p in parts if _find_family(p) == family] for parts in (gone, added))
+            for old, fresh in zip_longest(*pairs):
+                if old and not fresh:
+                    yield from _report_lost(old, have, had, now, root)
+                else:
+                    yield from _report_new(kind, old, fresh)
+
+
+def _find_family(part: Part) -> tuple[bool, bool]:
+    """Say what a part in place of *part* has in common with it: no bridge replaces an adapter."""
+    return "network" in part.facts, part.kind == "nic" and "pci_address" in part.facts
 
 
 def _list_absent(parts: Iterable[Part], among: Iterable[Part]) -> list[Part]:
@@ -215,6 +226,9 @@ def _report_lost(
         yield Finding("part_detached", part.id, text, facts)
     elif part.kind == "nic" and device:
         yield _report_port_on_bus(part, have, had, device)
+    elif part.facts.get("driver") in VIRTUAL_DRIVERS:
+        text += ": a hypervisor made it up; if it was not detached on purpose, see the cloud"
+        yield Finding("part_detached", part.id, text, facts)
     elif part.kind in ("nic", "disk") and cpu.is_virtual(root) and not (device and _is_nvme(part)):
         text += ": this is a virtual machine; if it was not detached on purpose, see the hypervisor"
         yield Finding("part_detached", part.id, text, facts)
@@ -329,7 +343,7 @@ def _compare_memory(now: Inventory, before: Inventory, root: Path) -> Iterator[F
 
 
 def _is_less(now: float, before: float) -> bool:
-    return now < before * (1 - MAX_MEMORY_LOSS)
+    return now < min(before * (1 - MAX_MEMORY_LOSS), before - MAX_ROUNDING_GIB)
 
 
 def _read_gibibytes_of_cores(memory: Part) -> float:

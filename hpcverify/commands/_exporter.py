@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from threading import Event, Timer
 
 from hpcverify.commands._advice import Advice
 from hpcverify.errors import StoreError
@@ -63,16 +66,40 @@ def _fetch_metrics(address: tuple[str, int]) -> str:
     Get what listens at *address*, whoever that is.
 
     Raises:
-        StoreError: nothing answers there, or not as a web server does.
+        StoreError: nothing answers there, or not as a web server does, or too slowly.
 
     """
     connection = HTTPConnection(*address, timeout=TIMEOUT_S)
+    late = Event()
     try:
-        connection.request("GET", "/metrics")
-        return connection.getresponse().read(MAX_ANSWER_BYTES).decode(errors="replace")
-    except OSError as exc:
-        raise StoreError(exc.strerror or str(exc)) from exc
-    except HTTPException as exc:
-        raise StoreError(f"no web server: {type(exc).__name__}") from exc
+        connection.connect()
+        with _hang_up_after(TIMEOUT_S, connection.sock, late):
+            connection.request("GET", "/metrics")
+            answer = connection.getresponse().read(MAX_ANSWER_BYTES)
+    except (OSError, HTTPException) as exc:
+        is_silent = late.is_set() or isinstance(exc, TimeoutError)
+        why = (exc.strerror or str(exc)) if isinstance(exc, OSError) else ""
+        why = why or f"no web server: {type(exc).__name__}"
+        raise StoreError("timed out" if is_silent else why) from exc
     finally:
         connection.close()
+    if late.is_set():  # what came is not all
+        raise StoreError("timed out")
+    return answer.decode(errors="replace")
+
+
+@contextmanager
+def _hang_up_after(seconds: float, line: socket.socket, late: Event) -> Generator[None]:
+    """End the connection of *line* if the block takes longer: who trickles keeps nobody."""
+
+    def hang_up() -> None:
+        late.set()
+        with suppress(OSError):  # it has just ended
+            line.shutdown(socket.SHUT_RDWR)
+
+    timer = Timer(seconds, hang_up)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -19,6 +19,17 @@ NETWORK_MARKS = {
     "/virtual/block/nbd": "NBD",
 }
 """What the path of a disk of another machine has in it, and how that is reached."""
+NETWORK_MODELS = {
+    "Amazon Elastic Block Store": "EBS",
+    "nvme_card-pd": "Persistent Disk",
+    "MSFT NVMe Accelerator v1.0": "Azure",
+}
+"""
+What volumes of clouds call themselves, which look like drives of the machine.
+
+Sources: "Identify the EBS device" (Amazon), "Persistent Disk device symlinks" (Google), "NVMe
+disk identification" (Azure), each in the documentation of its virtual machines.
+"""
 
 
 class Mount(Struct, frozen=True):
@@ -154,8 +165,29 @@ def _find_device_behind(mount: Mount, number: int, root: Path) -> str | None:
         upper = Path(value)
         if name == "upperdir" and upper.is_dir() and upper.stat().st_dev != number:
             return _find_device(upper, root)
-    link = root / "sys/class/block" / Path(mount.source).name
-    return sysfs.read_text(link / "dev") if mount.source.startswith("/dev/") else None
+    return _find_source(mount, root)
+
+
+def list_disks_below(mount: Mount, root: Path = Path("/")) -> frozenset[str]:
+    """Name the disks behind *mount*, as far as the kernel tells; its files are not asked."""
+    is_own = mount.device.startswith("0:")  # the number of a btrfs is not that of a device
+    number = _find_source(mount, root) if is_own else mount.device
+    return list_whole_disks(number, root) if number else frozenset()
+
+
+def _find_source(mount: Mount, root: Path) -> str | None:
+    """Find the number of the device that *mount* names as its source."""
+    blocks, name = root / "sys/class/block", Path(mount.source).name
+    if not mount.source.startswith("/dev/"):
+        return None
+    if mount.source.startswith("/dev/mapper/"):
+        mapped = (e for e in sysfs.list_entries(blocks, "dm-*") if _read_dm_name(e) == name)
+        return next((sysfs.read_text(entry / "dev") for entry in mapped), None)
+    return sysfs.read_text(blocks / name / "dev")
+
+
+def _read_dm_name(device: Path) -> str | None:
+    return sysfs.read_text(device / "dm/name")
 
 
 def find_whole_disk(number: str, root: Path = Path("/")) -> str | None:
@@ -181,9 +213,19 @@ def list_whole_disks(number: str, root: Path = Path("/")) -> frozenset[str]:
 def find_network_below(path: Path, root: Path = Path("/")) -> str | None:
     """Name the way over the network to a disk that holds *path*; None if all are local."""
     number = _find_device(path, root)
-    disks = list_whole_disks(number, root) if number else ()
+    return _find_network_of(list_whole_disks(number, root) if number else (), root)
+
+
+def _find_network_of(disks: Iterable[str], root: Path) -> str | None:
     networks = (find_network(root / "sys/block" / disk) for disk in sorted(disks))
     return next(filter(None, networks), None)
+
+
+def find_image_mount(disk: str, root: Path = Path("/")) -> Mount | None:
+    """Find what the image behind the loop device *disk* lies on, by its name alone."""
+    image = sysfs.read_text(root / "sys/block" / disk / "loop/backing_file")
+    holding = [m for m in list_mounts(root) if image and Path(image).is_relative_to(m.point)]
+    return max(reversed(holding), key=lambda m: len(m.point.parts), default=None)
 
 
 def is_local(disk: Path) -> bool:
@@ -195,8 +237,11 @@ def find_network(disk: Path) -> str | None:
     """Name the way over the network to the disk with the folder *disk*; None for a local one."""
     place = str(sysfs.resolve_link(disk) or "")
     by_place = (name for mark, name in NETWORK_MARKS.items() if mark in place)
-    by_transport = (sysfs.read_text(c / "transport") for c in list_controllers(disk))
-    return next((name for name in (*by_place, *by_transport) if name not in (None, "pcie")), None)
+    controllers = list_controllers(disk)
+    by_transport = (sysfs.read_text(c / "transport") for c in controllers)
+    by_model = (NETWORK_MODELS.get(sysfs.read_text(c / "model") or "") for c in controllers)
+    known = (*by_place, *by_transport, *by_model)
+    return next((name for name in known if name not in (None, "pcie")), None)
 
 
 def list_controllers(disk: Path) -> list[Path]:

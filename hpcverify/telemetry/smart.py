@@ -96,7 +96,7 @@ def read(
 
     """
     if disk is None:
-        return Health(unread_reason="no single disk lies behind the scratch directory")
+        return Health(unread_reason="no single disk of this node lies behind the scratch directory")
     command = ["smartctl", "--json", "-a", *(["--nocheck=standby"] * (not wake)), f"/dev/{disk}"]
     try:
         done = tool(command, timeout=timeout)

@@ -106,7 +106,18 @@ CRASHES = (
     "{} uses obsolete (PF_INET,SOCK_PACKET) {}",
 )
 """Lines that begin with the name of a program, and go on with the name of a file or a cgroup."""
-MAX_NAME = 15
+PACKETS = (
+    "{}IN=lo OUT= MAC=00:00:00:00:00:00:00:00:00:00:00:00:08:00 SRC=127.0.0.1 DST=127.0.0.1 LEN=84",
+    "{}IN= OUT=lo SRC=127.0.0.1 DST=127.0.0.1 LEN=84 TOS=0x00 PREC=0x00 TTL=64 ID=0 PROTO=UDP ",
+    "{}IN=veth0 OUT=veth1 PHYSIN=p PHYSOUT=q SRC=fe80:0000:0000:0000:0000:0000:0000:0001 DST=ff02 ",
+    "{}IN=veth0 OUT= VPROTO=8100 VID=5 MACSRC=02:00:00:00:00:01 MACDST=02:00:00:00:00:02 ",
+    "{}IN=veth0 OUT= ARP HTYPE=1 PTYPE=0x0800 OPCODE=1",
+    "{}IN=veth0 OUT= TRUNCATED",
+    "{}IN=lo OUT= ",
+    "{} IN=veth0 OUT= MAC source = 02:00:00:00:00:01 MAC dest = 02:00:00:00:00:02 proto = 0x0800",
+)
+"""Packets that were logged, as net/netfilter/nf_log_syslog.c and ebt_log.c print them."""
+MAX_NAME, MAX_PREFIX = 15, 127
 
 
 def list_forged(text: str) -> Iterator[str]:
@@ -123,6 +134,9 @@ def list_forged(text: str) -> Iterator[str]:
         yield crash.format("NVRM: x", text)
         yield crash.format("NVRM: x", rf"a\x0a{text}")
 
+    yield from (packet.format(text[:MAX_PREFIX]) for packet in PACKETS)
+    yield from (packet.format(f"{text[: MAX_PREFIX - 1]} ") for packet in PACKETS)
+
 
 def accuses(text: str) -> list[str]:
     """Name the findings of *text* that are more than a note that a job crashed."""
@@ -136,6 +150,17 @@ def test_no_words_of_a_user_that_the_kernel_prints_are_evidence(text: str) -> No
     assert bool(accuses(text)) is (text in FAULTS)
     found = {forged: codes for forged in list_forged(text) if (codes := accuses(forged))}
     assert found == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["IN=a OUT= MAC=0", "IN=a OUT= SRC=1", "IN=a OUT= PHYSI", "IN=a OUT=b ARP "]
+)
+def test_no_name_of_a_program_hides_a_fault(name: str) -> None:
+    assert len(name) <= MAX_NAME
+    xid = f"NVRM: Xid (PCI:0000:b3:00): 79, pid=1, name={name}, GPU has fallen off the bus."
+    error = f"EXT4-fs error (device sda1): ext4_lookup:1855: inode #2: comm {name}: iget: bad inode"
+    assert accuses(xid) == ["xid_79"]
+    assert accuses(error)
 
 
 def test_no_words_of_a_user_between_two_lines_complete_a_loss() -> None:

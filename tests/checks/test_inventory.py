@@ -475,6 +475,38 @@ def test_an_interface_that_went_into_a_container_is_no_lost_adapter(tmp_path: Pa
     assert judge_by([finding], (), CHECK.finding_rules).verdict is Verdict.WARN
 
 
+@pytest.mark.parametrize(
+    ("gone", "added", "codes"),
+    [
+        (
+            Part("nic", "aa", "ens1", {"pci_address": address(0)}),
+            Part("nic", "nic-docker0", "docker0"),
+            ["nic_missing", "part_added"],
+        ),
+        (
+            Part("disk", "eui.1", "nvme0n1", {"pci_address": address(0)}),
+            Part("disk", "wwn", "sdb", {"network": "iSCSI"}),
+            ["disk_missing", "part_added"],
+        ),
+        (
+            Part("disk", "wwn", "sdb", {"network": "iSCSI"}),
+            Part("disk", "eui.1", "nvme0n1"),
+            ["part_detached", "part_added"],
+        ),
+        (
+            Part("nic", "aa", "ens1", {"pci_address": address(0)}),
+            Part("nic", "bb", "ens2", {"pci_address": address(1)}),
+            ["part_replaced"],
+        ),
+    ],
+)
+def test_a_lost_part_is_replaced_by_one_of_its_family_only(
+    tmp_path: Path, gone: Part, added: Part, codes: list[str]
+) -> None:
+    before, now = Inventory(parts=(gone,)), Inventory(parts=(added,))
+    assert [f.code for f in list_differences(now, before, tmp_path)] == codes
+
+
 def make_virtual(root: Path) -> Path:
     return grow(root, {"proc/cpuinfo": "processor : 0\nflags : sse2 hypervisor"})
 
@@ -560,6 +592,17 @@ def test_what_a_hypervisor_detached_is_not_lost(tmp_path: Path, kind: str, label
     assert judge_codes(found) == (["part_detached"], Verdict.WARN)
 
 
+@pytest.mark.parametrize(("driver", "is_made_up"), [("ena", True), ("mlx5_core", False)])
+def test_an_adapter_that_a_hypervisor_made_up_is_not_lost(
+    tmp_path: Path, driver: str, *, is_made_up: bool
+) -> None:
+    """Also on a machine of a cloud that is no virtual one."""
+    facts = {"pci_address": address(0), "driver": driver}
+    before = Inventory(parts=(Part("nic", "aa", "ens6", facts),))
+    code = "part_detached" if is_made_up else "nic_missing"
+    assert [f.code for f in list_differences(Inventory(), before, tmp_path)] == [code]
+
+
 def test_a_drive_whose_function_is_on_the_bus_of_a_virtual_machine_is_lost(tmp_path: Path) -> None:
     plug_in(make_virtual(tmp_path), 0, driver="nvme")
     before = Inventory(parts=(Part("disk", "one", "nvme1n1", {"pci_address": address(0)}),))
@@ -576,6 +619,7 @@ def with_memory(total: str, beside_cores: str | None = None) -> Inventory:
     ("now", "before", "files", "code"),
     [
         (with_memory("48 GiB"), with_memory("64 GiB"), {}, "memory_shrunk"),
+        (with_memory("14 GiB"), with_memory("16 GiB"), {}, "memory_shrunk"),
         (
             with_memory("48 GiB"),
             with_memory("64 GiB"),
@@ -619,6 +663,11 @@ def test_memory_that_software_took_away_is_not_lost(
     assert [f.code for f in found] == [code]
     fails = judge_by(found, (), CHECK.finding_rules).verdict is Verdict.FAIL
     assert fails is (code == "memory_shrunk")
+
+
+def test_a_total_that_was_rounded_otherwise_is_not_less(tmp_path: Path) -> None:
+    """As where a kernel with crashkernel= counts, or a container that sees no blocks."""
+    assert list_differences(with_memory("15 GiB"), with_memory("16 GiB"), tmp_path) == []
 
 
 def test_a_port_whose_id_was_its_place_on_the_bus_is_the_same_port(tmp_path: Path) -> None:

@@ -532,3 +532,55 @@ def test_a_mark_that_is_none_of_ours_stands_for_nothing(tmp_path: Path, value: s
         ctx = make_context(tmp_path, inventory=BOARD, carry_overs=spoilt)
         found = list(check.read_log(ctx, ring(tmp_path, record(0, "x"))))
         assert [f for f in findings(found) if "standing" in f[0]] == []
+
+
+LOST_DISKS = (
+    ("sd 3:0:0:1: [sdc] rejecting I/O to offline device", "sdc"),
+    ("Buffer I/O error on dev sdc1, logical block 12, lost async page write", "sdc"),
+    ("critical medium error, dev sdc, sector 2048 op 0x0:(READ)", "sdc"),
+    ("nvme nvme1: Removing after reset failure", "nvme1n1"),
+    ("block nvme1n1: no available path - failing I/O", "nvme1n1"),
+)
+
+
+@pytest.mark.parametrize(("text", "label"), LOST_DISKS)
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_disk_of_another_machine_fails_no_node(
+    tmp_path: Path, text: str, label: str, *, is_gone: bool
+) -> None:
+    """As when its server was rebooted; one that is gone is known by the last run."""
+
+    def judge(**facts: str) -> Any:
+        known = Inventory(parts=(*BOARD.parts, Part("disk", "id", label, facts)))
+        now = {"inventory": BOARD, "previous": known} if is_gone else {"inventory": known}
+        return judge_items(CHECK, measured(tmp_path, text, **now))
+
+    local, remote = judge(), judge(network="iSCSI")
+    assert (local.verdict, remote.verdict) == (Verdict.FAIL, Verdict.WARN)
+    assert "reached by iSCSI" in remote.reason
+    assert not CHECK.finding_rules[kernel_log.OUTSIDE].conclusive
+
+
+@pytest.mark.parametrize(
+    ("place", "verdict"),
+    [
+        ("pci0/usb1/1-2/host6", Verdict.WARN),
+        ("platform/host3/session1/target3:0:0", Verdict.WARN),
+        ("pci0/host0", Verdict.FAIL),
+    ],
+)
+def test_what_is_mapped_onto_disks_is_where_they_are(
+    tmp_path: Path, place: str, verdict: Verdict
+) -> None:
+    disk, volume = f"sys/devices/{place}/block/sdx", "sys/devices/virtual/block/dm-3"
+    trees.grow(tmp_path, {f"{disk}/dev": "8:48", f"{volume}/dev": "252:3"})
+    trees.link(tmp_path, f"{disk}/device", f"sys/devices/{place}")
+    trees.link(tmp_path, f"{volume}/slaves/sdx", disk)
+    for name, folder in (("sdx", disk), ("dm-3", volume)):
+        trees.link(tmp_path, f"sys/class/block/{name}", folder)
+        trees.link(tmp_path, f"sys/block/{name}", folder)
+    for number, folder in (("8:48", disk), ("252:3", volume)):
+        trees.link(tmp_path, f"sys/dev/block/{number}", folder)
+    for name in ("sdx", "dm-3"):
+        text = f"Buffer I/O error on dev {name}, logical block 12, lost async page write"
+        assert judge_items(CHECK, measured(tmp_path, text)).verdict is verdict

@@ -109,6 +109,29 @@ def test_what_is_no_web_server_costs_a_line(directory: Path, words: bytes) -> No
     assert (advice.subject, advice.fix) == ("node_exporter", "")
 
 
+@pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n", b"H"])
+def test_who_answers_a_byte_at_a_time_keeps_nobody(directory: Path, begin: bytes) -> None:
+    over = threading.Event()
+
+    def trickle(server: socket.socket) -> None:
+        caller, _ = server.accept()
+        with caller, suppress(OSError):  # it hangs up
+            caller.sendall(begin)
+            while not over.wait(0.1):
+                caller.sendall(b"a")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=trickle, args=(server,))
+        thread.start()
+        try:
+            found = ask(directory, server.getsockname())
+        finally:
+            over.set()
+            thread.join()
+    assert "none answers" in found.state
+    assert "timed out" in found.state
+
+
 def test_a_directory_that_all_can_write_to_is_named_with_the_fix(directory: Path) -> None:
     directory.chmod(0o777)
     (advice,) = inspect_exporter(directory)

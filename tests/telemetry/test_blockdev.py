@@ -14,9 +14,11 @@ from hpcverify.telemetry.blockdev import (
     find_mount,
     find_network_below,
     find_whole_disk,
+    list_disks_below,
     list_hidden,
     list_mounts,
 )
+from tests.telemetry.trees import grow, link
 
 
 @pytest.fixture
@@ -108,6 +110,29 @@ def test_a_path_on_a_disk_of_another_machine_tells_how_that_is_reached(
     mounted(root, "30 1 0:27 /@ /dev/shm rw - btrfs /dev/dm-0 rw")
 
     assert find_network_below(Path("/dev/shm"), root) == network  # noqa: S108 - only looked at
+
+
+@pytest.mark.parametrize(
+    ("line", "disks"),
+    [
+        ("30 1 0:27 /@ /x rw - btrfs /dev/mapper/vg-data rw", {"sdc"}),
+        ("30 1 0:27 /@ /x rw - btrfs /dev/sdc rw", {"sdc"}),
+        ("30 1 8:32 / /x rw - ext4 /dev/renamed rw", {"sdc"}),
+        ("30 1 0:27 / /x rw - nfs4 server:/dev/sdc rw", set()),
+        ("30 1 0:27 / /x rw - btrfs /dev/mapper/other rw", set()),
+    ],
+)
+def test_a_mount_tells_its_disks_without_being_asked(
+    root: Path, line: str, disks: set[str]
+) -> None:
+    volume, disk = device(root, "virtual/dm-0", "252:0"), device(root, "pci0/sdc", "8:32")
+    slave(volume, disk)
+    grow(volume, {"dm/name": "vg-data"})
+    for name, folder in (("dm-0", volume), ("sdc", disk)):
+        link(root, f"sys/class/block/{name}", str(folder.relative_to(root)))
+    mounted(root, line)
+
+    assert list_disks_below(list_mounts(root)[0], root) == disks
 
 
 def test_an_overlay_leads_to_the_disk_of_the_directory_that_it_writes_to(

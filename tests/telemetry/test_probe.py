@@ -109,6 +109,12 @@ def test_a_drive_goes_by_its_worldwide_name(tmp_path: Path) -> None:
         ("rbd/0", {}, "RBD", None),
         ("virtual/nvme-fabrics/ctl/nvme1", {"transport": "tcp"}, "tcp", None),
         ("pci0000:00/0000:3b:00.0/nvme/nvme0", {"transport": "pcie"}, None, "0000:3b:00.0"),
+        (
+            "pci0000:00/0000:00:1f.0/nvme/nvme0",
+            {"transport": "pcie", "model": "Amazon Elastic Block Store"},
+            "EBS",
+            None,
+        ),
         ("pci0000:00/0000:00:04.0/virtio1", {}, None, "0000:00:04.0"),
     ],
 )

@@ -48,9 +48,27 @@ printed in four characters, and so does rsyslog.
 """
 
 
-def begins_with_process(text: str) -> bool:
-    """Say whether *text* begins with the name of a process: nothing it says is evidence."""
-    return re.match(PROCESS_PATTERN, text) is not None
+PACKET_PATTERN = (
+    r"IN=\S{0,15} OUT=\S{0,15}\s*(?:$|PHYS(?:IN|OUT)=\S|VPROTO=\d|MAC(?:SRC)?=[0-9a-f]{2}"
+    r"|MAC source = |SRC=\S+ DST=|ARP (?:HTYPE|TRUNC)|TRUNCATED)"
+)
+"""
+What goes on after the prefix of a packet that was logged, as nf_log_syslog and ebt_log write it.
+
+With net.netfilter.nf_log_all_netns any user writes the prefix, of up to 127 characters, in a
+network namespace of their own. The pattern needs more than the 15 bytes of a program's name,
+which could else hide a fault.
+"""
+
+
+def begins_with_users_words(text: str) -> bool:
+    """
+    Say whether a user may have written what *text* begins with: nothing it says is evidence.
+
+    That is the name of a process, or the prefix of a packet that was logged.
+    """
+    is_packet = "OUT=" in text and re.search(PACKET_PATTERN, text)
+    return bool(is_packet or re.match(PROCESS_PATTERN, text))
 
 
 class PartFailure(Struct, frozen=True):

@@ -17,6 +17,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
         "beegfs",
         "ceph",
         "cifs",
+        "dvs",
         "glusterfs",
         "gpfs",
         "lustre",

@@ -40,6 +40,8 @@ from hpcverify_checks.common.board import (
 )
 
 LOOPBACK = "127.0.0.1"
+LOOPBACK_SECONDS = 5.0
+"""The time for a connection that needs no other process: where it is down, packets are lost."""
 POLL_SECONDS = 0.02
 MAX_REASON_CHARACTERS = 300
 """The length of the reason why a rank failed, as its peers read it."""
@@ -145,11 +147,12 @@ def require_loopback() -> None:
         Unable: the loopback is down, as in a new network namespace.
 
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with socket.create_server((LOOPBACK, 0)) as probe:
         try:
-            probe.connect((LOOPBACK, 9))  # sends nothing
+            socket.create_connection(probe.getsockname(), LOOPBACK_SECONDS).close()
         except OSError as exc:
-            text = f"the loopback does not work ({exc.strerror}): ip link set lo up"
+            why = exc.strerror or exc
+            text = f"the loopback does not work ({why}): ip link set lo up"
             raise Unable(text, Cause.MISCONFIGURED) from exc
 
 

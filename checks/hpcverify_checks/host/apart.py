@@ -4,8 +4,9 @@ Questions that may never be answered, asked in a process that can be left behind
 Who waits for a hung NFS server sleeps in the kernel and cannot be ended, and a thread
 that does so keeps its whole process. So the questions are asked one after the other in
 one child, which costs one fork on a healthy node. If it has not answered all in time, it is
-left behind, and each question that is left gets a child of its own: many that hang, or that
-are slow together, cost one more wait.
+left behind, and a few children share the questions that are left: many that hang, or that
+are slow together, cost one more wait. How many are left behind is bounded: any user may mount
+hundreds of file systems that never answer.
 """
 
 from __future__ import annotations
@@ -21,11 +22,16 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.processes import DEATH_SECONDS, KernelWait, die_with_parent, read_wait_channel
 
 Question = Callable[[], object]
 """Answers in what JSON can hold, or raises OSError."""
+MAX_CHILDREN, MAX_HUNG = 32, 16
+"""Children that ask at the same time, and hung questions from which on no more are asked."""
+MAX_ROUNDS = 4
+"""How often what is left is shared out again: those behind one that hangs get another turn."""
 REAP_SECONDS = 0.1
 """How long a child that waits in the kernel may outlive KILL before it is left behind."""
 
@@ -47,36 +53,47 @@ class Replies(Struct, frozen=True):
     answers: dict[str, Any]
     errors: dict[str, OSError]
     hung: dict[str, Hung]
+    unasked: tuple[str, ...] = ()
+    """Those that were not asked: so many others hang."""
 
 
 def ask_apart(questions: Mapping[str, Question], seconds: float) -> Replies:
-    """Ask all *questions*, wait up to *seconds* for each, and twice that for all of them."""
+    """
+    Ask *questions*, the first ones first, and wait up to *seconds* for each.
+
+    Up to `MAX_CHILDREN` cost twice that at most, however many of them hang.
+    """
     answers: dict[str, Any] = {}
     errors: dict[str, OSError] = {}
     hung: dict[str, Hung] = {}
-    names = list(questions)
-    groups = [names] if names else []
-    while groups:
+    left, shares = list(questions), 1
+    for _ in range(MAX_ROUNDS):
+        if not left or len(hung) >= MAX_HUNG:
+            break
+        groups = [group for index in range(shares) if (group := left[index::shares])]
         children = [_Child([(name, questions[name]) for name in group]) for group in groups]
-        groups = []
-        for child, stalled in _listen(children, seconds):
+        ended = list(_listen(children, seconds))
+        late = [(child, silent) for child, silent in ended if silent and child.pending]
+        _kill([child for child, _ in late])
+        left, shares = [], MAX_CHILDREN
+        for child, silent in ended:
             answers |= child.answers
             errors |= child.errors
-            if stalled and child.pending:
-                first, *rest = child.pending
-                left = child.leave_behind(seconds)
-                if time.monotonic() - child.heard >= seconds:
-                    hung[first] = left
-                else:  # it is not known of the one that it was at
-                    rest = child.pending
-                groups += [[name] for name in rest]
-            else:
+            if (child, silent) not in late:
                 child.finish()
-    return Replies(answers, errors, hung)
+                continue
+            first, *rest = child.pending
+            stuck = child.describe_hung(seconds)
+            if silent >= seconds:
+                hung[first] = stuck
+            else:  # it is not known of the one that it was at
+                rest = child.pending
+            left += rest
+    return Replies(answers, errors, hung, tuple(left))
 
 
-def _listen(children: Sequence[_Child], seconds: float) -> Iterator[tuple[_Child, bool]]:
-    """Yield each child when it is done, or when it is not after *seconds*."""
+def _listen(children: Sequence[_Child], seconds: float) -> Iterator[tuple[_Child, float]]:
+    """Yield each child when it is done, or is not after *seconds*: then with those of silence."""
     poll = select.poll()
     open_children = {child.reading: child for child in children}
     for reading in open_children:
@@ -89,12 +106,24 @@ def _listen(children: Sequence[_Child], seconds: float) -> Iterator[tuple[_Child
                 continue
             poll.unregister(reading)
             del deadlines[reading]
-            yield open_children.pop(reading), False
+            yield open_children.pop(reading), 0.0
         now = time.monotonic()
         for reading in [fd for fd, deadline in deadlines.items() if deadline <= now]:
             poll.unregister(reading)
             del deadlines[reading]
-            yield open_children.pop(reading), True
+            child = open_children.pop(reading)
+            yield child, now - child.heard
+
+
+def _kill(children: Sequence[_Child]) -> None:
+    """Kill all *children*; return once each is reaped, or waits where KILL does not reach it."""
+    for child in children:
+        child.kill()
+    until = time.monotonic() + DEATH_SECONDS
+    left = list(children)
+    while left and time.monotonic() < until:
+        left = [child for child in left if not child.is_settled()]
+        time.sleep(REAP_SECONDS / 20)
 
 
 class _Child:
@@ -142,18 +171,22 @@ class _Child:
         if self.pending:
             raise RuntimeError(f"no answer to {self.pending[0]!r}: see the log of this worker")
 
-    def leave_behind(self, seconds: float) -> Hung:
-        """Kill it; one that cannot die is named."""
+    def kill(self) -> None:
+        """Kill it; it may go on to wait in the kernel."""
         os.close(self.reading)
-        waits_in = read_wait_channel(self._pid)
-        started = read_start(self._pid)
+        self._hung = Hung(0, self._pid, read_start(self._pid), read_wait_channel(self._pid))
         os.kill(self._pid, signal.SIGKILL)
-        wait, until = KernelWait(self._pid), time.monotonic() + DEATH_SECONDS
-        while wait.find_seconds() < REAP_SECONDS and time.monotonic() < until:
-            if os.waitpid(self._pid, os.WNOHANG)[0]:
-                return Hung(seconds, waits_in=waits_in)
-            time.sleep(REAP_SECONDS / 20)
-        return Hung(seconds, self._pid, started, waits_in)
+        self._wait = KernelWait(self._pid)
+
+    def is_settled(self) -> bool:
+        """Whether it was reaped after it was killed, or waits for longer than one that dies."""
+        if self._hung.pid and os.waitpid(self._pid, os.WNOHANG)[0]:
+            self._hung = Hung(0, waits_in=self._hung.waits_in)
+        return not self._hung.pid or self._wait.find_seconds() >= REAP_SECONDS
+
+    def describe_hung(self, seconds: float) -> Hung:
+        """Describe it after it was killed; one that cannot die is named."""
+        return replace(self._hung, seconds=seconds)
 
 
 def _answer_all(questions: Sequence[tuple[str, Question]], writing: int, parent: int) -> None:

@@ -26,7 +26,12 @@ def measure_disks(
     ctx: Context, dev: Path, tool: ToolRunner, *, seconds: float, smartctl: bool
 ) -> Iterator[CheckItem]:
     """Report what each disk says of itself, and which error counts grew since the last run."""
-    disks = {part.label: part for part in ctx.inventory.of_kind("disk")}
+    disks: dict[str, Part] = {}
+    for part in ctx.inventory.of_kind("disk"):
+        if network := part.facts.get("network"):
+            yield Coverage(part.id, f"SMART not read: {network} leads to it, and it is not ours")
+        else:
+            disks[part.label] = part
     # Asked by the name of the disk: with several paths to it, the kernel's numbers of disks
     # and of controllers are not the same.
     questions: dict[str, Question] = {

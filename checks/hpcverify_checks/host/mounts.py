@@ -17,13 +17,13 @@ from hpcverify.telemetry import sysfs
 from hpcverify.telemetry.blockdev import (
     Mount,
     is_local,
+    list_disks_below,
     list_hidden,
     list_mounts,
-    list_whole_disks,
 )
 from hpcverify.units import GIB
 from hpcverify_checks.common.mounts import MOUNT_MISSING, is_remote
-from hpcverify_checks.host.apart import Hung, Question, ask_apart, read_start
+from hpcverify_checks.host.apart import MAX_HUNG, Hung, Question, ask_apart, read_start
 from hpcverify_checks.host.needs import MountNeed, SpaceNeed, fits
 
 LEFT_BEHIND = "left_behind"
@@ -102,7 +102,10 @@ def measure_mounts(
     for want in space:
         yield from _compare_space(want, table, replies.answers)
     answered = sum(point in watched for point in replies.answers)
-    yield Coverage("node", f"{answered} of {len(watched)} file systems answered")
+    text = f"{answered} of {len(watched)} file systems answered"
+    if unasked := len(watched.keys() - {*replies.answers, *replies.errors, *hung}):
+        text += f"; {unasked} were not asked, since so many others do not answer"
+    yield Coverage("node", text)
 
 
 def _list_questions(
@@ -122,7 +125,11 @@ def _list_questions(
         holding = _find_mount(table, want.path)
         if holding and str(holding.point) not in {want.path, *waiting}:
             questions.setdefault(want.path, partial(_probe, want.path, write=False))
-    return questions
+    # Last, for a user may mount hundreds that never answer; and none more if many do not.
+    needed = {*(need.path for need in needs), *(want.path for want in space)}
+    users = [p for p in questions if p in watched and _may_be_users(watched[p], p in needed)]
+    own = {point: questions.pop(point) for point in users}
+    return questions | (own if len(waiting) < MAX_HUNG else {})
 
 
 def _find(table: Iterable[Mount], path: str) -> Mount | None:
@@ -227,8 +234,11 @@ def _report_error(
 
 def _choose_code(what: str, mount: Mount, is_needed: bool) -> str:  # noqa: FBT001 - private
     """Choose the code: a FUSE mount that the site does not list may be a user's own."""
-    users = mount.kind.partition(".")[0] == "fuse" and not is_needed
-    return f"fuse_{what}" if users else f"mount_{what}"
+    return f"fuse_{what}" if _may_be_users(mount, is_needed) else f"mount_{what}"
+
+
+def _may_be_users(mount: Mount, is_needed: bool) -> bool:  # noqa: FBT001 - private
+    return mount.kind.partition(".")[0] == "fuse" and not is_needed
 
 
 def _compare(
@@ -334,7 +344,7 @@ def _report_read_only(
 def _is_here(mount: Mount, root: Path) -> bool:
     """Whether a failure of *mount* is that of a disk of this node, as far as is known."""
     # A file system may have none that the kernel tells.
-    return all(is_local(root / "sys/block" / d) for d in list_whole_disks(mount.device, root))
+    return all(is_local(root / "sys/block" / disk) for disk in list_disks_below(mount, root))
 
 
 def _report_new_errors(

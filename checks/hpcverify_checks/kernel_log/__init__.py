@@ -10,6 +10,7 @@ the last time; trouble that a later line ends is only listed.
 Only lines since the last run count, as in `xid`, which the same reading of the log feeds:
 each check keeps its own mark, so that no line is counted twice or lost. A first run takes
 one day, and lists what is older. The last words of a kernel that panicked come from pstore.
+What it says of a disk of another machine is a warning: the fault may be its server's.
 
 Where nobody may read the log, as in most containers, the check is skipped; where an earlier
 run could read it, that is an error.
@@ -28,6 +29,7 @@ from hpcverify.check import (
     Check,
     CheckItem,
     Context,
+    Finding,
     FindingRule,
     Inventory,
     Measurement,
@@ -39,7 +41,7 @@ from hpcverify.check import (
     Unable,
     Verdict,
 )
-from hpcverify.telemetry import fault_table, kernel_log, pci
+from hpcverify.telemetry import blockdev, fault_table, kernel_log, pci, sysfs
 from hpcverify.units import DAY_SECONDS, format_count
 from hpcverify_checks.common.kernel_log import (
     CURSOR,
@@ -49,16 +51,19 @@ from hpcverify_checks.common.kernel_log import (
     report_unresolved,
 )
 from hpcverify_checks.common.log_events import (
+    MAX_LINE_CHARACTERS,
     format_span,
     group_events,
     make_finding,
     report_older,
 )
-from hpcverify_checks.kernel_log.lines import LINE_MARKERS, ROWS, LineEvent, read_events
+from hpcverify_checks.kernel_log.lines import LINE_MARKERS, ROWS, LineEvent, LineRow, read_events
 from hpcverify_checks.kernel_log.pstore import read_dumps
 
 DUMPS = "pstore"
 """The name of the mark that says which dumps were read."""
+OUTSIDE = "disk_outside"
+"""The code of what the kernel said of a disk that is not a part of this node."""
 CRASH_KINDS = ("cpu", "memory", "kernel")
 """The kinds of lines that are read in a dump: the others stood in the log, and were seen there."""
 
@@ -91,19 +96,27 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
     logged = {message.text for message in log.messages}  # a journal has most of a dump, too
     unseen = [message for message in dumped if message.text not in logged]
     crashed = [e for e in read_events(unseen) if e.row.kind in CRASH_KINDS]
-    groups = group_events(
-        [*crashed, *read_events(log.messages)],
-        lambda event: find_part(*event.part, ctx.inventory),
-    )
+    events = [*crashed, *read_events(log.messages)]
+    grave = {code for code in {e.row.code for e in events} if _may_fail(ROWS[code])}
+    named = dict.fromkeys(event.part for event in events if event.row.code in grave)
+    ways = {part: way for part in named if (way := _find_way(*part, ctx, root))}
+    own: list[LineEvent] = []
+    outside: dict[tuple[str, str], list[LineEvent]] = {part: [] for part in ways}
+    for event in events:
+        is_outside = event.row.code in grave and event.part in ways
+        (outside[event.part] if is_outside else own).append(event)
+    groups = group_events(own, lambda event: find_part(*event.part, ctx.inventory))
     for (part_id, _), group in groups.items():
         row, count = group[0].row, f" ({format_count(len(group), 'line')}, {format_span(group)})"
         if not row.ends:
             suffix = row.choose_suffix(len(group), ended=_has_ended(group, groups))
             yield make_finding(part_id, group, suffix, count)
+    for part, told in outside.items():
+        yield _report_outside(find_part(*part, ctx.inventory), told, ways[part])
     yield from report_unresolved(ctx, log, groups, _choose_unresolved_code)
     yield from report_older(read_events(log.older), lambda _: "node")
-    faults = (group for group in groups.values() if group[0].row.verdict > Verdict.PASS)
-    yield Measurement("lines", float(sum(len(group) for group in faults)), "")
+    faults = [event for event in events if event.row.verdict > Verdict.PASS]
+    yield Measurement("lines", float(len(faults)), "")
     yield from report_reading(log)
     yield CarryOver(DUMPS, dumps)
 
@@ -146,6 +159,42 @@ def _is_on_disk(name: str, disk: str) -> bool:
     return disk.startswith(f"{name}n") and name.startswith("nvme")
 
 
+def _may_fail(row: LineRow) -> bool:
+    return any(rule.verdict is Verdict.FAIL for rule in row.rules.values())
+
+
+def _find_way(kind: str, name: str, ctx: Context, root: Path) -> str:
+    """
+    Say by which way the disk *name* is reached, if it is not a part of this node; else nothing.
+
+    One that is gone is known by the last run.
+    """
+    if kind != "disk":
+        return ""
+    inventories = filter(None, (ctx.inventory, ctx.previous))
+    disks = (disk for inventory in inventories for disk in inventory.of_kind("disk"))
+    if known := next((disk for disk in disks if _is_on_disk(name, disk.label)), None):
+        return known.facts.get("network", "")
+    number = sysfs.read_text(root / "sys/class/block" / name / "dev")
+    below = blockdev.list_whole_disks(number, root) if number else ()
+    folders = [root / "sys/block" / disk for disk in sorted(below)]
+    if not folders or any(map(blockdev.is_local, folders)):
+        return ""
+    return next(filter(None, map(blockdev.find_network, folders)), "USB, or an image")
+
+
+def _report_outside(part_id: str, events: Sequence[LineEvent], way: str) -> Finding:
+    """Report *events* of a disk that is reached by *way*: its server may be at fault."""
+    worst = max(events, key=lambda event: event.row.verdict)
+    count = f"{format_count(len(events), 'line')}, {format_span(events)}"
+    line = worst.text[:MAX_LINE_CHARACTERS]
+    text = (
+        f"{worst.row.meaning}, but it is reached by {way} and is not a part of this node: see "
+        f"what it is on ({count}): {line}"
+    )
+    return Finding(OUTSIDE, part_id, text, {"line": worst.text, **worst.details})
+
+
 def _has_ended(group: Sequence[LineEvent], groups: Groups) -> bool:
     """Say whether every server that *group* names has answered since."""
     ends: dict[str, float] = {}
@@ -167,6 +216,7 @@ CHECK = Check(
     metrics={"lines": Metric(unit="", worse="high", meaning="new lines about faults")},
     finding_rules={
         **fault_table.build_finding_rules(ROWS.values()),
+        OUTSIDE: FindingRule(Verdict.WARN, Remedy.INSPECT),
         "kernel_standing": FindingRule(Verdict.WARN, Remedy.REBOOT, conclusive=True),
         "kernel_event_standing": FindingRule(Verdict.WARN, Remedy.REBOOT),
         **LOG_RULES,

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from hpcverify.telemetry import fault_table
 from hpcverify.telemetry.fault_table import KnownFault
 from hpcverify.telemetry.kernel_log import KernelMessage
-from hpcverify_checks.common.kernel_log import begins_with_process
+from hpcverify_checks.common.kernel_log import begins_with_users_words
 from hpcverify_checks.common.log_events import LogEvent
 
 JOB_KIND = "job"
@@ -120,7 +120,7 @@ def _find_records(messages: Sequence[KernelMessage]) -> dict[int, dict[str, str]
 
 def _match(row: LineRow, text: str) -> re.Match[str] | None:
     match = re.search(row.pattern, text)
-    if match and row.kind != JOB_KIND and begins_with_process(text):
+    if match and row.kind != JOB_KIND and begins_with_users_words(text):
         return None
     return match
 

@@ -62,13 +62,13 @@ def measure(ctx: Context, params: StorageParams) -> Iterator[CheckItem]:
     direct = require_writable(ctx.scratch)
     site = find_site(ctx.scratch, ctx.inventory, direct=direct)
     yield describe_site(site)
-    before = smart.read(site.disk)
+    before = smart.read(site.own_disk)
     fio = Fio(folder=ctx.scratch, engine=engine, direct=site.direct)
     try:
         yield from run_phases(site, fio, params, random.Random(ctx.seed))  # noqa: S311 - data to write, no secret
     except FaultError as fault:
         yield explain_fault(fault, site)
-    yield from report_health(before, smart.read(site.disk), site)
+    yield from report_health(before, smart.read(site.own_disk), site)
 
 
 def report_health(

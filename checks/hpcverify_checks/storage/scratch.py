@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcverify.check import Cause, Coverage, Inventory, Unable
-from hpcverify.telemetry.blockdev import Mount, find_disk, find_mount, find_network_below
+from hpcverify.telemetry.blockdev import (
+    Mount,
+    find_disk,
+    find_image_mount,
+    find_mount,
+    find_network_below,
+)
 from hpcverify.units import MIB
 from hpcverify_checks.common.mounts import is_remote
 
@@ -43,6 +49,11 @@ class ScratchSite:
     def remote(self) -> bool:
         """Whether another machine, or a process, stores the data."""
         return self.network is not None or is_remote(self.mount.kind)
+
+    @property
+    def own_disk(self) -> str | None:
+        """The disk, if it is a part of this node: the health of another machine's is not asked."""
+        return None if self.remote else self.disk
 
     def name_metric(self, metric: str) -> str:
         """Mark a metric taken through the page cache as not to be judged."""
@@ -141,8 +152,14 @@ def find_site(folder: Path, inventory: Inventory, *, direct: bool) -> ScratchSit
         disk=disk,
         part=next(parts, "node"),
         direct=direct and mount.kind not in MEMORY_FILE_SYSTEMS,
-        network=find_network_below(folder),
+        network=find_network_below(folder) or find_network_of_image(disk),
     )
+
+
+def find_network_of_image(disk: str | None, root: Path = Path("/")) -> str | None:
+    """Name the network file system with the image behind *disk*; None if there is none."""
+    mount = find_image_mount(disk, root) if disk else None
+    return mount.kind if mount and is_remote(mount.kind) else None
 
 
 def describe_site(site: ScratchSite) -> Coverage:

@@ -35,7 +35,7 @@ from hpcverify.telemetry import fault_table, pci
 from hpcverify.telemetry.fault_table import KnownFault
 from hpcverify.telemetry.kernel_log import KernelMessage
 from hpcverify.telemetry.xids import ADDRESS_PATTERN, XID_PATTERN
-from hpcverify_checks.common.kernel_log import begins_with_process
+from hpcverify_checks.common.kernel_log import begins_with_users_words
 from hpcverify_checks.common.log_events import LogEvent
 
 REPEATED_SUFFIX, UNDER_LOAD_SUFFIX = "_repeated", "_under_load"
@@ -156,7 +156,7 @@ GSP_XIDS = (119, 120)
 def _parse_messages(messages: Sequence[KernelMessage]) -> Iterator[XidEvent]:
     opening: re.Match[str] | None = None
     for message in messages:
-        if begins_with_process(message.text):
+        if begins_with_users_words(message.text):
             continue
         yield from _parse_message(message)
         for line in _split_message(message.text):

@@ -39,13 +39,19 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+UP_AND_DOWN = 'ip link set lo up; ip link set lo down; exec "$@"'
+
+
 def without_loopback(*command: str) -> Sequence[str]:
     """Be in a network of one's own, which nobody has set up."""
     return ("unshare", "--net", *command)
 
 
-def test_collectives_name_the_loopback_that_is_down() -> None:
-    done = run(*without_loopback(str(HPCVERIFY), "collectives", *COLLECTIVES))
+@pytest.mark.parametrize("state", ["never up", "down again"])
+def test_collectives_name_the_loopback_that_is_down(state: str) -> None:
+    """One that was up keeps its address, and loses what is sent to it."""
+    before = ("sh", "-c", UP_AND_DOWN, "sh") if state == "down again" else ()
+    done = run(*without_loopback(*before, str(HPCVERIFY), "collectives", *COLLECTIVES))
 
     assert done.returncode == 3, done.stderr
     assert FIX in done.stderr

@@ -7,10 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from hpcverify.check import Unable, Verdict
-from hpcverify.model import Cause, Inventory, Part, Remedy
+from hpcverify.model import Cause, Coverage, Inventory, Part, Remedy
 from hpcverify.processes import CompletedTool
 from hpcverify.telemetry import smart
 from hpcverify.testing import find_value, judge_items, list_findings, make_context
@@ -182,3 +183,16 @@ def test_an_nvme_that_does_not_answer_is_named_and_keeps_nobody(tmp_path: Path) 
 
     assert (judged.verdict, judged.cause) == (Verdict.ERROR, Cause.HUNG)
     assert judged.reason.startswith("nvme0n1: NVMe nvme0n1 does not answer")
+
+
+def test_a_disk_of_another_machine_is_not_asked_for_its_health(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    os.mkfifo(tmp_path / "dev/nvme0n1")
+    parts = tuple(msgspec.structs.replace(p, facts={"network": "tcp"}) for p in (NVME, SATA))
+    ctx = make_context(tmp_path, inventory=Inventory(parts=parts))
+    sick = smartctl(passed=False)
+
+    found = list(measure_disks(ctx, tmp_path / "dev", sick, seconds=0.3, smartctl=True))
+
+    assert judge_items(CHECK, found).verdict is Verdict.PASS
+    assert [item.part_id for item in found if isinstance(item, Coverage)] == [NVME.id, SATA.id]

@@ -7,17 +7,19 @@ import json
 import os
 import subprocess
 import time
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hpcverify.check import Verdict
-from hpcverify.model import CarryOver, Cause, CheckItem, Inventory, Measurement
+from hpcverify.model import CarryOver, Cause, CheckItem, Coverage, Inventory, Measurement
 from hpcverify.processes import KernelWait, process_exists
 from hpcverify.telemetry.blockdev import list_mounts
 from hpcverify.testing import find_value, judge_items, list_codes, list_findings
 from hpcverify_checks.host import CHECK, apart
-from hpcverify_checks.host.apart import ask_apart, read_start
+from hpcverify_checks.host.apart import MAX_CHILDREN, MAX_HUNG, Question, ask_apart, read_start
 from hpcverify_checks.host.mounts import ERRORS, LEFT_BEHIND, READ_ONLY, WRITABLE, measure_mounts
 from hpcverify_checks.host.needs import Bound, MountNeed, SpaceNeed
 from tests.checks.host.nodes import a_node, look
@@ -279,6 +281,25 @@ def test_a_disk_that_is_not_of_this_node_does_not_make_it_fail(
 
 
 @pytest.mark.parametrize(
+    ("place", "code"), [("platform/session1", "maybe_read_only"), ("pci0", "turned_read_only")]
+)
+def test_a_btrfs_is_of_this_node_if_the_disk_that_it_was_mounted_from_is(
+    tmp_path: Path, place: str, code: str
+) -> None:
+    """Its own number is that of no device."""
+    root, line = tmp_path / "r", "20 1 0:45 /@ / rw,relatime - btrfs /dev/sdb {},space_cache=v2"
+    disk = f"sys/devices/{place}/block/sdb"
+    grow(root, {"proc/self/mountinfo": line.format("rw"), f"{disk}/dev": "8:16"})
+    link(root, f"{disk}/device", f"sys/devices/{place}")
+    for name in ("sys/class/block/sdb", "sys/block/sdb", "sys/dev/block/8:16"):
+        link(root, name, disk)
+    first = ask(tmp_path, root=root)
+    grow(root, {"proc/self/mountinfo": line.format("ro")})
+
+    assert list_codes(ask_again(tmp_path, root, first)) == [code]
+
+
+@pytest.mark.parametrize(
     ("place", "code"), [("platform/session", "maybe_read_only"), ("pci0", "turned_read_only")]
 )
 def test_a_volume_over_several_disks_is_of_this_node_if_all_are(
@@ -488,6 +509,28 @@ def test_a_fuse_mount_that_the_site_does_not_list_only_warns(tmp_path: Path) -> 
     assert judge_items(CHECK, found).verdict is Verdict.WARN
 
 
+def test_hundreds_of_mounts_of_a_user_cost_a_bounded_number_of_processes(tmp_path: Path) -> None:
+    folders = [tmp_path / str(number) for number in range(MAX_CHILDREN + 8)]
+    needed = tmp_path / "needed"
+    with ExitStack() as mounted:
+        for folder in folders:
+            folder.mkdir()
+            mounted.enter_context(silent_file_system(folder))
+        needed.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "needed", needed], check=True)
+        mounted.callback(subprocess.check_call, ["umount", needed])
+        need = MountNeed(path=str(needed), writable=False)
+        first = ask(tmp_path, need)
+        mark = find_mark(first)
+        second = ask(tmp_path, need, recalled=mark)
+
+    assert about(first, needed) == about(second, needed) == ["mount_wrong"]  # it was asked
+    assert MAX_HUNG <= len(json.loads(mark)) <= 1 + MAX_CHILDREN
+    assert find_mark(second) == mark
+    assert any("were not asked" in item.text for item in first if isinstance(item, Coverage))
+    assert set(list_codes(first)) == {"fuse_hung", "mount_wrong"}
+
+
 def test_a_mount_whose_server_is_gone_is_stale(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
@@ -531,6 +574,24 @@ def test_what_is_slow_together_is_asked_together_and_is_not_hung() -> None:
     assert list(replies.hung) == ["never"]
     assert len(spans) == len(slow)
     assert max(sum(a <= began < b for a, b in spans) for began, _ in spans) > 1
+
+
+def test_what_waits_behind_some_that_hang_gets_its_turn_and_not_behind_very_many() -> None:
+    def never() -> None:
+        time.sleep(60)
+
+    asked: dict[str, Question] = {str(n): partial(abs, n) for n in range(3 * MAX_CHILDREN)}
+    stuck: dict[str, Question] = dict.fromkeys(("0", "40", "41", "73"), never)
+    some = ask_apart(asked | stuck, 2)
+    all_stuck: dict[str, Question] = dict.fromkeys(asked, never)
+    many = ask_apart({"first": partial(abs, 1)} | all_stuck, 0.5)
+
+    assert some.hung.keys() == stuck.keys()
+    assert len(some.answers) == len(asked) - len(stuck)
+    assert some.unasked == ()
+    assert many.answers == {"first": 1}
+    assert MAX_HUNG <= len(many.hung) <= 1 + MAX_CHILDREN
+    assert len(many.hung) + len(many.unasked) == len(asked)
 
 
 def test_an_answer_is_an_error_of_its_own() -> None:

@@ -57,6 +57,7 @@ from hpcverify_checks.storage.phases import run_phases, run_small_files
 from hpcverify_checks.storage.scratch import (
     Space,
     describe_site,
+    find_network_of_image,
     find_site,
     require_space,
     require_writable,
@@ -64,6 +65,7 @@ from hpcverify_checks.storage.scratch import (
 )
 from hpcverify_checks.storage.small_files import CallTimes
 from tests.checks.storage.disks import formatted, mounted, site
+from tests.telemetry.trees import grow
 
 pytestmark = pytest.mark.tools
 
@@ -815,3 +817,31 @@ def test_the_health_of_a_disk_is_judged_by_what_it_means(
     found = [Measurement(f"smart.{name}", value)]
     assert judge_by(found, [limit], CHECK.finding_rules).verdict is verdict
     assert rule.optional
+
+
+@pytest.mark.parametrize(
+    ("image", "network"),
+    [("/data/x/image", "lustre"), ("/var/image", None), ("/data/local/image (deleted)", None)],
+)
+def test_an_image_on_a_network_file_system_is_reached_over_the_network(
+    tmp_path: Path, image: str, network: str | None
+) -> None:
+    lines = (
+        "20 1 8:1 / / rw - ext4 /dev/sda1 rw",
+        "21 20 0:40 / /data rw - lustre 10.0.0.1@o2ib:/data rw",
+        "22 21 8:2 / /data/local rw - xfs /dev/sda2 rw",
+    )
+    files = {
+        "proc/self/mountinfo": "\n".join(lines),
+        "sys/block/loop3/loop/backing_file": image,
+        "sys/block/sda/size": 1000,
+    }
+    root = grow(tmp_path, files)
+    assert find_network_of_image("loop3", root) == network
+    assert find_network_of_image("sda", root) is find_network_of_image(None, root) is None
+
+
+def test_the_health_of_a_disk_of_another_machine_is_not_asked(tmp_path: Path) -> None:
+    own = replace(site(tmp_path), disk="sda")
+    assert own.own_disk == "sda"
+    assert replace(own, network="iSCSI").own_disk is None
