@@ -27,6 +27,8 @@ LASTING_RUNS = 5
 """The runs after a change, or the last ones, that say how large it is."""
 MARK_RUNS = 2
 """A step is known to so many runs."""
+MAX_ASKED = 400
+"""Of so many parts or more, every n-th says what a mark did to all."""
 ROUNDS = 3
 """Effects of marks that follow each other within some runs are then known to a tenth."""
 
@@ -159,10 +161,12 @@ def find_mark_effects(
     for _ in range(ROUNDS if len(marks) > 1 else 1):
         for mark in marks:
             others = {m: effect.factor for m, effect in effects.items() if m != mark}
-            found = [_find_carrier(history, mark, others) for history in by_mark[mark]]
+            own = by_mark[mark]
+            asked = own[:: max(1, len(own) // MAX_ASKED)]
+            found = [_find_carrier(history, mark, others) for history in asked]
             effects[mark] = replace(
-                _describe_effect(found, (carriers or {}).get(mark, len(found))),
-                along=tuple(m for m in marks if m != mark and _go_together(by_mark[mark], mark, m)),
+                _describe_effect(found, (carriers or {}).get(mark, len(own))),
+                along=tuple(m for m in marks if m != mark and _go_together(asked, mark, m)),
             )
     return effects
 
