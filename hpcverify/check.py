@@ -391,7 +391,7 @@ def find_rule(
     own = max((p for p in rules if matches(metric, p)), key=rank_pattern, default=None)
     if own is None and not applying:
         return None
-    rule = _refine_by_all(Rule() if own is None else rules[own], applying)
+    rule = refine_by_all(Rule() if own is None else rules[own], applying)
     key = (applying[0].metric, applying[0].part) if applying else (own or "", ANY_PART)
     return key, rule
 
@@ -414,13 +414,13 @@ def find_rules(
         hit = find_rule(rules, applying, metric, names)
         return [hit] if hit else []
     return [
-        ((own, ANY_PART), _refine_by_all(rule, applying))
+        ((own, ANY_PART), refine_by_all(rule, applying))
         for own, rule in rules.items()
         if matches(metric, own)
     ]
 
 
-def _refine_by_all(rule: Rule, overrides: Sequence[RuleOverride]) -> Rule:
+def refine_by_all(rule: Rule, overrides: Sequence[RuleOverride]) -> Rule:
     """Refine *rule* by the weakest of *overrides* first: the strongest has the last word."""
     for override in reversed(overrides):
         rule = override.refine(rule)

@@ -77,6 +77,35 @@ def find_far_link(
     return confirmed.links[0] if confirmed.links else ()
 
 
+def find_culprit(
+    members: Sequence[str], others: Members, gone: Collection[str]
+) -> Generator[Round, Outcomes, Members]:
+    """
+    Find the one of the *members* of a switch that alone spoils what they do with *others*.
+
+    Empty if there is none: all of them do, as behind a bad uplink, or none by itself. One that is
+    slow with a few partners fails only in a test with many others, which looks like its switch.
+    """
+    here = tuple(node for node in members if node not in gone)
+    left = here
+    while len(left) > 1:
+        failed = []
+        for half in halve(left):
+            outcomes = yield (GroupTest(half + others, GroupPurpose.BETWEEN),)
+            if outcomes is None:
+                return ()
+            failed += [half] if outcomes[0] is not GroupOutcome.PASSED else []
+        if len(failed) != 1:
+            return ()
+        left = failed[0]
+    rest = tuple(node for node in here if node not in left)
+    for _ in range(ATTEMPTS if rest else 0):
+        outcomes = yield (GroupTest(rest + others, GroupPurpose.BETWEEN),)
+        if outcomes is None or outcomes[0] is not GroupOutcome.PASSED:
+            return ()
+    return left if rest else ()
+
+
 def _halve_both(first: Members, second: Members) -> Generator[Round, Outcomes, Members]:
     """Halve both sides until one of each is left that fail together; empty: all passes."""
     while len(first) + len(second) > TWO:

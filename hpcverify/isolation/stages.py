@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.isolation.confirm import confirm
-from hpcverify.isolation.far_links import find_far_link, pass_between
+from hpcverify.isolation.far_links import find_culprit, find_far_link, pass_between
 from hpcverify.isolation.group_tests import (
     GroupOutcome,
     GroupPurpose,
@@ -110,6 +110,9 @@ def isolate(
     failing = {*chain.from_iterable((*of_nodes.links, *of_nodes.together, *of_nodes.intermittent))}
     sound = [node for node in good if node not in failing]
     of_switches = yield from _search_switches(sound, switches, random, gone)
+    of_nodes, of_switches = yield from _clear_switches(
+        of_nodes, of_switches, sound, switches, gone=gone
+    )
     of_nodes, of_switches = yield from _name_far_links(
         of_nodes, of_switches, sound, switches, random=random, gone=gone
     )
@@ -138,6 +141,29 @@ def _search_nodes(
         result, nodes, seen=seen, switches=switches, random=random, gone=gone
     )
     return (yield from repeats)
+
+
+def _clear_switches(
+    of_nodes: SearchResult,
+    of_switches: SearchResult,
+    sound: Sequence[str],
+    switches: Mapping[str, str],
+    *,
+    gone: Collection[str],
+) -> Generator[Round, Outcomes, tuple[SearchResult, SearchResult]]:
+    """Clear a switch of which one node alone spoils what its nodes do with all others."""
+    for switch in of_switches.bad:
+        members = [node for node in sound if switches.get(node) == switch]
+        others = tuple(
+            node
+            for node in sound
+            if node not in gone and switches.get(node) not in {None, *of_switches.bad}
+        )
+        if others and (culprit := (yield from find_culprit(members, others, gone))):
+            rest = tuple(other for other in of_switches.bad if other != switch)
+            of_switches = replace(of_switches, bad=rest)
+            of_nodes = replace(of_nodes, intermittent=(*of_nodes.intermittent, culprit))
+    return of_nodes, of_switches
 
 
 def _name_far_links(

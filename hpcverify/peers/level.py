@@ -47,8 +47,13 @@ NOISY_FACTOR = 1.5
 APART = 2.5
 """Where values trail off, an outlier is so many times as far as others go; and so is what one node
 alone claims on the better side, which says nothing of the others."""
+FAR_APART = 4.0
+"""The same of several nodes: two healthy ones are more easily far than one."""
 TRAIL_CHANCE = 0.05
 """Normal values that lie beyond the second best one of a fleet, in one fleet of a thousand."""
+SHARED_ERROR = 2.0
+"""The standard error of the share of variance that the parts of a node have in common, of n values,
+is about 2 / sqrt(n)."""
 MAX_SKEW, SKEW_ERROR = 1.25, 3.0
 """The 90th percentile may be so much farther than the 10th, and 1.6 standard errors more: for n
 normal values the error of the ratio is 1.9 / sqrt(n)."""
@@ -145,14 +150,14 @@ def _name_outliers(
     nodes: Sequence[str],
 ) -> LevelJudgement:
     peers = len(distances)
-    sound = _leave_out_freak(distances, nodes)
+    sound = _leave_out_freaks(distances, nodes)
     spread = measure_spread(_leave_out_suspects(sound, resolution), resolution, peers)
     heavy = find_heavy_tail([spread.centre - d for d in sound if d < spread.centre])
     factor = NOISY_FACTOR if spread.judgeability is Judgeability.TOO_NOISY else 1.0
     apart = APART * spread.reach if spread.judgeability is Judgeability.TRAILING else 0.0
     least = max(floor, apart, factor * SCREEN_SCORE * spread.spread)
     far = {i: d - spread.centre for i, d in enumerate(distances) if d - spread.centre >= least}
-    for tail in _list_tails(spread, heavy):
+    for tail in _list_tails(spread, _count_independent(distances, nodes), heavy):
         least = max(least, factor * tail.find_distance(FALSE_SHARE / peers))
         chances = {i: tail.find_chance(d / factor, errors[i]) for i, d in far.items()}
         far = {i: far[i] for i in _find_rare(chances, FALSE_SHARE / peers)}
@@ -162,20 +167,41 @@ def _name_outliers(
     return LevelJudgement(replace(spread, least=least), scores)
 
 
-def _list_tails(spread: PeerSpread, heavy: Tail | None) -> Iterator[Tail]:
+def _list_tails(spread: PeerSpread, independent: float, heavy: Tail | None) -> Iterator[Tail]:
     """List how far chance may take a healthy part: whoever is named is beyond all of them."""
-    yield StudentTail(spread.spread, FREEDOM_SHARE * spread.peers)
+    yield StudentTail(spread.spread, FREEDOM_SHARE * independent)
     if heavy:
         yield heavy
     if spread.judgeability is Judgeability.SKEWED:
         yield ExponentialTail(spread.slope)
 
 
-def _leave_out_freak(distances: Sequence[float], nodes: Sequence[str]) -> Sequence[float]:
+def _count_independent(distances: Sequence[float], nodes: Sequence[str]) -> float:
     """
-    Leave out what one node alone claims: values far better than the best of all others.
+    Count the independent ones of *distances*: where those of a node go together, they are fewer.
 
-    They would make far values look common, and hide who is bad elsewhere.
+    It is n / (1 + (g - 1) r), where the g parts of a node share r of their variance (Kish 1965).
+    What r may be by chance does not count: few nodes always differ by something.
+    """
+    members: dict[str, list[float]] = {}
+    for node, distance in zip(nodes, distances, strict=False):  # each may be a node of its own
+        members.setdefault(node, []).append(distance)
+    size, whole = len(distances) / max(1, len(members)), find_mad(distances, median(distances))
+    if not members or size <= 1 or not whole:
+        return len(distances)
+    inside = find_mad([d - median(own) for own in members.values() for d in own], 0.0)
+    shared = (
+        1 - (inside / whole) ** 2 * size / (size - 1) - SHARED_ERROR / math.sqrt(len(distances))
+    )
+    return len(distances) / (1 + (size - 1) * max(0.0, shared))
+
+
+def _leave_out_freaks(distances: Sequence[float], nodes: Sequence[str]) -> Sequence[float]:
+    """
+    Leave out what a few nodes reach or claim: values far better than the best of all others.
+
+    They would make far values look common, and hide who is bad elsewhere. Where values trail off,
+    each is about as far as the next.
     """
     centre = median(distances)
     best: dict[str, float] = {}
@@ -184,8 +210,14 @@ def _leave_out_freak(distances: Sequence[float], nodes: Sequence[str]) -> Sequen
         best[node] = max(best.get(node, 0.0), centre - distance)
     if len(best) < MIN_PEERS:
         return distances
-    most, second = nlargest(2, best.values())
-    return distances if most <= APART * second else [d for d in distances if centre - d <= second]
+    few = max(1, int(TENTH * len(best)))
+    ranked = nlargest(few + 1, best.values())
+    gaps = [
+        count
+        for count in range(1, few + 1)
+        if ranked[count - 1] > (APART if count == 1 else FAR_APART) * ranked[count]
+    ]
+    return [d for d in distances if centre - d <= ranked[max(gaps)]] if gaps else distances
 
 
 def _leave_out_suspects(distances: Sequence[float], resolution: float) -> list[float]:

@@ -31,8 +31,10 @@ from hpcverify.check import (
     has_bound,
     is_pattern,
     list_rule_keys,
+    matches,
     may_cover,
     rank_pattern,
+    refine_by_all,
 )
 from hpcverify.errors import BrokenCheckError, ConfigError, UnknownNameError
 from hpcverify.model import FABRIC_SUITE, Cause, CheckItem, Remedy, Verdict
@@ -110,10 +112,29 @@ class Step(Struct, frozen=True, kw_only=True):
 
     @property
     def rules(self) -> dict[RuleKey, Rule]:
-        """The rules in force, by the metric and the part that they are declared for."""
-        keys = list_rule_keys(self.check.rules, self.overrides)
-        hits = (find_rule(self.check.rules, self.overrides, m, (part,)) for m, part in keys)
-        return dict(hit for hit in hits if hit is not None)
+        """
+        The rules in force, by the metric and the part that they are declared for.
+
+        A pattern of an override may meet several of the check's own, and inherits from each.
+        """
+        rules: dict[RuleKey, Rule] = {}
+        for metric, part in list_rule_keys(self.check.rules, self.overrides):
+            met = self._list_met(metric)
+            for own in met:
+                applying = [
+                    o for o in self.overrides if any(o.covers(m, (part,)) for m in (metric, own))
+                ]
+                rules[f"{metric} as {own}", part] = refine_by_all(self.check.rules[own], applying)
+            if not met and (hit := find_rule(self.check.rules, self.overrides, metric, (part,))):
+                rules[hit[0]] = hit[1]
+        return rules
+
+    def _list_met(self, metric: str) -> list[str]:
+        """List the check's own patterns that the pattern *metric* meets without being one."""
+        rules = self.check.rules
+        if not is_pattern(metric) or any(matches(metric, own) for own in rules):
+            return []
+        return [own for own in rules if may_cover(metric, own)]
 
 
 class Plan(Struct, frozen=True, kw_only=True):

@@ -82,6 +82,8 @@ class SharedChange(Struct, frozen=True, kw_only=True):
     changed: int
     compared: int
     """The parts with that mark, or with runs around that day."""
+    along: tuple[MarkChange, ...] = ()
+    """Marks that most of these parts took at once with it: it may be one of them."""
 
 
 class TrendJudgement(Struct, frozen=True, kw_only=True):
@@ -153,11 +155,12 @@ def _find_steps(
 
 
 def _take_off_marks(history: PartHistory, effects: Mapping[MarkChange, MarkEffect]) -> PartHistory:
-    changes = [
-        (find_mark(history, mark), effects[mark].factor, effects[mark].scatter)
-        for mark in sorted(list_all_marks(history) & effects.keys())
-    ]
-    return take_off(history, changes) if changes else history
+    """Take off what marks did, one after the other: a later one finds what is left."""
+    marks = list_all_marks(history) & effects.keys()
+    for index, mark in sorted((find_mark(history, mark), mark) for mark in marks):
+        effect = effects[mark]
+        history = take_off(history, [(index, effect.factor, effect.scatter)])
+    return history
 
 
 def _take_off_days(
@@ -231,17 +234,19 @@ def _find_rollouts(
     A single part need not show it: the error of the effect falls with their number.
     """
     sign = -1 if low_is_bad else 1
-    return [
-        SharedChange(
-            mark=mark,
-            day=effect.day,
-            size=sign * (effect.factor - 1),
-            changed=round(effect.share * effect.parts),
-            compared=effect.parts,
-        )
-        for mark, effect in sorted(population.effects.items())
-        if abs(effect.factor - 1) >= max(least, SCREEN_SCORE * effect.error)
-    ]
+    rollouts: dict[MarkChange, SharedChange] = {}
+    for mark, effect in sorted(population.effects.items(), key=lambda e: -abs(e[1].factor - 1)):
+        is_large = abs(effect.factor - 1) >= max(least, SCREEN_SCORE * effect.error)
+        if is_large and rollouts.keys().isdisjoint(effect.along):
+            rollouts[mark] = SharedChange(
+                mark=mark,
+                day=effect.day,
+                size=sign * (effect.factor - 1),
+                changed=round(effect.share * effect.parts),
+                compared=effect.parts,
+                along=effect.along,
+            )
+    return [shared for _, shared in sorted(rollouts.items())]
 
 
 def _find_shared_days(
@@ -372,7 +377,8 @@ def describe_shared(shared: SharedChange) -> str:
     parts = f"{shared.changed} of {format_count(shared.compared, 'part')}"
     by = f"{format_percent(shared.size)} {side}"
     if shared.mark:
-        return f"rollout: {parts} with {shared.mark} became {by}: not a fault of the parts"
+        marks = " and ".join(map(str, (shared.mark, *shared.along)))
+        return f"rollout: {parts} with {marks} became {by}: not a fault of the parts"
     when = f"{'around' if shared.kind == STEP else 'in a trend until'} {format_date(shared.day)}"
     return f"{parts} became {by} {when}: look for what they share, such as cooling or software"
 

@@ -27,6 +27,10 @@ LASTING_RUNS = 5
 """The runs after a change, or the last ones, that say how large it is."""
 MARK_RUNS = 2
 """A step is known to so many runs."""
+MAX_ASKED = 400
+"""Of so many parts or more, every n-th says what a mark did to all."""
+ROUNDS = 3
+"""Effects of marks that follow each other within some runs are then known to a tenth."""
 
 
 class PartHistory(Struct, frozen=True, kw_only=True):
@@ -71,6 +75,8 @@ class MarkEffect(Struct, frozen=True, kw_only=True):
     """Days since 1970: when half of the parts had it."""
     parts: int
     """Parts on which it is new."""
+    along: tuple[MarkChange, ...] = ()
+    """Marks that most of these parts took at once with it."""
 
 
 class HistoryPopulation(Struct, frozen=True, kw_only=True):
@@ -139,22 +145,61 @@ def find_mark_effects(
     Find what each mark did that is new on parts of `MIN_ROLLOUT` nodes or more.
 
     If *histories* are a sample, *carriers* counts all the parts on which a mark is new. A part
-    tells it once it has a step's runs on either side.
+    tells it once it has a step's runs on either side. What one mark did is taken off before
+    another one is looked at, in turn (backfitting): a driver and a firmware of one week are two.
     """
-    seen: dict[MarkChange, list[_Carrier]] = {}
+    by_mark: dict[MarkChange, list[PartHistory]] = {}
     for history in histories:
         for mark in list_all_marks(history):
             index = find_mark(history, mark)
-            factor = find_factor(history, index)
-            if factor and min(index, len(history.values) - index) >= MIN_AFTER:
-                error = _find_factor_error(history, index)
-                day = history.times[index] / DAY_SECONDS
-                seen.setdefault(mark, []).append(_Carrier(history.node, factor, error, day))
-    return {
-        mark: _describe_effect(carriers_of_mark, (carriers or {}).get(mark, len(carriers_of_mark)))
-        for mark, carriers_of_mark in seen.items()
-        if len({carrier.node for carrier in carriers_of_mark}) >= MIN_ROLLOUT
-    }
+            is_known = min(index, len(history.values) - index) >= MIN_AFTER
+            if is_known and find_factor(history, index):
+                by_mark.setdefault(mark, []).append(history)
+    marks = [m for m, own in by_mark.items() if len({h.node for h in own}) >= MIN_ROLLOUT]
+    marks.sort(key=lambda mark: (median(_find_time(h, mark) for h in by_mark[mark]), mark))
+    effects: dict[MarkChange, MarkEffect] = {}
+    for _ in range(ROUNDS if len(marks) > 1 else 1):
+        for mark in marks:
+            others = {m: effect.factor for m, effect in effects.items() if m != mark}
+            own = by_mark[mark]
+            asked = own[:: max(1, len(own) // MAX_ASKED)]
+            found = [_find_carrier(history, mark, others) for history in asked]
+            effects[mark] = replace(
+                _describe_effect(found, (carriers or {}).get(mark, len(own))),
+                along=tuple(m for m in marks if m != mark and _go_together(asked, mark, m)),
+            )
+    return effects
+
+
+def _find_time(history: PartHistory, mark: MarkChange) -> float:
+    return history.times[find_mark(history, mark)]
+
+
+def _find_carrier(
+    history: PartHistory, mark: MarkChange, others: Mapping[MarkChange, float]
+) -> _Carrier:
+    """Find what *mark* did on a part, without what the *others* did."""
+    values = list(history.values)
+    for other in list_all_marks(history) & others.keys():
+        index = find_mark(history, other)
+        values[:index] = [value * others[other] for value in values[:index]]
+    levelled, index = replace(history, values=tuple(values)), find_mark(history, mark)
+    return _Carrier(
+        history.node,
+        find_factor(levelled, index),
+        _find_factor_error(levelled, index),
+        history.times[index] / DAY_SECONDS,
+    )
+
+
+def _go_together(carriers: Sequence[PartHistory], mark: MarkChange, other: MarkChange) -> bool:
+    """Whether most *carriers* of a *mark* took the *other* one at once: nobody can part them."""
+    near = sum(
+        abs(find_mark(history, mark) - find_mark(history, other)) < MARK_RUNS
+        for history in carriers
+        if other in list_all_marks(history)
+    )
+    return near > HALF * len(carriers)
 
 
 class _Carrier(Struct, frozen=True):

@@ -70,3 +70,28 @@ def test_two_nodes_that_are_slow_with_half_of_the_others_are_no_fault_of_those()
         told += len({*(one.node for one in found.partly), *found.nodes.bad})
 
     assert told >= 50
+
+
+def test_a_node_that_is_slow_with_a_few_gets_no_switch_named() -> None:
+    """Only a test with many others meets one of those, and looks like its switch."""
+    for seed in range(60):
+        random = Random(f"few {seed}")
+        bad = random.choice(NODES)
+        partners = set(random.sample([node for node in NODES if node != bad], 12))
+
+        found, _ = run(is_slow_with(bad, partners), seed, switches=SWITCHES)
+
+        assert found.switches.bad == (), seed
+
+
+def test_a_switch_that_spoils_what_all_its_nodes_do_with_others_stays_bad() -> None:
+    for seed in range(20):
+        switch = Random(f"uplink {seed}").choice(sorted(set(SWITCHES.values())))
+
+        def fails(test: GroupTest, _round: int, _random: Random) -> bool:
+            at = {SWITCHES[node] for node in test.members}
+            return switch in at and len(at) > 1  # noqa: B023
+
+        found, _ = run(fails, seed, switches=SWITCHES)
+
+        assert found.switches.bad == (switch,), seed

@@ -145,6 +145,18 @@ def test_the_rules_in_force_are_listed_with_part_and_source() -> None:
     }
 
 
+def test_a_pattern_that_meets_several_rules_is_listed_with_what_it_inherits_from_each() -> None:
+    step = plan_gemm(("fp32.*", Setting(of_siblings=0.5)), ("*.burst", Setting(of_baseline=0.6)))
+    listed = {key[0]: rule for key, rule in step.rules.items() if "fp32" in key[0]}
+
+    assert listed["fp32.* as *.sustained"].otherwise is Verdict.FAIL
+    assert listed["fp32.* as *.burst"].otherwise is Verdict.WARN
+    assert listed["fp32.* as *.burst"].of_baseline == 0.6  # its pattern is the more specific one
+    assert listed["fp32.* as *.sustained"].of_siblings == 0.5
+    assert listed["fp32.* as *.spread"].high == 3
+    assert "fp32.*" not in listed
+
+
 def test_a_setting_without_any_bound_is_refused() -> None:
     with pytest.raises(ConfigError, match="no bound"):
         plan_gemm(("bf16.of_peak", Setting(otherwise=Verdict.WARN)))

@@ -112,3 +112,36 @@ def test_a_small_fleet_whose_values_trail_off_steeply_is_judged() -> None:
 
     assert judged.spread.judgeability is Judgeability.TOO_NOISY
     assert judged.outliers == {}
+
+
+@pytest.mark.parametrize("better", [(0.5, 0.5), (0.08, 0.07, 0.06), (0.15,) * 7])
+def test_a_few_parts_that_are_far_better_hide_no_bad_one(better: tuple[float, ...]) -> None:
+    rng = random.Random(1)
+    planted = [*(-distance for distance in better), 0.05, 0.08, 0.12]
+    distances = [rng.gauss(0, 0.005) + d for d in (*planted, *[0.0] * (100 - len(planted)))]
+
+    named = judge_level(distances, 0.02, [0.0] * 100).outliers.keys()
+
+    assert named == {len(better) + i for i in range(3)}
+
+
+def test_parts_of_a_node_that_go_together_are_no_independent_witnesses() -> None:
+    named = 0
+    for count, spread in ((8, 0.0165), (8, 0.02), (12, 0.0165)):
+        nodes = [f"n{i // 8}" for i in range(8 * count)]
+        for seed in range(300):
+            rng = random.Random(seed)
+            of_node = [rng.gauss(0, spread) for _ in range(count)]
+            distances = [of_node[i // 8] for i in range(8 * count)]
+            judged = judge_level(distances, 0.02, [0.0] * len(distances), nodes=nodes)
+            named += bool(judged.outliers)
+
+    assert named <= 18  # of 900
+
+
+def test_independent_parts_of_few_nodes_are_judged_as_many() -> None:
+    rng = random.Random(1)
+    distances = [0.06, *(rng.gauss(0, 0.008) for _ in range(63))]
+    nodes = [f"n{i // 8}" for i in range(64)]
+
+    assert [*judge_level(distances, 0.02, [0.0] * 64, nodes=nodes).outliers] == [0]

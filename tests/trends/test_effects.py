@@ -10,7 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.trends.change import find_changes
-from hpcverify.trends.fleet import PartChange, TrendJudgement, judge_histories
+from hpcverify.trends.fleet import (
+    PartChange,
+    TrendJudgement,
+    describe_shared,
+    judge_histories,
+)
 from hpcverify.trends.marks import PartHistory, count_population
 
 DAY = 86400.0
@@ -160,3 +165,43 @@ def test_healthy_parts_are_not_named_after_a_rollout_that_each_took_in_its_own_w
 
         assert len(judged.shared) == 1
         assert len(list_worse(judged)) <= 1
+
+
+@pytest.mark.parametrize("gap", [0, 1, 3, 5])
+@pytest.mark.parametrize("second", [0.0, 0.02])
+def test_a_driver_and_a_firmware_of_one_week_are_not_taken_off_twice(
+    gap: int, second: float
+) -> None:
+    """Else what parts lose after them would be hidden by what was taken off too much."""
+    ill = (3, 50, 101)
+    fleet = []
+    for i in range(120):
+        steps = {ROLLOUT: 0.03}
+        steps[ROLLOUT + gap] = steps.get(ROLLOUT + gap, 0.0) + second
+        steps[ROLLOUT + gap + 5] = 0.03 if i in ill else 0.0
+        part = make_part(i, steps, noise=0.004, driver_from=ROLLOUT)
+        firmware = tuple("F1" if run < ROLLOUT + gap else "F2" for run in range(RUNS))
+        fleet.append(replace(part, marks={**part.marks, "firmware": firmware}))
+
+    judged = judge_screened(fleet, 0.004)
+
+    assert {(c.node, c.part) for c in list_worse(judged)} == {
+        (f"n{i // 4}", f"gpu{i % 4}") for i in ill
+    }
+    whole = sum(shared.size for shared in judged.shared)
+    assert whole == pytest.approx(0.03 + second, abs=0.01)
+
+
+def test_marks_that_all_took_at_once_are_one_rollout_that_has_both_names() -> None:
+    fleet = [
+        replace(part, marks={**part.marks, "firmware": part.marks["driver"]})
+        for i in range(80)
+        for part in [make_part(i, {ROLLOUT: 0.03}, noise=0.002, driver_from=ROLLOUT)]
+    ]
+
+    (shared,) = judge_histories(fleet, low_is_bad=False).shared
+
+    assert describe_shared(shared) == (
+        "rollout: 80 of 80 parts with driver 550 to 560 and firmware 550 to 560 became 3 % worse: "
+        "not a fault of the parts"
+    )
