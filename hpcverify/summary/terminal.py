@@ -213,9 +213,9 @@ def _build_speeds_table(judged: Sequence[CheckSummary], inventory: Inventory, wi
         for place, figure in enumerate(check.figures)
     ]
     heads = [head for head in SPEED_HEADS if any(cells[head] for _, cells in rows)]
-    lead = BADGE_COLUMNS + max(map(len, ("check", *(c.result.check for c in judged)))) + 2
+    before = BADGE_COLUMNS + max(map(len, ("check", *(c.result.check for c in judged)))) + 2
     widths = _measure_columns(heads, [[cells[head] for head in heads] for _, cells in rows])
-    if lead + sum(widths) + len(widths) > width:  # it would break words
+    if before + sum(widths) + len(widths) > width:  # it would break words
         heads = [head for head in heads if head != "limit"]
     narrow = width < NARROW_COLUMNS
     table = _make_table(judged, *([""] if narrow else heads))
