@@ -62,9 +62,7 @@ def build_outlook(outlook: FleetOutlook, pages: Pages) -> tuple[PageSection, ...
 
 def _says_something(judgement: FleetJudgement) -> bool:
     """Whether anything was compared: with peers, or with the past, which takes none."""
-    return bool(
-        judgement.metrics or judgement.screened or judgement.outliers or judgement.changes
-    )
+    return bool(judgement.metrics or judgement.screened or judgement.outliers or judgement.changes)
 
 
 def _build_peers(judgement: FleetJudgement | None, pages: Pages, unjudged: str) -> PageSection:
