@@ -851,9 +851,12 @@ def _format_comparison(item: Measurement, sign: str, bound: float | None) -> str
     value, unit = item.value, scale_unit(bound or item.value or 0.0, item.unit)[1]
     if unit != item.unit:
         value, bound = (n and convert_unit(n, item.unit, unit) for n in (value, bound))
-    for digits in range(LEAST_DIGITS, MOST_DIGITS + 1):  # until they differ in print too
-        if format_quantity(value, unit, digits) != format_quantity(bound, unit, digits):
-            break
+    digits = LEAST_DIGITS
+    while (
+        digits < MOST_DIGITS  # until they differ in print too
+        and format_quantity(value, unit, digits) == format_quantity(bound, unit, digits)
+    ):
+        digits += 1
     value_text = format_quantity(value, unit, digits)
     return f"{value_text} {sign} {format_bound(bound, unit, digits)}"
 
