@@ -187,6 +187,22 @@ def test_a_value_is_compared_with_its_limit_in_the_unit_that_suits_the_limit() -
     ]
 
 
+@pytest.mark.parametrize(
+    ("value", "low", "told"),
+    [
+        (699.98, 700.0, "699.98 TFLOP/s < 700 (s)"),
+        (0.7 * 55 - 1e-12, 0.7 * 55, "38.499999999999 TFLOP/s < 38.5 (s)"),
+        (12_345.1, 12_345.4, "12345.1 TFLOP/s < 12345.4 (s)"),
+    ],
+)
+def test_a_value_and_the_limit_that_it_misses_are_never_the_same_in_print(
+    value: float, low: float, told: str
+) -> None:
+    limit = Limit(name="speed", low=low, source="s")
+
+    assert judge_by([speed(value)], [limit], {}).reason == f"gpu-a: speed {told}"
+
+
 def test_a_ratio_is_compared_with_its_limit_in_the_same_form() -> None:
     slow = Measurement("input.share", 0.2, "ratio", "cpu")
     limit = Limit(name="input.share", high=0.1, source="spec")

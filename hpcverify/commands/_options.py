@@ -1,11 +1,25 @@
-"""The ``--reason`` that a person gives for a decision."""
+"""Options of several commands: the ``--reason`` of a decision, and finite numbers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import click
+
+
+class FiniteRange(click.FloatRange):
+    """A finite number in a range: click takes nan for one in any."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Read *value*, or fail in one line."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
 
 
 def reason_option(text: str, default: str | None = None) -> Callable[..., Any]:

@@ -74,7 +74,7 @@ def carry_out(request: RunRequest, suite: Suite, early: ForkedWorker) -> int:
         # Not under the lock: the spool may be on a file server that does not answer.
         if spool := request.spool:
             mishaps += catch_store_errors(lambda: exchange_with_spool(run, Path(spool)))
-    show(run, store, to_stderr=request.json_file == STDOUT_NAME)
+    show(run, store, to_stderr=_takes_stdout(request))
     mishaps += write_outputs(run, request, store)
     mishaps += catch_store_errors(lambda: store.prune(run.node, MAX_KEPT_RUNS))
     if not passive:
@@ -111,7 +111,7 @@ def expect_gpus(todo: Plan, count: int | None) -> Plan:
 
 def write_outputs(run: Run, request: RunRequest, store: Store) -> Iterator[StoreError]:
     """Print where *run* is stored and write the requested files; yield the errors."""
-    stream = sys.stderr if request.json_file == STDOUT_NAME else sys.stdout
+    stream = sys.stderr if _takes_stdout(request) else sys.stdout
     html, json = request.html_file, request.json_file
     if store.get_document_path(run.id).exists():
         print_to(f"kept as {run.id}: hpcverify show {run.id}", stream)
@@ -119,14 +119,19 @@ def write_outputs(run: Run, request: RunRequest, store: Store) -> Iterator[Store
             page = f"hpcverify report --run {run.id} -o report.html"
             print_to(f"for the vendor: {page}", stream)
     if html:
-        mishaps = [*catch_store_errors(lambda: write_html(run, store, Path(html)))]
+        mishaps = [*catch_store_errors(lambda: write_html(run, store, html))]
         yield from mishaps
-        if not mishaps:
+        if not mishaps and html != STDOUT_NAME:
             print_to(f"wrote {html}", stream)
     if json == STDOUT_NAME:
         print_to(msgspec.json.format(msgspec.json.encode(run), indent=1).decode(), sys.stdout)
     elif json:
         yield from catch_store_errors(lambda: documents.write(run, Path(json)))
+
+
+def _takes_stdout(request: RunRequest) -> bool:
+    """Whether standard output is for a document, so that nothing else may be in it."""
+    return STDOUT_NAME in {request.json_file, request.html_file}
 
 
 def print_to(text: str, stream: TextIO) -> None:
@@ -275,8 +280,12 @@ def show(run: Run, store: Store, *, to_stderr: bool) -> None:
         print_to("\n".join(wording.format_run(run)), stream)
 
 
-def write_html(run: Run, store: Store, file: Path) -> None:
-    """Write the HTML report on *run*."""
+def write_html(run: Run, store: Store, file: str) -> None:
+    """Write the HTML report on *run* to *file*, or print it."""
     from hpcverify.commands.report import render_html
 
-    documents.write_bytes(file, render_html(run, store).encode())
+    page = render_html(run, store)
+    if file == STDOUT_NAME:
+        print_to(page, sys.stdout)
+    else:
+        documents.write_bytes(Path(file), page.encode())

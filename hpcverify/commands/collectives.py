@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify.check import Unable
+from hpcverify.commands._options import FiniteRange
 from hpcverify.console import EXIT_UNVERIFIED
 from hpcverify.errors import ConfigError, UnverifiedError
 from hpcverify.isolation.scaling import STEP, ScalingPoint, compute_scaling
@@ -98,7 +99,7 @@ class RankChoice(Struct, frozen=True, kw_only=True):
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(min=0.1),
     default=20.0,
     show_default=True,
     help="For all operations and sizes together; their verification takes about as long.",
@@ -122,7 +123,7 @@ class RankChoice(Struct, frozen=True, kw_only=True):
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=1, max=600),
+    type=FiniteRange(min=1, max=600),
     default=30.0,
     show_default=True,
     help="Seconds to wait for ranks that start, and for a collective in which all wait. A rank "

@@ -296,11 +296,13 @@ def _ask_for_gpu_count(inventory: Inventory) -> Iterator[Advice]:
     if not gpus:
         return
     missing = count_missing_from_board(gpus, pci.count_handed_on_gpus()) or 0
-    note = f", {missing} fewer than a board of this part has" if missing else ""
     line = f"gpus = {{ low = {len(gpus) + missing} }} under [limits.{INVENTORY}]"
-    yield Advice(
-        "GPUs", f"{len(gpus)}{note}; to fail a node with fewer, put in the site file: {line}"
-    )
+    ask = f"to fail a node with fewer, put in the site file: {line}"
+    if missing:
+        state = f"{len(gpus)}, {missing} fewer than a board of this part has"
+        yield Advice("GPUs", state, f"look for what is missing: nvidia-smi -L, lspci; {ask}")
+    else:
+        yield Advice("GPUs", f"{len(gpus)}; {ask}")
 
 
 def _inspect_torch(

@@ -12,6 +12,7 @@ import click
 
 from hpcverify.commands._controller import make_controller, record_command, refuse_unknown
 from hpcverify.commands._json import print_json
+from hpcverify.commands._options import FiniteRange
 from hpcverify.console import say
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.fabric.isolations import carry_out_isolation, order_isolation, read_switches
@@ -43,7 +44,7 @@ EXIT_FOUND, EXIT_UNCERTAIN = 1, 3
 
 @click.command("isolate")
 @click.option("--nodes", "hostlist", metavar="HOSTLIST", help="Only these, if idle.")
-@click.option("--budget", type=click.FloatRange(min=1), help="Node-minutes to spend at most.")
+@click.option("--budget", type=FiniteRange(min=1), help="Node-minutes to spend at most.")
 @click.option(
     "--limit",
     type=click.IntRange(1),
@@ -53,7 +54,7 @@ EXIT_FOUND, EXIT_UNCERTAIN = 1, 3
 )
 @click.option(
     "--wait",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     show_default=f"{WAIT_MINUTES:g}",
     help="Minutes to wait for a node that a user's job has taken.",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from hpcverify.commands._json import print_json
+from hpcverify.commands._options import FiniteRange
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.insight.reliability_document import build_reliability_document
 from hpcverify.insight.reliability_report import (
@@ -25,7 +26,7 @@ NOTE_CHARACTERS = 80
 @click.command("reliability")
 @click.option(
     "--days",
-    type=click.FloatRange(min=1, max=3650),
+    type=FiniteRange(min=1, max=3650),
     default=DEFAULT_DAYS,
     show_default=True,
     help="Look at so many days.",

@@ -7,6 +7,11 @@ from typing import Any
 
 import click
 
+from hpcverify.commands._options import FiniteRange
+
+MAX_GPUS = 1000
+"""Far more than a node can have: a larger number has a slip in it, and the node is well."""
+
 
 @click.command("run")
 @click.option("--suite", default="quick", show_default=True, help="The suite to run.")
@@ -14,20 +19,20 @@ import click
     "--check", "checks", multiple=True, metavar="NAME", help="Only this check; repeatable."
 )
 @click.option("--json", "json_file", metavar="FILE", help="Write the run document; - prints it.")
-@click.option("--html", "html_file", metavar="FILE", help="Write the report as HTML.")
+@click.option("--html", "html_file", metavar="FILE", help="Write the report as HTML; - prints it.")
 @click.option("--strict", is_flag=True, help="Exit with 1 on a warning.")
 @click.option("--force", is_flag=True, help="Run even if the GPUs are in use.")
 @click.option("--accept-parts", is_flag=True, help="Accept changed hardware as the new reference.")
 @click.option(
     "--expect-gpus",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=MAX_GPUS),
     metavar="N",
     help="Fail if the node does not have N working GPUs.",
 )
 @click.option("--spool", metavar="DIR", help="Leave a copy for the controller.")
 @click.option(
     "--wait",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=0,
     metavar="SECONDS",
     help="How long to wait for another run on this node.",
@@ -49,6 +54,8 @@ def command(**options: Any) -> None:
       hpcverify run --check sdc --json -
       hpcverify run --suite idle --spool /shared/hpcverify --wait 60
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    if options["json_file"] and options["json_file"] == options["html_file"]:
+        raise click.UsageError("--json and --html name the same file")
     from hpcverify.commands._request import RunRequest
     from hpcverify.commands._start import verify_node
 

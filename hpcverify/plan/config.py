@@ -295,7 +295,7 @@ class Site(SiteFile, frozen=True, kw_only=True):
 
 def site_path() -> Path:
     """Return the path of the site file."""
-    return Path(os.environ.get("HPCVERIFY_CONFIG", "/etc/hpcverify/site.toml"))
+    return Path(os.environ.get("HPCVERIFY_CONFIG") or "/etc/hpcverify/site.toml")
 
 
 def drop_in_folder(path: Path) -> Path:
@@ -319,7 +319,7 @@ def load_site(path: Path | None = None) -> Site:
         there = False
     except OSError as exc:
         raise ConfigError(f"{path} cannot be read: {exc.strerror}") from exc
-    if not there and "HPCVERIFY_CONFIG" in os.environ and path == site_path():
+    if not there and os.environ.get("HPCVERIFY_CONFIG") and path == site_path():
         raise ConfigError(
             f"HPCVERIFY_CONFIG names {path}, which does not exist: create it, or unset the variable"
         )
@@ -430,7 +430,9 @@ def load_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(_read_bytes(path).decode())
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist") from None
-    except (OSError, UnicodeDecodeError) as exc:
+    except OSError as exc:
+        raise ConfigError(f"{path} cannot be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
         raise ConfigError(f"{path} cannot be read: {exc}") from exc
     except ValueError as exc:  # a number of thousands of digits too
         raise ConfigError(f"{path}: not TOML: {exc}") from exc

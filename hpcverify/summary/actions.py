@@ -124,7 +124,8 @@ def list_affected_parts(run: Run) -> Iterator[AffectedPart]:
     inventory = recall_gone_parts(run)
     by_part: dict[str, list[Complaint]] = {}
     found = [c for result in run.results for c in list_complaints(result)]
-    for complaint in _merge_complaints([*_list_run_complaints(run), *found]):
+    merged = _merge_complaints([*_list_run_complaints(run), *found])
+    for complaint in _blame_parts(merged):
         by_part.setdefault(complaint.part_id, []).append(complaint)
     # The first of several with one id, as `Inventory.find_part`.
     parts = {part.id: part for part in reversed(inventory.parts)}
@@ -256,6 +257,29 @@ def _list_run_complaints(run: Run) -> Iterator[Complaint]:
         remedy=remedy,
         distance=0.0,
     )
+
+
+def _blame_parts(complaints: Sequence[Complaint]) -> Iterator[Complaint]:
+    """
+    Yield the *complaints*, without those about the node that its parts have too.
+
+    A check of all GPUs at once says of the node what the others say of each GPU.
+    """
+    checks: dict[tuple[object, ...], tuple[str, ...]] = {}
+    on_parts = {_make_twin_key(c) for c in complaints if c.shared and c.part_id != "node"}
+    for complaint in complaints:
+        if complaint.part_id == "node" and _make_twin_key(complaint) in on_parts:
+            checks[_make_twin_key(complaint)] = complaint.checks
+    for complaint in complaints:
+        more = checks.get(_make_twin_key(complaint), ()) if complaint.shared else ()
+        if not more:
+            yield complaint
+        elif complaint.part_id != "node":
+            yield replace(complaint, checks=tuple(dict.fromkeys((*complaint.checks, *more))))
+
+
+def _make_twin_key(complaint: Complaint) -> tuple[object, ...]:
+    return complaint.name, complaint.text, complaint.verdict, complaint.shared
 
 
 def _merge_complaints(complaints: Sequence[Complaint]) -> list[Complaint]:

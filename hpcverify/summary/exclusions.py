@@ -114,7 +114,13 @@ def _rule_out(part: AffectedPart, run: Run, past: Repetition | None) -> Iterator
 
 
 def list_open_causes(part: AffectedPart, run: Run, past: Repetition | None = None) -> list[str]:
-    """List the causes other than *part* itself that *run* and the *past* do not rule out."""
+    """
+    List the causes other than *part* itself that *run* and the *past* do not rule out.
+
+    Of the node itself none: it has no slot, and nobody sends it back alone.
+    """
+    if part.part_id == "node":
+        return []
     ruled_out = {cause for cause, _ in _rule_out(part, run, past)}
     like, good = _find_like_parts(part, run)
     others = PLURAL_NAMES.get(like[0].kind, "parts") if like else ""

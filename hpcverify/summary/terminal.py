@@ -44,8 +44,6 @@ VERDICT_COLOURS = {
 }
 NARROW_COLUMNS = 72
 """Columns below which a table would break every word."""
-WIDE_COLUMNS = 110
-"""Columns needed to show the limit beside a speed."""
 BADGE_COLUMNS = 5
 MAX_FOLDED_ROWS = 500
 """Rows up to which a table is fitted to the width of the terminal."""
@@ -215,7 +213,9 @@ def _build_speeds_table(judged: Sequence[CheckSummary], inventory: Inventory, wi
         for place, figure in enumerate(check.figures)
     ]
     heads = [head for head in SPEED_HEADS if any(cells[head] for _, cells in rows)]
-    if width < WIDE_COLUMNS:
+    before = BADGE_COLUMNS + max(map(len, ("check", *(c.result.check for c in judged)))) + 2
+    widths = _measure_columns(heads, [[cells[head] for head in heads] for _, cells in rows])
+    if before + sum(widths) + len(widths) > width:  # it would break words
         heads = [head for head in heads if head != "limit"]
     narrow = width < NARROW_COLUMNS
     table = _make_table(judged, *([""] if narrow else heads))

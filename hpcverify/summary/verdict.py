@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hpcverify.model import Inventory, Remedy, Run, Verdict
+from hpcverify.model import MIN_PARTS_FOR_ALL, Inventory, Remedy, Run, Verdict
 from hpcverify.summary.actions import (
     INTERRUPTED_REASON,
     Action,
@@ -126,7 +126,8 @@ def _format_step(action: Action, inventory: Inventory) -> str:
     if action.remedy is Remedy.FIX_CONFIGURATION:
         if is_known:
             return ", ".join(fixes)
-        if "node" in ids:
+        gpus = {gpu.id for gpu in inventory.of_kind("gpu")}
+        if "node" in ids or MIN_PARTS_FOR_ALL <= len(gpus) == len(gpus.intersection(ids)):
             ids = ["node"]  # that of its parts is part of it
     parts = _name_parts(ids, inventory)
     checks = dict.fromkeys(name for part in action.parts for name in part.checks)

@@ -50,7 +50,7 @@ ORDER_NOTE = (
 def build_outlook(outlook: FleetOutlook, pages: Pages) -> tuple[PageSection, ...]:
     """Build the sections on peers, the past, the next nodes and the worth of verification."""
     judgement = outlook.judgement
-    known = judgement if judgement and (judgement.metrics or judgement.screened) else None
+    known = judgement if judgement and _says_something(judgement) else None
     unjudged = outlook.judgement_error or NOT_JUDGED
     return (
         _build_peers(known, pages, unjudged),
@@ -58,6 +58,11 @@ def build_outlook(outlook: FleetOutlook, pages: Pages) -> tuple[PageSection, ...
         _build_next(outlook, pages),
         _build_reliability(outlook.reliability),
     )
+
+
+def _says_something(judgement: FleetJudgement) -> bool:
+    """Whether anything was compared: with peers, or with the past, which takes none."""
+    return bool(judgement.metrics or judgement.screened or judgement.outliers or judgement.changes)
 
 
 def _build_peers(judgement: FleetJudgement | None, pages: Pages, unjudged: str) -> PageSection:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from hpcverify.model import Complaint, Verdict
 from hpcverify.summary.actions import Action, AffectedPart, list_part_names
@@ -81,8 +81,22 @@ def _build_group(action: Action, summary: RunSummary, past: Repetitions) -> Acti
         icon=ICONS[action.verdict],
         action=write_sentence(action),
         names=", ".join(list_part_names(ids, summary.inventory)),
-        rows=tuple(_build_row(part, summary, past.get(part.part_id)) for part in action.parts),
+        rows=tuple(_list_rows(action, summary, past)),
     )
+
+
+def _list_rows(action: Action, summary: RunSummary, past: Repetitions) -> Iterator[AffectedRow]:
+    """Yield a row for each part, or one for all that an ERROR says the same of: none is bad."""
+    folded: set[str] = set()
+    for part in action.parts:
+        if part.part_id in folded:
+            continue
+        row = _build_row(part, summary, past.get(part.part_id))
+        alike = next((d for d in summary.diagnoses if part.part_id in d.part_ids), None)
+        if alike and alike.verdict is Verdict.ERROR and len(alike.part_ids) > 1:
+            folded.update(alike.part_ids)
+            row = replace(row, label=alike.names, id="", facts=())
+        yield row
 
 
 def _build_row(part: AffectedPart, summary: RunSummary, past: Repetition | None) -> AffectedRow:

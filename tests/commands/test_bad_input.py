@@ -65,6 +65,12 @@ def test_a_file_that_is_no_document_of_collectives(cli: Cli) -> None:
         (("hold", "n1"), "'--reason'", "hpcverify hold"),
         (("repair", "n1"), "'--reason'", "hpcverify repair"),
         (("release", "n1"), "'--reason'", "hpcverify release"),
+        (("run", "--wait", "nan"), "nan is not a finite number", "hpcverify run"),
+        (("isolate", "--budget", "inf"), "inf is not a finite number", "hpcverify isolate"),
+        (("reliability", "--days", "nan"), "nan is not a finite number", "hpcverify reliability"),
+        (("collectives", "--seconds", "1e999"), "not a finite number", "hpcverify collectives"),
+        (("run", "--expect-gpus", "80000"), "80000 is not in the range", "hpcverify run"),
+        (("run", "--json", "-", "--html", "-"), "name the same file", "hpcverify run"),
     ],
 )
 def test_wrong_usage_is_one_line_that_names_the_help(

@@ -185,7 +185,9 @@ def test_the_line_of_the_site_file_that_asks_for_all_gpus_is_given(
     on_gpus(cli, lab, *board_of("h100-sxm5-80gb"), f"gpus = {gpus}")
     line = f"gpus = {{ low = {low} }}"
 
-    assert advice(cli, 3)["GPUs"]["state"].endswith(f"{line} under [limits.inventory]")
+    given = advice(cli, 3)["GPUs"]
+    assert (given["fix"] or given["state"]).endswith(f"{line} under [limits.inventory]")
+    assert bool(given["fix"]) == (gpus < low)  # one that is missing is not "ok"
     cli.site(f"[limits.inventory]\n{line}")
     assert "GPUs" not in advice(cli, 3)
 

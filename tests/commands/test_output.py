@@ -93,6 +93,15 @@ def test_a_run_says_which_page_it_wrote(cli: Cli, tmp_path: Path) -> None:
     assert f"wrote {page}\n" in cli("run", "--check", "steady", "--html", page).stdout
 
 
+def test_a_page_on_standard_output_is_alone_there(cli: Cli) -> None:
+    done = cli("run", "--check", "steady", "--html", "-")
+
+    assert done.stdout.startswith("<!doctype html>")
+    assert done.stdout.rstrip().endswith("</html>")
+    assert "PASS" in done.stderr
+    assert not Path("-").exists()
+
+
 @pytest.mark.parametrize("arguments", [(), ("rnu",), ("history", "n9")])
 def test_a_complaint_that_nobody_can_read_does_not_change_the_status(
     cli: Cli, arguments: tuple[str, ...]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import ConfigError
-from hpcverify.plan.config import Setting, Site, load_site, read_toml, state_dir
+from hpcverify.plan.config import Setting, Site, load_site, read_toml, site_path, state_dir
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -37,6 +37,17 @@ def test_a_file_that_was_named_must_be_there(
 
     with pytest.raises(ConfigError, match=r"HPCVERIFY_CONFIG names .*none\.toml"):
         load_site()
+
+
+def test_an_empty_variable_names_no_site_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCVERIFY_CONFIG", "")
+
+    assert site_path() == Path("/etc/hpcverify/site.toml")
+
+
+def test_a_folder_in_the_place_of_the_site_file_is_named_in_words(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"^{tmp_path} cannot be read: Is a directory$"):
+        load_site(tmp_path)
 
 
 def test_limits_are_read_as_they_stand(tmp_path: Path) -> None:

@@ -30,6 +30,23 @@ def test_nonsense_is_refused_and_named(hostlist: str) -> None:
         expand(hostlist)
 
 
+@pytest.mark.parametrize(
+    "hostlist",
+    [
+        "n[1-99999999]",
+        "n[1-99999999999]",
+        "r[1-9999]n[1-9999]",
+        "n[1-60000],m[1-60000]",
+        "n" + "9" * 5000,
+        "n[1-" + "9" * 5000 + "]",
+    ],
+)
+def test_more_nodes_than_a_cluster_has_are_refused_before_they_are_listed(hostlist: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not a list of nodes: (it names more|a number)") as e:
+        expand(hostlist)
+    assert len(str(e.value)) < 200
+
+
 @pytest.mark.parametrize("name", ["n1", "gpu-01.cluster", "ALLEGRO", "x_1"])
 def test_a_plain_name_is_one(name: str) -> None:
     assert NODE_NAME_PATTERN.fullmatch(name)

@@ -77,6 +77,17 @@ def next_boxes(page: str) -> list[tuple[str, str]]:
     return [(Dom(b).text.split(". ")[0], Dom(b).text) for b in boxes]
 
 
+def test_what_software_does_to_all_gpus_is_one_card_without_serials() -> None:
+    rulings = {"torch": FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, shared=True)}
+    found = [Finding("torch", gpu.id, "no kernels") for gpu in samples.GPUS]
+    ((what, card),) = next_boxes(render(samples.run(samples.result("gemm", found, (), rulings))))
+
+    assert "Correct the node's configuration" in what
+    assert card.count("no kernels") == 1
+    assert f"all {len(samples.GPUS)} GPUs" in card
+    assert "Serial" not in card
+
+
 def test_each_part_is_listed_under_its_own_action_with_its_own_evidence() -> None:
     page = render(samples.torn_node())
     (replaced, to_replace), (reset, rest) = next_boxes(page)

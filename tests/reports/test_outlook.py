@@ -57,6 +57,12 @@ def test_a_group_is_named_with_its_kind_and_its_nodes() -> None:
     assert texts(peers)[0][0] == "switch leaf7 (gpu-r001-n[09-12])"
 
 
+def test_a_change_is_shown_though_the_node_has_no_peers() -> None:
+    _, past = build(fleets.judge(outliers=(), unconfirmed=(), metrics=(), screened=0))
+
+    assert len(texts(past)) == 2
+
+
 def test_who_stood_out_on_one_night_is_named_but_not_listed() -> None:
     peers, _ = build(fleets.judge())
 

@@ -44,6 +44,7 @@ RULES = {
     "lost": FindingRule(Verdict.FAIL, Remedy.REBOOT, shared=True),
     "setting": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
     "event": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+    "torch": FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, shared=True),
 }
 
 
@@ -259,6 +260,24 @@ def test_what_several_checks_find_by_a_shared_code_is_told_once() -> None:
 
     assert (diagnosis.checks, diagnosis.faults) == (checks, ("lost",))
     assert diagnosis.text == "lost, says ecc"
+
+
+def test_what_a_check_says_of_the_node_and_others_of_each_gpu_is_told_once() -> None:
+    each = [Finding("torch", gpu.id, "no kernels") for gpu in GPUS]
+    sick = run(judged("copies", Finding("torch", "node", "no kernels")), judged("sdc", *each))
+    diagnosis = only(sick)
+
+    assert (diagnosis.names, diagnosis.checks) == ("all 8 GPUs", ("sdc", "copies"))
+    assert summarize(sick).next_steps.startswith("correct the configuration of the node")
+
+
+@pytest.mark.parametrize("text", ["no kernels", "out of date"])
+def test_what_is_said_of_the_node_in_other_words_stays_with_it(text: str) -> None:
+    each = [Finding("torch", gpu.id, "no kernels") for gpu in GPUS]
+    own = Finding("torch" if text != "no kernels" else "lost", "node", text)
+    found = diagnose(run(judged("copies", own), judged("sdc", *each)))
+
+    assert [d.checks for d in found if not d.names] == [("copies",)]
 
 
 def test_what_is_wrong_with_the_node_itself_is_told_cause_by_cause() -> None:

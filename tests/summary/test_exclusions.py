@@ -46,6 +46,7 @@ def gpu(number: int, **facts: str) -> Part:
 
 PARTS = tuple(map(gpu, range(8)))
 NODE = Inventory(parts=PARTS)
+SLOWEST = Limit(name="p2p.slowest", low=0.85, source="s")
 FLAG = Limit(name="remap.failed", high=0, remedy=Remedy.REPLACE, source="NVIDIA")
 
 
@@ -197,3 +198,12 @@ def test_heat_is_not_ruled_out_without_a_measurement() -> None:
     assert not any(
         reason.startswith(("heat", "power")) for reason in list_ruled_out(accused(now), now)
     )
+
+
+def test_the_node_itself_has_no_causes_beside_it() -> None:
+    found = judge_by([Measurement("p2p.slowest", 0.5, "ratio", "node")], [SLOWEST], {}, NODE, "p2p")
+    run = night(replace(found, verdict=Verdict.FAIL))
+    (node,) = list_affected_parts(run)
+
+    assert node.part_id == "node"
+    assert list_open_causes(node, run) == []

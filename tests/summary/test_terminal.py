@@ -95,7 +95,18 @@ def test_failures_come_first_and_skips_last() -> None:
 def test_columns_that_nothing_is_known_for_are_left_out() -> None:
     head, _ = shown(node(gemm()), width=100)
 
-    assert " ".join(head.split()) == "check measured speed worst part share"
+    assert " ".join(head.split()) == "check measured speed worst part share limit"
+
+
+@pytest.mark.parametrize("width", range(85, 126))
+def test_the_limit_is_beside_a_speed_only_where_that_breaks_no_word(width: int) -> None:
+    named = Measurement("cached.seq_write.bandwidth", 819.0, "MB/s", "gpu-0")
+    storage = a_result("storage", measurements=(named,), limits=())
+    head, *lines = shown(node(gemm(), storage), width)
+
+    assert ("limit" in head.split()) == (width >= 93)
+    assert len(lines) == 2
+    assert named.name in lines[1]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
