@@ -367,7 +367,8 @@ class MarchPass:
                 f"the comparison did not notice a flipped bit: it found {seen}, not "
                 f"{(1, place, mask)}: do not trust its other answers",
                 Cause.CHECKER,
-                Remedy.FIX_CHECKER,
+                # What it found besides has changed in the memory since the pass.
+                Remedy.INSPECT if wrong else Remedy.FIX_CHECKER,
             )
 
 
