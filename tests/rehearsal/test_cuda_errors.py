@@ -48,6 +48,7 @@ def test_the_gpu_with_the_error_fails_beside_its_xid_and_the_next_check_has_a_ne
             "gemm",
         ),
         ("event = xid 95 gpu=2", "gemm"),  # once, while the first check runs
+        ("event = xid 31 gpu=1\ngpu.2.recovery_action = GPU_RESET", "gemm"),  # of a job
     ],
 )
 def test_the_gpu_that_keeps_cuda_from_starting_is_the_one_that_nvml_names(
