@@ -342,12 +342,14 @@ class MarchPass:
         """
         Whether the table on the device is still what the host made.
 
-        The host errs, too: two copies have to be alike, and its own table to be as it was.
+        The host errs, too: two copies have to be alike and both differ from its own table,
+        which has to be as it was.
         """
         made, copied = self.background.table, self.table.cpu()
         if copied.equal(made) or compute_digest(made) != self.digest:
             return True
-        return not self.table.cpu().equal(copied)
+        again = self.table.cpu()
+        return again.equal(made) or not again.equal(copied)
 
     def require_canary(self, chance: random.Random) -> None:
         """

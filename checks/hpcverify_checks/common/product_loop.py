@@ -270,7 +270,9 @@ def _start_host_copy(counts: Tensor) -> Callable[[], list[int]]:
 
     def wait() -> list[int]:
         copied.synchronize()
-        return host.tolist()
+        read: list[int] = host.tolist()
+        # The host errs, too: what it takes for wrong words it reads from the GPU again.
+        return counts.tolist() if any(read) else read
 
     return wait
 

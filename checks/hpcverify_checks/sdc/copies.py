@@ -54,7 +54,13 @@ from hpcverify_checks.common.device import wait_for_device
 from hpcverify_checks.common.exact import HOST_DEVICE
 from hpcverify_checks.common.reruns import rerun
 from hpcverify_checks.common.transfers import Copy, copy, make_pattern
-from hpcverify_checks.common.vote import HOST_MEMORY, MEMORY_CODE, MEMORY_TEXT, is_of_host
+from hpcverify_checks.common.vote import (
+    HOST_MEMORY,
+    MEMORY_CODE,
+    MEMORY_TEXT,
+    UNWITNESSED_CODE,
+    is_of_host,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -207,9 +213,9 @@ class CopyPath:
         if counted != 1:
             others = list_other_cores(part_id)[:1]
             (again,) = run_on_each(others, lambda _: int(self.count_wrong(piece)))
-            errs = again == 1
+            errs, whose = again == 1, f"{part_id}: " if is_of_host(part_id) else ""
             raise Unable(
-                f"{part_id}: copies {self.name}: after one flipped bit the comparison counted "
+                f"{whose}copies {self.name}: after one flipped bit the comparison counted "
                 f"{counted} wrong words, and on core {others[0]} {again}: do not trust its other "
                 f"answers{': run cpu_units' * errs}",
                 Cause.CHECKER,
@@ -363,7 +369,8 @@ def _copy_until(tally: CopyTally, ways: Sequence[CopyPath], seed: int, until: fl
                 good.remove(way)
                 finding = investigate_miscopy(way, pieces, counts, seed, part_id)
                 tally.findings += (finding,)
-                tally.wrong[finding.part_id] += sum(counts)
+                if finding.code != UNWITNESSED_CODE:
+                    tally.wrong[finding.part_id] += sum(counts)
             else:
                 way.require_awake(chance.choice(pieces), chance, part_id)
         if time.monotonic() >= until:
@@ -373,8 +380,20 @@ def _copy_until(tally: CopyTally, ways: Sequence[CopyPath], seed: int, until: fl
 def investigate_miscopy(
     way: CopyPath, pieces: Sequence[PlannedCopy], counts: Sequence[int], seed: int, part_id: str
 ) -> Finding:
-    """Find out more about the first wrong copy."""
-    number = next(i for i, count in enumerate(counts) if count)
+    """
+    Find out more about the first wrong copy.
+
+    Of what a GPU copied to the host, the host is the only witness. So another core counts
+    the wrong words again, and words around a copy have to change more than once.
+    """
+    wrong = [i for i, count in enumerate(counts) if count]
+    by_host = not is_of_host(part_id) and way.target.device.type == "cpu"
+    number, is_witnessed = wrong[0], True
+    if by_host:
+        others = list_other_cores(part_id)[-1:]
+        (again,) = run_on_each(others, lambda _: [int(way.count_wrong(pieces[i])) for i in wrong])
+        number = next((i for i, count in zip(wrong, again, strict=True) if count), number)
+        is_witnessed = any(again)
     piece = pieces[number]
     right = remake_bytes(piece, seed)
     traced = trace_error(way, piece, right)  # before the copy is made again
@@ -389,7 +408,14 @@ def investigate_miscopy(
         "place": place,
         **traced,
     }
-    evidence["reruns"] = rerun(lambda: any(way.copy_and_count([piece]))).describe()
+    reruns = rerun(lambda: any(way.copy_and_count([piece])))
+    evidence["reruns"] = reruns.describe()
+    if not is_witnessed or (by_host and "offset" not in traced and not reruns.wrong):
+        text = (
+            f"a copy of {piece.size} bytes {way.name} was taken for wrong once, by a core of the "
+            "host that may have erred: run cpu_units and host_memory"
+        )
+        return Finding(UNWITNESSED_CODE, part_id, text, evidence)
     text = (
         f"a copy of {piece.size} bytes {way.name} has "
         f"{format_count(counts[number], 'wrong word')}: "

@@ -26,12 +26,14 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.testing import judge_by, list_findings, make_context
+from hpcverify_checks import sdc
 from hpcverify_checks.common.transfers import Copy, copy
 from hpcverify_checks.common.vote import HOST_MEMORY, MEMORY_CODE, PRODUCT_FINDING_RULES
 from hpcverify_checks.sdc import copies as copy_phase
 from hpcverify_checks.sdc.copies import (
     CopyPath,
     CopyTally,
+    CountUnequal,
     PlannedCopy,
     check_copies,
     copy_for_seconds,
@@ -256,6 +258,42 @@ def test_reruns_that_are_not_possible_are_said_to_be_so() -> None:
     piece = PlannedCopy(source=0, target=64, size=64)
     found = copy_phase.investigate_miscopy(way(lost), [piece], [1], 1, "GPU-1")
     assert found.evidence["reruns"] == f"no reruns: {ILLEGAL}"
+
+
+def counting_wrongly(times: int) -> CountUnequal:
+    """Count one word too many, so many times."""
+    left = iter(range(times))
+
+    def count(found: Tensor, expected: Tensor) -> Tensor:
+        return copy_phase.count_unequal_words(found, expected) + (next(left, None) is not None)
+
+    return count
+
+
+def test_a_core_of_the_host_that_miscounts_once_fails_no_gpu() -> None:
+    bad = replace(way(), count_unequal=counting_wrongly(1))
+    tally = copy_for_seconds([bad], "GPU-0", seed=1, seconds=0)
+    rule = sdc.CHECK.finding_rules[only(tally).code]
+
+    assert (only(tally).part_id, only(tally).code) == ("GPU-0", "unwitnessed")
+    assert (rule.verdict, rule.remedy, rule.conclusive) == (Verdict.ERROR, Remedy.INSPECT, False)
+    assert tally.wrong_words == 0
+
+
+def test_words_around_a_copy_that_the_host_wrote_wrongly_once_fail_no_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fill, left = Tensor.fill_, iter([True])
+
+    def err(self: Tensor, value: int) -> Tensor:
+        made = fill(self, value)
+        if next(left, False):
+            made[0] ^= 4
+        return made
+
+    monkeypatch.setattr(Tensor, "fill_", err)
+
+    assert only(lapped(copy, part_id="GPU-0")).code == "unwitnessed"
 
 
 @pytest.mark.parametrize("seed", range(50))
