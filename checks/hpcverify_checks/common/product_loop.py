@@ -326,7 +326,7 @@ class BlindComparison(Unable):
         super().__init__(f"{part_id}: {reason}", Cause.CHECKER, remedy)
         self.part_id = part_id
         self.others_count = others_count
-        """Whether another core counted the same bits: then it is this core that errs."""
+        """Whether another core counted otherwise in the same words: then a core errs."""
 
 
 def _compare_again(
@@ -350,8 +350,8 @@ def _compare_again(
 def _require_awake(bench: ProductBench, batch: ProductBatch, counts: list[int]) -> None:
     if batch.canary_counts and tuple(counts) != batch.canary_counts:
         wrong, counted = (", ".join(map(str, row)) for row in (batch.canary_counts, counts))
-        others_count = _is_awake_elsewhere(bench, batch)
-        whose = ": another core counts right, so this core errs: run cpu_units" * others_count
+        others_count = _is_contradicted(bench, batch, counts)
+        whose = ": another core counts otherwise, so a core errs: run cpu_units" * others_count
         raise BlindComparison(
             bench.part_id,
             f"the comparison did not notice flipped bits: with {wrong} wrong words it counted "
@@ -360,8 +360,8 @@ def _require_awake(bench: ProductBench, batch: ProductBatch, counts: list[int]) 
         )
 
 
-def _is_awake_elsewhere(bench: ProductBench, batch: ProductBatch) -> bool:
-    """Whether another core of the host counts the canaries of a core right."""
+def _is_contradicted(bench: ProductBench, batch: ProductBatch, counted: list[int]) -> bool:
+    """Whether another core of the host counts otherwise in the canaries of a core."""
     others = [core for core in list_other_cores(bench.part_id) if f"cpu{core}" != bench.part_id]
     if not is_of_host(bench.part_id) or not others:
         return False
@@ -369,10 +369,11 @@ def _is_awake_elsewhere(bench: ProductBench, batch: ProductBatch) -> bool:
     def count_on(_core: int) -> bool:
         counts = view_words(bench.outputs[0]).new_zeros(CANARY_COPIES)
         last = batch.number + len(batch.outputs) - 1
-        return bench.run_canary(last, counts) == tuple(counts.tolist())
+        bench.run_canary(last, counts)
+        return counts.tolist() != counted
 
-    (awake,) = run_on_each(others[:1], count_on)
-    return awake
+    (differs,) = run_on_each(others[:1], count_on)
+    return differs
 
 
 def _start_batches(bench: ProductBench, should_stop: ShouldStop) -> Iterator[ProductBatch]:
