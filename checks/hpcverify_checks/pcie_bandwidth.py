@@ -51,6 +51,12 @@ from hpcverify_checks.common.mismatch import Mismatch, find_mismatch
 from hpcverify_checks.common.parts import SUPERCHIP_KEY_PREFIXES, look_up_spec
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import Copy, copy, make_pattern
+from hpcverify_checks.common.vote import (
+    HOST_MEMORY,
+    MEMORY_CODE,
+    MEMORY_TEXT,
+    PRODUCT_FINDING_RULES,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -138,7 +144,7 @@ def measure_route(route: Route, ctx: Context, params: PcieBandwidthParams) -> It
     words = make_pattern(ctx.seed, range(params.size // WORD_BYTES), torch.device("cpu"))
     with operation("copies from the host and back", ctx.device):
         buffers = CopyBuffers.allocate(route.device, words)
-        yield from _verify_round_trips(buffers, route, params.rounds, part_id)
+        yield from _verify_round_trips(buffers, route, params.rounds, ctx)
     for name, step in buffers.make_steps(route).items():
         with operation(f"copies {DIRECTIONS[name]}", ctx.device):
             yield from _time_direction(name, step, route, params, part_id)
@@ -182,7 +188,7 @@ class CopyBuffers:
 
 
 def _verify_round_trips(
-    buffers: CopyBuffers, route: Route, rounds: int, part_id: str
+    buffers: CopyBuffers, route: Route, rounds: int, ctx: Context
 ) -> Iterator[Finding]:
     for number in range(rounds):
         for step in buffers.make_steps(route).values():
@@ -190,18 +196,23 @@ def _verify_round_trips(
         wait_for_device(route.device)
         wrong = find_mismatch(buffers.returned_words, buffers.words)
         if wrong:
-            yield explain_corruption(buffers, wrong, number, part_id)
+            yield explain_corruption(buffers, wrong, number, ctx)
             return
         buffers.words.bitwise_not_()
 
 
-def explain_corruption(buffers: CopyBuffers, wrong: Mismatch, number: int, part_id: str) -> Finding:
-    """Say what came back wrong, and in which direction it changed."""
+def explain_corruption(buffers: CopyBuffers, wrong: Mismatch, number: int, ctx: Context) -> Finding:
+    """Say what came back wrong, and in which direction it changed, if the host's words did not."""
+    made = make_pattern(ctx.seed, range(buffers.words.numel()), buffers.words.device)
+    changed = find_mismatch(buffers.words, made.bitwise_not_() if number % 2 else made)
+    if changed:
+        text = f"{MEMORY_TEXT}: words to be copied changed there, {changed.describe()}"
+        return Finding(MEMORY_CODE, HOST_MEMORY, text, changed.to_evidence())
     arrived = compute_digest(buffers.gpu_words) == compute_digest(buffers.words)
     way = "from the GPU to the host" if arrived else "from the host to the GPU"
     text = f"{format_count(wrong.count, 'word')} changed on the way {way}: {wrong.describe()}"
     evidence = {"way": way, "round": str(number), **wrong.to_evidence()}
-    return Finding("transfer_corrupted", part_id, text, evidence)
+    return Finding("transfer_corrupted", ctx.device.part, text, evidence)
 
 
 def _time_direction(
@@ -253,7 +264,8 @@ CHECK = Check(
         "*.link.of_best": warn_outside(low=1, source="GPU and slot, by the kernel; see pcie"),
     },
     finding_rules={
-        "transfer_corrupted": FindingRule(Verdict.FAIL, Remedy.INSPECT, conclusive=True)
+        "transfer_corrupted": FindingRule(Verdict.FAIL, Remedy.INSPECT, conclusive=True),
+        MEMORY_CODE: PRODUCT_FINDING_RULES[MEMORY_CODE],
     },
     placement=Placement.DEVICES_ALONE,
     timeout=120.0,

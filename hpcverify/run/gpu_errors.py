@@ -25,6 +25,10 @@ VERSIONS_FIX = (
     "install a driver that this torch supports, or a torch that supports the driver, and run again"
 )
 DRIVER_FIX = "see the kernel log for its lines (dmesg), reboot the node, and run again"
+HARDWARE_XIDS = frozenset({48, 63, 64, 74, 79, 94, 95, 140, *range(144, 151), 155, 168})
+"""The Xids of uncorrectable errors of memory and links, and of a GPU that is lost (NVIDIA, Xid
+catalog). Where only hardware causes an error, others, as those of a job that crashed meanwhile,
+name no GPU for it."""
 ALONE_FIX = "run a check that gives each GPU a process of its own, as hpcverify run --check gemm"
 
 AskForXids = Callable[[Collection[str], float], GpuXids]
@@ -109,10 +113,11 @@ def _has_died(outcome: Outcome) -> bool:
 
 def _add_xids(answer: Answer, gpus: Collection[str], xids: GpuXids) -> Answer:
     """Put the Xids beside each error; they, or the driver, may name a GPU where CUDA did not."""
-    marked = xids.list_marked(gpus)
+    software = cuda_errors.list_software_codes()
     errors: list[Finding] = []
     for error in _list_errors(answer):
         unknown = error.part_id == "node"
+        marked = xids.list_marked(gpus, frozenset() if error.code in software else HARDWARE_XIDS)
         places = marked if unknown and len(marked) < len(gpus) else []
         for part_id in places or [error.part_id]:
             states = xids.error_states.get(part_id, ()) if unknown else ()

@@ -200,7 +200,7 @@ class WorkerServer:
             yield Coverage("node", str(exc))
         for event in xids.merge_xids([*xids.list_sampled(samples, now)], logged, task.parts):
             evidence = {"line": event.line} if event.line else {}
-            yield Finding("xid", event.part_id, event.text, evidence)
+            yield Finding("xid", event.part_id, event.text, evidence, {"xid": event.xid})
         if task.with_error_states:
             from hpcverify.telemetry.error_states import list_error_states  # noqa: PLC0415 - as above
 

@@ -25,6 +25,8 @@ class GpuXids(Struct, frozen=True):
     """Their lines in the kernel log."""
     error_states: Mapping[str, tuple[str, ...]] = {}
     """What the driver holds against some of them, if that was asked."""
+    numbers: Mapping[str, frozenset[int]] = {}
+    """Which Xids each part had."""
     problem: str = ""
     """Why the kernel log could not be read, if so: there may be more than we know."""
 
@@ -32,9 +34,14 @@ class GpuXids(Struct, frozen=True):
         """Say which Xids *part* had, in the order of the log; empty if we know of none."""
         return ", ".join(self.by_part.get(part, ()))
 
-    def list_marked(self, parts: Collection[str]) -> list[str]:
-        """List those of *parts* that had an Xid, or else those that the driver complains of."""
-        marked = [part for part in parts if part in self.by_part]
+    def list_marked(self, parts: Collection[str], xids: frozenset[int]) -> list[str]:
+        """
+        List those of *parts* that had one of *xids*, or else those that the driver complains of.
+
+        If there are no *xids*, any counts.
+        """
+        had = {part: self.numbers.get(part, frozenset()) for part in parts if part in self.by_part}
+        marked = [part for part, numbers in had.items() if not xids or numbers & xids]
         return marked or [part for part in parts if part in self.error_states]
 
     def make_evidence(self, part: str) -> dict[str, str]:
@@ -65,13 +72,16 @@ def find_xids(
     by_part: dict[str, tuple[str, ...]] = {}
     lines: dict[str, tuple[str, ...]] = {}
     error_states: dict[str, tuple[str, ...]] = {}
+    numbers: dict[str, frozenset[int]] = {}
     for item in answer.items:
         if isinstance(item, Finding) and item.code == ERROR_STATE_CODE:
             error_states[item.part_id] = (*error_states.get(item.part_id, ()), item.text)
         elif isinstance(item, Finding):
             by_part[item.part_id] = (*by_part.get(item.part_id, ()), item.text)
+            number = frozenset[int]({item.data["xid"]})
+            numbers[item.part_id] = numbers.get(item.part_id, frozenset()) | number
             lines[item.part_id] = (*lines.get(item.part_id, ()), *item.evidence.values())
     problem = "; ".join(item.text for item in answer.items if isinstance(item, Coverage))
     if answer.outcome.verdict is not Verdict.PASS:
         problem = f"the telemetry worker did not answer: {answer.outcome.reason}"
-    return GpuXids(by_part, lines, error_states, problem)
+    return GpuXids(by_part, lines, error_states, numbers, problem)

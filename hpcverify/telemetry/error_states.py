@@ -19,20 +19,31 @@ OTHER_ACTIONS = frozenset({"none", "drain_p2p", "recover_imex"})
 def list_error_states(
     inventory: Inventory, find: SourceFinder = vendors.find_source
 ) -> Iterator[Finding]:
-    """List the GPUs with uncorrected memory errors, and those that need a reset or a reboot."""
+    """
+    List the GPUs that need a reset or a reboot; if there are none, those with memory errors.
+
+    The count of uncorrected errors is since the driver was loaded, and may be of last month:
+    it says nothing where the driver asks for an action on another GPU, or where one of them
+    is in trouble and cannot answer.
+    """
     source = find(vendors.name_vendor(inventory, None))
     if source is None:
         return
     try:
-        memory, recovery = source.read_memory_errors().answers, source.read_recovery().answers
+        memory, recovery = source.read_memory_errors(), source.read_recovery()
     except NotStartedError:
         return
-    for part_id, readings in memory.items():
+    actions = {
+        part_id: state.action.replace("_", " ")
+        for part_id, state in recovery.answers.items()
+        if state.action is not None and state.action not in OTHER_ACTIONS
+    }
+    for part_id, action in actions.items():
+        yield Finding(ERROR_STATE_CODE, part_id, f"the driver asks for this action: {action}")
+    if actions or memory.findings:
+        return
+    for part_id, readings in memory.answers.items():
         count = sum(r.value for r in readings if r.name == UNCORRECTED)
         if count:
             text = f"the driver counts {count:.0f} uncorrected memory errors since it was loaded"
             yield Finding(ERROR_STATE_CODE, part_id, text)
-    for part_id, state in recovery.items():
-        if state.action is not None and state.action not in OTHER_ACTIONS:
-            action = state.action.replace("_", " ")
-            yield Finding(ERROR_STATE_CODE, part_id, f"the driver asks for this action: {action}")

@@ -107,6 +107,24 @@ def test_a_changed_bit_fails_and_says_where_it_was_lost(
     assert flipped == 1 << 40
 
 
+@pytest.mark.parametrize("turn", [0, 2])
+def test_words_that_change_in_the_hosts_memory_accuse_no_gpu(tmp_path: Path, turn: int) -> None:
+    ctx, turns = gpu(tmp_path), iter(range(10**6))
+
+    def forgetting(target: Tensor, source: Tensor) -> None:
+        copy(target, source)
+        if next(turns) == turn:  # after a copy out, before it is compared
+            source[1000 + turn] ^= 1 << 40
+
+    found = copied(ctx, forgetting)
+    judgement = judge_items(CHECK, found, ctx.inventory)
+
+    (finding,) = (f for f in found if isinstance(f, Finding))
+    assert (finding.part_id, finding.code) == ("memory", "memory_changed")
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
+    assert not CHECK.finding_rules[finding.code].conclusive
+
+
 def test_a_copy_that_never_happens_is_found(tmp_path: Path) -> None:
     def idle(_target: Tensor, _source: Tensor) -> None:
         """Do nothing."""

@@ -43,7 +43,12 @@ def test_the_gpu_with_the_error_fails_beside_its_xid_and_the_next_check_has_a_ne
     [
         ("gpu.2.ecc.volatile.dram_uncorrectable = 1", "gemm p2p"),
         ("gpu.2.recovery_action = GPU_RESET", "gemm p2p"),
+        (
+            "gpu.1.ecc.volatile.dram_uncorrectable = 2\ngpu.2.recovery_action = GPU_RESET",
+            "gemm",
+        ),
         ("event = xid 95 gpu=2", "gemm"),  # once, while the first check runs
+        ("event = xid 31 gpu=1\ngpu.2.recovery_action = GPU_RESET", "gemm"),  # of a job
     ],
 )
 def test_the_gpu_that_keeps_cuda_from_starting_is_the_one_that_nvml_names(
@@ -59,6 +64,19 @@ def test_the_gpu_that_keeps_cuda_from_starting_is_the_one_that_nvml_names(
     for result in run.results:
         accused = {run.inventory.find_label(f.part_id)[:5] for f in result.findings}
         assert (result.verdict, accused) == (Verdict.FAIL, {"GPU 2"}), result.reason
+
+
+def test_an_old_count_of_a_gpu_says_nothing_where_another_gpu_cannot_answer(
+    tmp_path: Path, rehearse: Rehearse
+) -> None:
+    node = rehearse(gpus=4)
+    with (tmp_path / "scenario.txt").open("a") as scenario:
+        scenario.write("gpu.1.ecc.volatile.dram_uncorrectable = 2\ngpu.2.lost = 1\n")
+
+    result = of(node.run("--check", "gemm", faults="ecc214@*"), "gemm")
+
+    failed = {c.part_id for c in result.complaints if c.verdict is Verdict.FAIL}
+    assert failed == {"node"}, result.reason
 
 
 def test_an_error_that_software_causes_too_is_no_gpus_where_cuda_does_not_start(

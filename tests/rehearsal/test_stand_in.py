@@ -75,6 +75,19 @@ def test_products_need_types_and_shapes_that_cuda_has(part: str, refused: str) -
     )
 
 
+def test_a_count_of_wrong_words_that_the_host_alone_sees_is_none() -> None:
+    run("""
+        from hpcverify_checks.common import product_loop
+
+        made, make = [], torch.empty_like
+        torch.empty_like = lambda *a, **k: made.append(make(*a, **k)) or made[-1]
+        for right in ([0, 0], [0, 3]):
+            wait = product_loop._start_host_copy(torch.tensor(right, device=one))
+            made[-1][0] ^= 8
+            assert wait() == right
+    """)
+
+
 def test_an_error_stays_until_the_process_ends() -> None:
     run(
         """

@@ -10,7 +10,7 @@ from hpcverify.testing import ENDED, FakeExecutor, make_answer
 
 
 def test_a_gpu_has_its_xids_beside_it_and_the_others_none() -> None:
-    told = Finding("xid", "gpu-1", "Xid 94 at 03:12:05 UTC", {"line": "NVRM: Xid 94"})
+    told = Finding("xid", "gpu-1", "Xid 94 at 03:12:05 UTC", {"line": "NVRM: Xid 94"}, {"xid": 94})
     executor = FakeExecutor(answers={"telemetry": make_answer(told)})
 
     found = find_xids(executor, ["gpu-0", "gpu-1"], 1.0, 2.0)
@@ -21,6 +21,9 @@ def test_a_gpu_has_its_xids_beside_it_and_the_others_none() -> None:
         "xid": "Xid 94 at 03:12:05 UTC",
         "kernel_log": "NVRM: Xid 94",
     }
+    assert found.list_marked(["gpu-0", "gpu-1"], frozenset({94, 95})) == ["gpu-1"]
+    assert found.list_marked(["gpu-0", "gpu-1"], frozenset({95})) == []
+    assert found.list_marked(["gpu-0", "gpu-1"], frozenset()) == ["gpu-1"]
     assert found.describe("gpu-0") == ""
     assert found.make_evidence("gpu-0") == {"xid": "none in the kernel log"}
 

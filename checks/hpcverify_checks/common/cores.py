@@ -72,6 +72,20 @@ def pick_cores(cores: Sequence[int], fit: int, rotation: int) -> tuple[int, ...]
     return tuple(sorted((*cores, *cores)[start : start + fit]))
 
 
+def list_other_cores(part_id: str) -> list[int]:
+    """
+    List the cores that can bear witness to what the part or core *part_id* did.
+
+    Those of other physical cores come first: the threads of a core share its units. Where
+    there is no other, the core itself is all there is.
+    """
+    mine = sorted(os.sched_getaffinity(os.getpid()))  # of the main thread: this one may be pinned
+    physical = cpu.map_cores()
+    own = next((physical.get(core) for core in mine if f"cpu{core}" == part_id), None)
+    others = [core for core in mine if f"cpu{core}" != part_id]
+    return sorted(others, key=lambda c: own is not None and physical.get(c) == own) or mine
+
+
 def run_on_each(cores: Sequence[int], work: Callable[[int], T]) -> Iterator[T]:
     """
     Run ``work(core)`` on all *cores* at the same time, and yield the result of each.

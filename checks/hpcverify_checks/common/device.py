@@ -58,10 +58,14 @@ OVERRIDES = (
     "GOMP_CPU_AFFINITY",
     "KMP_AFFINITY",
     "KMP_HW_SUBSET",
+    "OMP_THREAD_LIMIT",
+    "OMP_DYNAMIC",
+    "OMP_MAX_ACTIVE_LEVELS",
 )
 """Environment variables that make a library compute products differently from what a job
-gets: with other units, other instructions, fewer bits. Libraries read them when they load
-or first multiply. Those of OpenMP bind the thread that loads it, so that it sees one core."""
+gets: with other units, other instructions, fewer bits, or on fewer cores than we ask for.
+Libraries read them when they load or first multiply. Those of OpenMP bind the thread that
+loads it, so that it sees one core, or keep it from using more than one."""
 
 _removed_overrides: set[str] = set()
 """Those that this process was given and ignores."""

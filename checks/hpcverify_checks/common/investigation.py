@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from hpcverify.check import Finding
 from hpcverify.units import format_count
 from hpcverify_checks.common import locate
 from hpcverify_checks.common.bits import compute_digest, format_word, view_words
-from hpcverify_checks.common.cores import run_on_each
+from hpcverify_checks.common.cores import list_other_cores, run_on_each
 from hpcverify_checks.common.mismatch import find_mismatch
 from hpcverify_checks.common.product_loop import ProductBench, ProductJob, WrongProduct, poison
 from hpcverify_checks.common.reruns import rerun
@@ -83,9 +82,8 @@ def _ask_witnesses(job: ProductJob, part_id: str) -> list[str]:
     """
     if not is_of_host(part_id):
         return [*list_changed_memory(job)]
-    mine = os.sched_getaffinity(os.getpid())  # of the main thread: this one may be pinned
-    others = [core for core in sorted(mine) if f"cpu{core}" != part_id][:WITNESSES]
-    seen = run_on_each(others or sorted(mine), lambda _: [*list_changed_memory(job)])
+    others = list_other_cores(part_id)[:WITNESSES]
+    seen = run_on_each(others, lambda _: [*list_changed_memory(job)])
     return [*dict.fromkeys(text for texts in seen for text in texts)]
 
 

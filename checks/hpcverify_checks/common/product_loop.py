@@ -28,8 +28,10 @@ from typing import TYPE_CHECKING
 
 from hpcverify.check import Cause, Context, Remedy, Unable
 from hpcverify_checks.common.bits import GOLDEN, WORD_BITS, count_from, view_words, wrap_int64
+from hpcverify_checks.common.cores import list_other_cores, run_on_each
 from hpcverify_checks.common.dtypes import Family, Multiply, multiply
 from hpcverify_checks.common.exact import ALL_SHIFTS, Shape, view_shifted
+from hpcverify_checks.common.vote import is_of_host
 
 if TYPE_CHECKING:
     import torch
@@ -268,7 +270,9 @@ def _start_host_copy(counts: Tensor) -> Callable[[], list[int]]:
 
     def wait() -> list[int]:
         copied.synchronize()
-        return host.tolist()
+        read: list[int] = host.tolist()
+        # The host errs, too: what it takes for wrong words it reads from the GPU again.
+        return counts.tolist() if any(read) else read
 
     return wait
 
@@ -317,9 +321,12 @@ def hunt(
 class BlindComparison(Unable):
     """Raised if the comparison on the part or core *part_id* misses flipped bits."""
 
-    def __init__(self, part_id: str, reason: str) -> None:
-        super().__init__(f"{part_id}: {reason}", Cause.CHECKER, Remedy.FIX_CHECKER)
+    def __init__(self, part_id: str, reason: str, *, others_count: bool) -> None:
+        remedy = Remedy.INSPECT if others_count else Remedy.FIX_CHECKER
+        super().__init__(f"{part_id}: {reason}", Cause.CHECKER, remedy)
         self.part_id = part_id
+        self.others_count = others_count
+        """Whether another core counted otherwise in the same words: then a core errs."""
 
 
 def _compare_again(
@@ -343,11 +350,30 @@ def _compare_again(
 def _require_awake(bench: ProductBench, batch: ProductBatch, counts: list[int]) -> None:
     if batch.canary_counts and tuple(counts) != batch.canary_counts:
         wrong, counted = (", ".join(map(str, row)) for row in (batch.canary_counts, counts))
+        others_count = _is_contradicted(bench, batch, counts)
+        whose = ": another core counts otherwise, so a core errs: run cpu_units" * others_count
         raise BlindComparison(
             bench.part_id,
             f"the comparison did not notice flipped bits: with {wrong} wrong words it counted "
-            f"{counted}: do not trust its other answers",
+            f"{counted}: do not trust its other answers{whose}",
+            others_count=others_count,
         )
+
+
+def _is_contradicted(bench: ProductBench, batch: ProductBatch, counted: list[int]) -> bool:
+    """Whether another core of the host counts otherwise in the canaries of a core."""
+    others = [core for core in list_other_cores(bench.part_id) if f"cpu{core}" != bench.part_id]
+    if not is_of_host(bench.part_id) or not others:
+        return False
+
+    def count_on(_core: int) -> bool:
+        counts = view_words(bench.outputs[0]).new_zeros(CANARY_COPIES)
+        last = batch.number + len(batch.outputs) - 1
+        bench.run_canary(last, counts)
+        return counts.tolist() != counted
+
+    (differs,) = run_on_each(others[:1], count_on)
+    return differs
 
 
 def _start_batches(bench: ProductBench, should_stop: ShouldStop) -> Iterator[ProductBatch]:

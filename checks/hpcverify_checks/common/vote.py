@@ -49,13 +49,19 @@ KIND_FACTS = ("name", "pci_device_id", "compute_capability", "driver", "memory")
 MIN_VOTERS = 3
 """When only two differ, it is unknown which is wrong."""
 CORRUPTION_CODE = "corruption"
+BLIND_CORE_CODE = "blind_core"
+"""The code of a finding that a core missed flipped bits which another core counted."""
 UNWITNESSED_CODE = "unwitnessed"
 """The code of a finding that a part has no vote, since the host does not confirm its digest."""
 CORE_PATTERN = re.compile(r"cpu\d+")
 HOST, HOST_MEMORY = "cpu", "memory"
 """The parts that are all cores of the host, and all of its memory."""
 MEMORY_CODE = "memory_changed"
-"""The code of a finding that operands or a reference changed in the host's memory."""
+"""The code of a finding that what a check wrote changed in the host's memory."""
+MEMORY_TEXT = (
+    "the host's memory did not keep what was written, or a core wrote it wrongly: run host_memory "
+    "and cpu_units"
+)
 CORES_GROUP = "cores"
 PRODUCT_FINDING_RULES = {
     CORRUPTION_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
@@ -152,10 +158,7 @@ def move_to_memory(items: Sequence[JudgedItem]) -> Iterator[JudgedItem]:
     faults = [(f, fault) for f, fault in list_faults(items) if is_of_host(f.part_id)]
     changed = [(f, fault) for f, fault in faults if fault.in_memory]
     for finding, _ in changed[:1]:
-        text = (
-            f"the host's memory did not keep what was written, or a core wrote it wrongly: run "
-            f"host_memory and cpu_units; met by {finding.part_id}: {finding.text}"
-        )
+        text = f"{MEMORY_TEXT}; met by {finding.part_id}: {finding.text}"
         yield replace(finding, code=MEMORY_CODE, part_id=HOST_MEMORY, text=text)
     yield from _dispute(items, changed, faults)
 

@@ -16,6 +16,8 @@ from itertools import product
 from time import thread_time
 
 from hpcverify.check import Finding
+from hpcverify_checks.common.cores import format_ranges
+from hpcverify_checks.common.vote import BLIND_CORE_CODE
 from hpcverify_checks.cpu_units.digests import SHIPPED_DRAWS
 from hpcverify_checks.cpu_units.sharing import (
     SHARED_EVERY,
@@ -67,15 +69,21 @@ class Examination:
 
     def run_round(self, number: int) -> Iterator[Finding]:
         """Let each core make, verify and share; report who errs."""
-        for review in self._review(number, list(self._make(number))):
+        reviews = list(self._review(number, list(self._make(number))))
+        blind = {(r.answer.unit.name, r.core) for r in reviews if r.blind}
+        for review in reviews:
             self._count(review)
             unit = review.answer.unit.name
             if self.closed & {(unit, review.answer.core), (unit, review.core)}:
                 continue
             if review.blind:
                 self.closed.add((unit, review.core))
+                awake = [core for core in self.cores.numbers if (unit, core) not in blind]
                 text = f"{unit}: core {review.core} accepted an answer with one flipped bit"
-                yield Finding(BLIND_CODE, f"cpu{review.core}", text)
+                if awake:
+                    text += f", which cores {format_ranges(awake)} refuse"
+                code = BLIND_CORE_CODE if awake else BLIND_CODE
+                yield Finding(code, f"cpu{review.core}", text)
             elif review.is_disputed:
                 yield self._close(unit, ask_witnesses(review, self.cores))
         if number % SHARED_EVERY == 0:

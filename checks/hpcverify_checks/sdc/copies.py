@@ -28,6 +28,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from hpcverify.check import (
     Cause,
     CheckItem,
@@ -42,12 +44,23 @@ from hpcverify.check import (
 from hpcverify.telemetry import cpu
 from hpcverify.units import format_count
 from hpcverify_checks.common.bits import WORD_BYTES, view_words
-from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
+from hpcverify_checks.common.cores import (
+    format_ranges,
+    list_other_cores,
+    pick_cores,
+    run_on_each,
+)
 from hpcverify_checks.common.device import wait_for_device
 from hpcverify_checks.common.exact import HOST_DEVICE
 from hpcverify_checks.common.reruns import rerun
 from hpcverify_checks.common.transfers import Copy, copy, make_pattern
-from hpcverify_checks.common.vote import HOST_MEMORY
+from hpcverify_checks.common.vote import (
+    HOST_MEMORY,
+    MEMORY_CODE,
+    MEMORY_TEXT,
+    UNWITNESSED_CODE,
+    is_of_host,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -186,9 +199,9 @@ class CopyPath:
         self.make_copies(pieces)
         return torch.stack([self.count_wrong(piece) for piece in pieces]).tolist()
 
-    def require_awake(self, piece: PlannedCopy, chance: random.Random) -> None:
+    def require_awake(self, piece: PlannedCopy, chance: random.Random, part_id: str) -> None:
         """
-        Flip one bit of a correct copy, which the comparison must count.
+        Flip one bit of a correct copy of *part_id*, which the comparison must count.
 
         Raises:
             Unable: the comparison does not count one wrong word.
@@ -198,11 +211,15 @@ class CopyPath:
         self.target[place : place + 1].bitwise_xor_(1 << chance.randrange(8))
         counted = int(self.count_wrong(piece))
         if counted != 1:
+            others = list_other_cores(part_id)[:1]
+            (again,) = run_on_each(others, lambda _: int(self.count_wrong(piece)))
+            errs, whose = again == 1, f"{part_id}: " if is_of_host(part_id) else ""
             raise Unable(
-                f"copies {self.name}: after one flipped bit the comparison counted {counted} "
-                "wrong words: do not trust its other answers",
+                f"{whose}copies {self.name}: after one flipped bit the comparison counted "
+                f"{counted} wrong words, and on core {others[0]} {again}: do not trust its other "
+                f"answers{': run cpu_units' * errs}",
                 Cause.CHECKER,
-                Remedy.FIX_CHECKER,
+                Remedy.INSPECT if errs else Remedy.FIX_CHECKER,
             )
 
 
@@ -261,12 +278,14 @@ def check_copies(
 
 
 def report_memory(tallies: Sequence[CopyTally]) -> Iterator[CheckItem]:
-    """Report the first finding about the host's memory: all cores copy from the same."""
+    """
+    Report the first finding about the host's memory: all cores copy from the same.
+
+    It may be the core that wrote the words, so their count is no measurement of the memory.
+    """
     findings = [f for tally in tallies for f in tally.findings if f.part_id == HOST_MEMORY]
-    if findings:
-        words = max(tally.wrong[HOST_MEMORY] for tally in tallies)
-        yield Measurement("copied_wrong_words", words, "", HOST_MEMORY)
-        yield findings[0]
+    for finding in findings[:1]:
+        yield replace(finding, code=MEMORY_CODE, text=f"{MEMORY_TEXT}: {finding.text}")
 
 
 def describe_copies(tallies: Sequence[CopyTally], largest: int) -> str:
@@ -350,9 +369,10 @@ def _copy_until(tally: CopyTally, ways: Sequence[CopyPath], seed: int, until: fl
                 good.remove(way)
                 finding = investigate_miscopy(way, pieces, counts, seed, part_id)
                 tally.findings += (finding,)
-                tally.wrong[finding.part_id] += sum(counts)
+                if finding.code != UNWITNESSED_CODE:
+                    tally.wrong[finding.part_id] += sum(counts)
             else:
-                way.require_awake(chance.choice(pieces), chance)
+                way.require_awake(chance.choice(pieces), chance, part_id)
         if time.monotonic() >= until:
             break
 
@@ -360,10 +380,23 @@ def _copy_until(tally: CopyTally, ways: Sequence[CopyPath], seed: int, until: fl
 def investigate_miscopy(
     way: CopyPath, pieces: Sequence[PlannedCopy], counts: Sequence[int], seed: int, part_id: str
 ) -> Finding:
-    """Find out more about the first wrong copy."""
-    number = next(i for i, count in enumerate(counts) if count)
+    """
+    Find out more about the first wrong copy.
+
+    Of what a GPU copied to the host, the host is the only witness. So another core counts
+    the wrong words again, and words around a copy have to change more than once.
+    """
+    wrong = [i for i, count in enumerate(counts) if count]
+    by_host = not is_of_host(part_id) and way.target.device.type == "cpu"
+    number, is_witnessed = wrong[0], True
+    if by_host:
+        others = list_other_cores(part_id)[-1:]
+        (again,) = run_on_each(others, lambda _: [int(way.count_wrong(pieces[i])) for i in wrong])
+        number = next((i for i, count in zip(wrong, again, strict=True) if count), number)
+        is_witnessed = any(again)
     piece = pieces[number]
     right = remake_bytes(piece, seed)
+    traced = trace_error(way, piece, right)  # before the copy is made again
     place, owner = _locate_fault(way, piece, right, part_id)
     evidence = {
         "way": way.name,
@@ -373,9 +406,16 @@ def investigate_miscopy(
         "to": str(piece.target),
         "wrong_words": str(counts[number]),
         "place": place,
-        **trace_error(way, piece, right),
+        **traced,
     }
-    evidence["reruns"] = rerun(lambda: any(way.copy_and_count([piece]))).describe()
+    reruns = rerun(lambda: any(way.copy_and_count([piece])))
+    evidence["reruns"] = reruns.describe()
+    if not is_witnessed or (by_host and "offset" not in traced and not reruns.wrong):
+        text = (
+            f"a copy of {piece.size} bytes {way.name} was taken for wrong once, by a core of the "
+            "host that may have erred: run cpu_units and host_memory"
+        )
+        return Finding(UNWITNESSED_CODE, part_id, text, evidence)
     text = (
         f"a copy of {piece.size} bytes {way.name} has "
         f"{format_count(counts[number], 'wrong word')}: "
@@ -418,4 +458,9 @@ def _locate_fault(
         if not memory[piece.source_slice].cpu().equal(right):
             owner = HOST_MEMORY if memory.device.type == "cpu" else part_id
             return f"memory that it was {does}", owner
+    others = [core for core in list_other_cores(part_id) if f"cpu{core}" != part_id]
+    if is_of_host(part_id) and others:
+        (errs,) = run_on_each(others[:1], lambda _: any(way.copy_and_count([piece])))
+        if errs:
+            return f"core {others[0]} makes the same copy wrongly, too", HOST_MEMORY
     return "the copy itself, or the memory that it was copied to", part_id

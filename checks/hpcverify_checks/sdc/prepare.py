@@ -383,9 +383,10 @@ def prove_product(made: PlannedOperands, product: Tensor, seed: int) -> ProductP
     if not proof.wrong_rows:
         name = made.name
         if proof.negative_zeros or proof.certificate > made.limit:
-            core = pick_cores(cpu.read_cores().allowed, 1, seed)
-            (again,) = run_on_each(core, lambda _: made.prove(product, seed))
-            _require_host(again == proof, f"two proofs of plan {name} are not the same")
+            # On more than one: this thread may have been on the first of them.
+            cores = pick_cores(cpu.read_cores().allowed, WITNESS_CORES, seed)
+            again = {*run_on_each(cores, lambda _: made.prove(product, seed))}
+            _require_host(again == {proof}, f"two proofs of plan {name} are not the same")
         _require(not proof.negative_zeros, f"plan {name} has zeros with a minus sign")
         _require(proof.certificate <= made.limit, f"plan {name} is inexact")
         if shipped:

@@ -180,6 +180,9 @@ def test_what_changes_how_products_are_computed_is_taken_out_of_the_environment(
         "GOMP_CPU_AFFINITY": "0",
         "KMP_AFFINITY": "compact",
         "KMP_HW_SUBSET": "1c",
+        "OMP_THREAD_LIMIT": "1",
+        "OMP_DYNAMIC": "true",
+        "OMP_MAX_ACTIVE_LEVELS": "0",
     }
     kept = {"PATH": "/bin", "MKL_NUM_THREADS": "2", WORKSPACE: ":16:8"}
     environ = kept | overrides

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hpcverify.check import Unable
-from hpcverify.model import Cause
+from hpcverify.model import Cause, Remedy
 from hpcverify_checks.common import march as marching
 from hpcverify_checks.common.march import (
     BACKGROUND_NAMES,
@@ -388,16 +388,30 @@ def test_a_bit_that_changes_in_the_hosts_own_table_accuses_no_other_memory() -> 
     assert bench.is_table_intact()
 
 
+def test_a_comparison_of_tables_in_which_the_host_errs_once_accuses_no_other_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench, right, errs = start(chunks(1000)), torch.Tensor.equal, iter([False])
+    monkeypatch.setattr(
+        torch.Tensor, "equal", lambda self, other: next(errs, True) and right(self, other)
+    )
+    assert bench.is_table_intact()
+
+
 def test_a_digest_that_the_host_took_wrongly_accuses_no_other_memory() -> None:
     assert replace(start(chunks(1000)), digest=1).is_table_intact()
 
 
-@pytest.mark.parametrize("seen", [None, Mismatch(2, 0, 0, 1)])
-def test_a_comparison_that_sleeps_makes_the_check_report_itself(seen: Mismatch | None) -> None:
+@pytest.mark.parametrize(
+    ("seen", "remedy"), [(None, Remedy.FIX_CHECKER), (Mismatch(2, 0, 0, 1), Remedy.INSPECT)]
+)
+def test_a_comparison_that_sleeps_makes_the_check_report_itself(
+    seen: Mismatch | None, remedy: Remedy
+) -> None:
     bench = start(chunks(1000), MemorySeams(compare=lambda _found, _expected: seen))
     with pytest.raises(Unable, match="did not notice") as caught:
         bench.require_canary(random.Random(1))  # noqa: S311 - no secret
-    assert caught.value.cause is Cause.CHECKER
+    assert (caught.value.cause, caught.value.remedy) == (Cause.CHECKER, remedy)
 
 
 def test_every_word_of_the_hashed_background_is_another() -> None:

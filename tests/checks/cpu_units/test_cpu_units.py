@@ -288,16 +288,27 @@ def test_an_answer_that_changes_on_its_way_accuses_no_core() -> None:
     assert "on its way" in found[0].text
 
 
-def test_a_core_that_accepts_a_flipped_bit_is_called_blind() -> None:
+@pytest.mark.parametrize(
+    ("blind", "code", "remedy"),
+    [
+        ((0, 1), "blind", Remedy.FIX_CHECKER),
+        ((1,), "blind_core", Remedy.INSPECT),
+    ],
+)
+def test_whoever_accepts_a_flipped_bit_is_called_blind_and_a_core_that_does_so_alone_errs(
+    blind: Sequence[int], code: str, remedy: Remedy
+) -> None:
     def vote(made: bytes) -> bytes:
         third = len(made) // 3
-        copies = [made[i * third : (i + 1) * third] for i in range(3)]
-        return Counter(copies).most_common(1)[0][0]
+        copies = Counter(made[i * third : (i + 1) * third] for i in range(3))
+        (most, count), *_ = copies.most_common()
+        return most if count == len(made) // third or any(map(is_bad, blind)) else b""
 
     found = examine(2, [Unit("copies of copies", lambda data: data * 3, vote)], rounds=1)
 
-    assert {f.code for f in found} == {"blind"}
-    assert judge_items(CHECK, found).verdict is Verdict.ERROR
+    assert {(f.code, f.part_id) for f in found} == {(code, f"cpu{blind[0]}")}
+    (rule,) = {CHECK.finding_rules[f.code] for f in found}
+    assert (rule.verdict, rule.remedy) == (Verdict.ERROR, remedy)
 
 
 def losing(shared: SharedLines, turn: int) -> None:

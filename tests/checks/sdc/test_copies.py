@@ -26,11 +26,14 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.testing import judge_by, list_findings, make_context
+from hpcverify_checks import sdc
 from hpcverify_checks.common.transfers import Copy, copy
+from hpcverify_checks.common.vote import HOST_MEMORY, MEMORY_CODE, PRODUCT_FINDING_RULES
 from hpcverify_checks.sdc import copies as copy_phase
 from hpcverify_checks.sdc.copies import (
     CopyPath,
     CopyTally,
+    CountUnequal,
     PlannedCopy,
     check_copies,
     copy_for_seconds,
@@ -38,8 +41,9 @@ from hpcverify_checks.sdc.copies import (
 )
 
 ROOM = 2**18
+MEMORY_RULE = PRODUCT_FINDING_RULES[MEMORY_CODE]
 HOST = torch.device("cpu")
-RULINGS = {"miscopied": FindingRule(Verdict.FAIL, Remedy.INSPECT)}
+RULINGS = {"miscopied": FindingRule(Verdict.FAIL, Remedy.INSPECT), MEMORY_CODE: MEMORY_RULE}
 LIMITS = [Limit("copied_wrong_words", high=0)]
 LARGE = 1000
 """Bytes from which on the copies here go wrong."""
@@ -114,8 +118,8 @@ def laid(seed: int) -> list[PlannedCopy]:
     return draw_copies(random.Random(seed), ROOM)  # noqa: S311 - no secret
 
 
-def lapped(by: Copy, seconds: float = 0.0) -> CopyTally:
-    return copy_for_seconds([way(by)], "cpu0", seed=1, seconds=seconds)
+def lapped(by: Copy, seconds: float = 0.0, part_id: str = "cpu0") -> CopyTally:
+    return copy_for_seconds([way(by)], part_id, seed=1, seconds=seconds)
 
 
 def only(tally: CopyTally) -> Finding:
@@ -132,7 +136,7 @@ def test_copies_that_arrive_whole_are_never_called_wrong() -> None:
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damage_is_found_and_described(kind: str) -> None:
-    tally = lapped(damaging(DAMAGE[kind]))
+    tally = lapped(damaging(DAMAGE[kind]), part_id="GPU-0")
     assert tally.wrong_words > 0
     finding = only(tally)
     assert finding.code == "miscopied"
@@ -219,7 +223,22 @@ def test_a_comparison_that_sleeps_is_reported_as_such(counted: int) -> None:
     tally = copy_for_seconds([replace(way(), count_unequal=blind)], "cpu0", seed=1, seconds=0)
     assert isinstance(tally.error, Unable)
     assert "do not trust its other answers" in str(tally.error)
-    assert tally.error.cause is Cause.CHECKER
+    assert (tally.error.cause, tally.error.remedy) == (Cause.CHECKER, Remedy.FIX_CHECKER)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="no other core to ask")
+def test_a_core_whose_comparison_sleeps_where_anothers_does_not_errs_and_not_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, count = max(os.sched_getaffinity(0)), copy_phase.count_unequal_words
+
+    def blind(found: Tensor, expected: Tensor) -> Tensor:
+        return count(found, expected) * (os.sched_getaffinity(0) != {bad})
+
+    monkeypatch.setattr(CopyPath.__init__, "__defaults__", (blind,))
+    with pytest.raises(Unable, match=f"cpu{bad}: .*do not trust") as caught:
+        list(check_copies(make_context(tmp_path), HOST, 0.0))
+    assert (caught.value.cause, caught.value.remedy) == (Cause.CHECKER, Remedy.INSPECT)
 
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
@@ -239,6 +258,42 @@ def test_reruns_that_are_not_possible_are_said_to_be_so() -> None:
     piece = PlannedCopy(source=0, target=64, size=64)
     found = copy_phase.investigate_miscopy(way(lost), [piece], [1], 1, "GPU-1")
     assert found.evidence["reruns"] == f"no reruns: {ILLEGAL}"
+
+
+def counting_wrongly(times: int) -> CountUnequal:
+    """Count one word too many, so many times."""
+    left = iter(range(times))
+
+    def count(found: Tensor, expected: Tensor) -> Tensor:
+        return copy_phase.count_unequal_words(found, expected) + (next(left, None) is not None)
+
+    return count
+
+
+def test_a_core_of_the_host_that_miscounts_once_fails_no_gpu() -> None:
+    bad = replace(way(), count_unequal=counting_wrongly(1))
+    tally = copy_for_seconds([bad], "GPU-0", seed=1, seconds=0)
+    rule = sdc.CHECK.finding_rules[only(tally).code]
+
+    assert (only(tally).part_id, only(tally).code) == ("GPU-0", "unwitnessed")
+    assert (rule.verdict, rule.remedy, rule.conclusive) == (Verdict.ERROR, Remedy.INSPECT, False)
+    assert tally.wrong_words == 0
+
+
+def test_words_around_a_copy_that_the_host_wrote_wrongly_once_fail_no_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fill, left = Tensor.fill_, iter([True])
+
+    def err(self: Tensor, value: int) -> Tensor:
+        made = fill(self, value)
+        if next(left, False):
+            made[0] ^= 4
+        return made
+
+    monkeypatch.setattr(Tensor, "fill_", err)
+
+    assert only(lapped(copy, part_id="GPU-0")).code == "unwitnessed"
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -321,11 +376,22 @@ def test_a_source_that_rots_fails_the_memory_once(tmp_path: Path, size: int) -> 
     )
     assert judgement.verdict is Verdict.FAIL
     [finding] = list_findings(found)
-    assert finding.part_id == "memory"
+    assert (finding.part_id, finding.code) == (HOST_MEMORY, MEMORY_CODE)
     assert finding.evidence["place"] == "memory that it was copied from"
+    assert not MEMORY_RULE.conclusive  # or the core that wrote it erred, once
     wrong = {m.part_id: m.value for m in found if isinstance(m, Measurement) and "wrong" in m.name}
-    assert wrong.pop("memory")
-    assert set(wrong.values()) == {0}
+    assert wrong == {f"cpu{core}": 0 for core in os.sched_getaffinity(0)}
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="no other core to ask")
+def test_memory_that_spoils_the_copies_of_every_core_accuses_none(tmp_path: Path) -> None:
+    found = list(check_copies(make_context(tmp_path), HOST, 0.0, damaging(flip)))
+
+    [finding] = list_findings(found)
+    assert (finding.part_id, finding.code) == (HOST_MEMORY, MEMORY_CODE)
+    assert "makes the same copy wrongly, too" in finding.evidence["place"]
+    wrong = {m.part_id: m.value for m in found if isinstance(m, Measurement) and "wrong" in m.name}
+    assert wrong == {f"cpu{core}": 0 for core in os.sched_getaffinity(0)}
 
 
 def test_what_must_arrive_is_made_apart_from_what_is_copied() -> None:

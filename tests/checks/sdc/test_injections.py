@@ -70,7 +70,7 @@ SHAPE = Shape(64, 128)
 PARAMS = sdc.SdcParams(seconds=1.0, size=SHAPE.size, depth=SHAPE.depth)
 CORES = sorted(os.sched_getaffinity(0))
 PARTS = {CORE: {f"cpu{BAD}"}, EACH_CORE: {f"cpu{core}" for core in CORES}}
-CODES = {Verdict.FAIL: "corruption", Verdict.ERROR: "blind", Verdict.WARN: "dissent"}
+CODES = {Verdict.FAIL: "corruption", Verdict.ERROR: "blind_core", Verdict.WARN: "dissent"}
 # Of one physical core, so that there is no other to agree that a library is at fault.
 ONE_CORE = Part("cpu", "cpu", "CPU", {"threads": str(len(CORES)), "cores": "1"})
 INVENTORY_OF_ONE = structs.replace(INVENTORY, parts=(ONE_CORE,))
@@ -304,7 +304,7 @@ def test_a_core_that_multiplies_wrongly_and_compares_blindly_fails_for_what_show
     # Its first products, if it makes them, are proven by the host.
     makes_first = CORES[rotation % len(CORES)] == BAD
     proven = {("corruption", f"cpu{BAD}")} if makes_first else set()
-    assert told.codes == {("blind", f"cpu{BAD}"), *proven}
+    assert told.codes == {("blind_core", f"cpu{BAD}"), *proven}
     assert told.verdict is (Verdict.FAIL if makes_first else Verdict.ERROR)
 
 

@@ -222,7 +222,7 @@ def test_a_core_is_only_credited_with_the_time_that_it_worked(tmp_path: Path) ->
 def test_a_blind_comparison_makes_the_check_report_itself(tmp_path: Path) -> None:
     with pytest.raises(Unable, match="did not notice") as caught:
         found(tmp_path, ProductSeams(compare=ignore_all(compared)))
-    assert caught.value.cause is Cause.CHECKER
+    assert (caught.value.cause, caught.value.remedy) == (Cause.CHECKER, Remedy.FIX_CHECKER)
 
 
 def test_coverage_states_what_was_exercised_and_a_rate(healthy: list[CheckItem]) -> None:
@@ -299,12 +299,14 @@ def test_the_core_whose_comparison_is_blind_is_named(tmp_path: Path) -> None:
             count.zero_()
 
     items: list[CheckItem] = []
-    with pytest.raises(Unable, match=f"cpu{core}: the comparison did not notice"):
+    with pytest.raises(Unable, match=f"cpu{core}: the comparison did not notice") as caught:
         items.extend(sdc.measure(make_context(tmp_path), QUICK, ProductSeams(compare=compare)))
     assert [(f.code, f.part_id) for f in items if isinstance(f, Finding)] == [
-        ("blind", f"cpu{core}")
+        ("blind_core", f"cpu{core}")
     ]
-    assert sdc.CHECK.finding_rules["blind"].verdict is Verdict.ERROR
+    assert caught.value.remedy is Remedy.INSPECT
+    rule = sdc.CHECK.finding_rules["blind_core"]
+    assert (rule.verdict, rule.remedy) == (Verdict.ERROR, Remedy.INSPECT)
 
 
 def on_core(task: DeviceTask, jobs: tuple[ProductJob, ...], core: int) -> PartResult:
