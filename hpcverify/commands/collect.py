@@ -11,6 +11,7 @@ from hpcverify.commands._controller import (
     report_brakes,
     tell_once_of_measurements,
 )
+from hpcverify.errors import SlurmError
 from hpcverify.fabric.leftovers import remove_leftovers
 from hpcverify.fleet.controller import Controller
 from hpcverify.insight.night import judge_finished_night
@@ -45,7 +46,7 @@ def take_turn(controller: Controller) -> None:
     """
     with controller.hold_lock():
         tell_once_of_measurements(controller.ledger, controller.measurements)
-        with controller.run_convenience("removal of what a killed sweep left"):
+        with controller.run_convenience("removal of what a killed sweep left", stops=(SlurmError,)):
             remove_leftovers(controller)
         controller.reconcile()
         judge_finished_night(controller)

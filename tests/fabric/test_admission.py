@@ -396,6 +396,26 @@ def test_a_reservation_that_cannot_be_removed_is_reported_and_keeps_no_other(
     assert any(f"hpcverify-fabric-{LEFT}: scontrol: Access" in line for line in site.said)
 
 
+def test_a_job_that_cannot_be_cancelled_keeps_its_reservation_and_ends_no_turn(
+    site: Site16,
+) -> None:
+    stuck = leave_batch(site, LEFT, "n1")
+    site.slurm.tests[7] = TestJob(7, f"hpcverify-isolate-{LEFT}-r1t0a0", ["n1"], [], site.slurm.now)
+    order = site.slurm._told  # pyright: ignore[reportPrivateUsage]
+
+    def refuse(command: Sequence[str]) -> str:
+        if command[0] == "scancel":
+            raise SlurmError("scancel: Access/permission denied")
+        return order(command)
+
+    site.slurm._told = refuse  # type: ignore[method-assign]
+    remove_leftovers(site.controller)
+
+    assert set(site.slurm.shared) == {f"hpcverify-fabric-{LEFT}"}
+    assert stuck.exists(), "the next collect tries again"
+    assert any(f"hpcverify-fabric-{LEFT}: scancel: Access" in line for line in site.said)
+
+
 def test_a_sweep_of_other_nodes_leaves_them_alone(site: Site16) -> None:
     run(site, "n1", "n2")
 
