@@ -271,20 +271,33 @@ class Controller:
         with self.run_convenience(name):
             yield from items
 
-    def leave_run(self, run: Run, token: str = "") -> bool:
+    def leave_run(self, run: Run) -> bool:
         """
-        Leave *run* in the spool, with the *token* of its order; return whether that worked.
+        Leave *run* in the spool; return whether that worked.
 
         Of a node whose folder there is not to be trusted, one line says so: it is about no
         other node.
         """
         owner = look_up_uid(self.site.fleet.user)
         try:
-            spool.deposit(run, Path(self.site.fleet.spool), token, owner=owner)
+            spool.deposit(run, Path(self.site.fleet.spool), owner=owner)
         except StoreError as exc:
             self._record_error(f"{run.node}: {exc}")
             return False
         return True
+
+    def judge_own_runs(self, runs: Iterable[Run]) -> None:
+        """
+        Keep and judge *runs* that the controller made, each with the token of its order.
+
+        Raises:
+            SlurmError: the scheduler does not answer in full; nothing was judged.
+
+        """
+        self.observe_holds()  # the breaker counts them
+        intake = Intake(self.site, self.store, self.ledger, self.clock)
+        for judged in intake.take_in(runs, self._eligible_count):
+            self._report(judged)
 
     def reconcile(self) -> None:
         """
