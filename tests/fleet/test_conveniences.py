@@ -340,6 +340,21 @@ def test_an_outlier_without_nodes_in_the_judgement_ends_no_night(home: Home) -> 
     assert judged.night == night
 
 
+def test_an_outlier_of_a_day_to_come_in_the_judgement_is_forgotten(home: Home) -> None:
+    home.pass_nights(2)
+    night = find_night(home.today) - timedelta(days=1)
+    named = {"level": "part", "name": "n1 GPU 0", "node": "n1", "nodes": ["n1"], "suite": "idle"}
+    days = {"metric": "gemm", "verdict": "fail", "distance": 0.5, "nights": 2}
+    far = {"since": str(night), "last": "9999-12-31"}
+    old = {"night": str(night), "outliers": [named | days | far]}
+    (home.state / JUDGEMENT_NAME).write_text(json.dumps(old))
+    home.pass_nights(1)
+
+    assert list_malfunctions(home) == []
+    assert read_judged(home).night == night + timedelta(days=1)
+    assert read_judged(home).outliers == ()
+
+
 def test_a_slow_part_is_named_though_another_node_claims_absurd_numbers(home: Home) -> None:
     for _ in range(3):
         home.now += DAY
