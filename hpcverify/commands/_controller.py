@@ -198,6 +198,11 @@ def _read_decidable_node(
     seen, node = there[name], controller.ledger.read_node(name)
     # As it is now: since the last turn somebody may have released or taken it over.
     node = apply_reading(node, seen, read_hold_history(node, controller.ledger))
+    if seen.unregistered:
+        raise ActionError(
+            f"{name} has not registered with Slurm since slurmctld started: nothing was done; try "
+            "again once it has"
+        )
     if node.foreign or seen.unavailable:
         raise ActionError(
             f"{name} is held by {seen.by or 'somebody else'} "

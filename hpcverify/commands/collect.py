@@ -11,7 +11,9 @@ from hpcverify.commands._controller import (
     report_brakes,
     tell_once_of_measurements,
 )
+from hpcverify.errors import SlurmError
 from hpcverify.fabric.leftovers import remove_leftovers
+from hpcverify.fleet.controller import Controller
 from hpcverify.insight.night import judge_finished_night
 
 
@@ -28,11 +30,23 @@ def command() -> None:
       hpcverify collect
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     controller = make_controller()
-    with controller.hold_lock():
-        tell_once_of_measurements(controller.ledger, controller.measurements)
-        remove_leftovers(controller)
-        controller.reconcile()
-        judge_finished_night(controller)
+    take_turn(controller)
     left = len(controller.ledger.list_open_tickets())
     click.echo(f"runs taken in: {controller.runs_taken_in}; verifications under way: {left}")
     sys.exit(report_brakes(controller) or controller.choose_exit_status())
+
+
+def take_turn(controller: Controller) -> None:
+    """
+    Do what is due, and what is convenient.
+
+    Raises:
+        SlurmError: the scheduler does not answer in full; nothing was done.
+
+    """
+    with controller.hold_lock():
+        tell_once_of_measurements(controller.ledger, controller.measurements)
+        with controller.run_convenience("removal of what a killed sweep left", stops=(SlurmError,)):
+            remove_leftovers(controller)
+        controller.reconcile()
+        judge_finished_night(controller)

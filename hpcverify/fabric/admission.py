@@ -40,7 +40,7 @@ from hpcverify.fleet.states import HOUR_S, Node, State, awaits_batch, compute_el
 from hpcverify.fleet.transitions import Purpose, admit_untested
 from hpcverify.isolation.answer import IsolationAnswer
 from hpcverify.isolation.journal import create_journal
-from hpcverify.model import FABRIC_SUITE
+from hpcverify.model import FABRIC_SUITE, Run
 from hpcverify.plan.hostlist import fold
 from hpcverify.slurm import Host
 
@@ -164,21 +164,20 @@ def conclude(
     answer: IsolationAnswer | None = None,
 ) -> None:
     """
-    Order and leave a run of each node that the *answer* finds faulty or not, and take it in.
+    Order and judge a run of each node that the *answer* finds faulty or not, all at once.
 
+    They do not go through the spool: what was found there of a node, its folder could lose.
     Those that are *unclear* are admitted. What a person has decided in the meantime stands.
     """
     now = datetime.now(UTC)
     faulty = {node.node: node for node in answer.faulty} if answer else {}
     make_mark = controller.ledger.make_mark
+    runs: list[Run] = []
     with controller.hold_lock():
         nodes = controller.ledger.list_nodes()
         waiting = [name for name in members if name in nodes and awaits_batch(nodes[name])]
         for name in waiting:
             if name in unclear or answer is None:
-                change = admit_untested(nodes[name], unclear[name], controller.clock())
-                controller.ledger.put(change.node, change.what, change.detail)
-                controller.say(f"{name}: {change.node.state}: {change.detail}")
                 continue
             run = (
                 build_fault_run(answer, faulty[name], now, make_mark)
@@ -186,6 +185,11 @@ def conclude(
                 else build_passed_run(answer, name, now, make_mark)
             )
             ticket = controller.ledger.issue_ticket(name, Purpose.ADMISSION, FABRIC_SUITE)
-            if not controller.leave_run(run, ticket.token):  # the next sweep tests it anew
-                controller.ledger.close_ticket(ticket, "its folder in the spool takes no run")
+            runs.append(replace(run, token=ticket.token))
+        controller.judge_own_runs(runs)
+        for name in waiting:
+            if name in unclear:
+                change = admit_untested(nodes[name], unclear[name], controller.clock())
+                controller.ledger.put(change.node, change.what, change.detail)
+                controller.say(f"{name}: {change.node.state}: {change.detail}")
         controller.reconcile()

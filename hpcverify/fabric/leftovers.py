@@ -45,7 +45,10 @@ def remove_leftovers(controller: Controller) -> None:
         pass
     for journal in list_unfinished(controller.state):
         if journal.order.pairs:
-            cancel_isolation(controller, journal.order.id)
+            try:
+                cancel_isolation(controller, journal.order.id)
+            except SlurmError as exc:  # the rest of the turn does not depend on it
+                controller.say(f"isolation {journal.order.id}: {exc}; the next collect tries again")
 
 
 def remove_batches(controller: Controller, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -64,13 +67,14 @@ def remove_batches(controller: Controller, sleep: Callable[[float], None] = time
         name = name_reservation(isolation)
         if name not in there and isolation not in ended_by_itself:
             continue
-        cancel_isolation(controller, isolation)
-        if name in there:
-            try:
+        try:
+            cancel_isolation(controller, isolation)
+            if name in there:
                 unreserve(controller, name, sleep)
-            except SlurmError as exc:  # the rest of the turn does not depend on it
-                controller.say(f"{name}: {exc}; the next collect tries again")
-                continue
+        except SlurmError as exc:  # the rest of the turn does not depend on it
+            controller.say(f"{name}: {exc}; the next collect tries again")
+            continue
+        if name in there:
             controller.say(f"{name}: removed, a sweep that was killed has left it")
         forget_isolation(controller, isolation)
 

@@ -228,13 +228,21 @@ class Controller:
         return TransitionNotifier(program, self.ledger, self.store, self.say, self.clock)
 
     @contextmanager
-    def run_convenience(self, what: str, *, of: str = "", is_over: bool = True) -> Generator[None]:
+    def run_convenience(
+        self,
+        what: str,
+        *,
+        of: str = "",
+        is_over: bool = True,
+        stops: tuple[type[HpcverifyError], ...] = (),
+    ) -> Generator[None]:
         """
         Do something that the fleet can do without, such as the history: its end is not ours.
 
         Whatever goes wrong there is reported in one line and kept as a state, which
         `hpcverify nodes` shows until the convenience works again: until it *is over* without
-        an error. The turn goes on. *what* is done is one step *of* it, if so.
+        an error. The turn goes on, but for an error that *stops* it anyway. *what* is done is one
+        step *of* it, if so.
 
         Raises:
             DamagedError: the ledger or the index is damaged, without which nothing goes on.
@@ -243,9 +251,9 @@ class Controller:
         why = ""
         try:
             yield
-        except DamagedError:
-            raise
-        except Exception as exc:  # noqa: BLE001 - no bug and no bad file there may stop a drain
+        except Exception as exc:
+            if isinstance(exc, (DamagedError, *stops)):
+                raise
             why = shorten(" ".join(_explain_failure(exc).split()), MAX_REASON_CHARACTERS)
             if (problem := f"{what}: {why}") not in self._errors:
                 self._convenience_errors.add(problem)
@@ -263,20 +271,33 @@ class Controller:
         with self.run_convenience(name):
             yield from items
 
-    def leave_run(self, run: Run, token: str = "") -> bool:
+    def leave_run(self, run: Run) -> bool:
         """
-        Leave *run* in the spool, with the *token* of its order; return whether that worked.
+        Leave *run* in the spool; return whether that worked.
 
         Of a node whose folder there is not to be trusted, one line says so: it is about no
         other node.
         """
         owner = look_up_uid(self.site.fleet.user)
         try:
-            spool.deposit(run, Path(self.site.fleet.spool), token, owner=owner)
+            spool.deposit(run, Path(self.site.fleet.spool), owner=owner)
         except StoreError as exc:
             self._record_error(f"{run.node}: {exc}")
             return False
         return True
+
+    def judge_own_runs(self, runs: Iterable[Run]) -> None:
+        """
+        Keep and judge *runs* that the controller made, each with the token of its order.
+
+        Raises:
+            SlurmError: the scheduler does not answer in full; nothing was judged.
+
+        """
+        self.observe_holds()  # the breaker counts them
+        intake = Intake(self.site, self.store, self.ledger, self.clock)
+        for judged in intake.take_in(runs, self._eligible_count):
+            self._report(judged)
 
     def reconcile(self) -> None:
         """
@@ -516,7 +537,7 @@ class Controller:
                 self._try(name, partial(self._apply_hold, before, there))
             elif now != node:
                 changes.append(self._build_change(node, now))
-            else:
+            elif not there.unregistered:
                 self._confirm_hold(node)
         self._write_changes([*changes, *self._find_missing(known, seen)])
         self._confirm_lost_holds(lost)

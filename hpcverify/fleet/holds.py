@@ -92,6 +92,9 @@ class HoldReading(Struct, frozen=True, kw_only=True):
     """Whether the scheduler drained it because a prolog or an epilog failed."""
     unavailable: str = ""
     """Why only whoever put it into this state may touch it: DOWN, MAINT, …"""
+    unregistered: bool = False
+    """Whether the scheduler has restarted and not heard of it yet: nobody put it into that state,
+    and it says nothing of a hold. It is unavailable, too."""
     reserved: bool = False
     """Whether our reservation of it exists."""
 
@@ -352,7 +355,8 @@ def apply_reading(node: Node, seen: HoldReading, marks: HoldHistory) -> Node:
     if marks.owns_drain(seen):
         return replace(node, hold_id=seen.hold_id, foreign="")
     reserved = marks.owns_reservation(seen)
-    foreign = _describe_other_holder(seen, reserved=reserved)
+    is_unheard = seen.unregistered and not seen.drained
+    foreign = node.foreign if is_unheard else _describe_other_holder(seen, reserved=reserved)
     if reserved:
         return replace(node, hold_id=marks.hold_ids[-1], foreign=foreign)
     if seen.unavailable and not seen.drained:

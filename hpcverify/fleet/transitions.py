@@ -637,7 +637,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 def hold(node: Node, decision: Decision) -> NodeChange:
     """
-    Take *node* out of service.
+    Take *node* out of service; what its BMC showed is as true as before.
 
     Raises:
         ActionError: it is held already.
@@ -645,7 +645,7 @@ def hold(node: Node, decision: Decision) -> NodeChange:
     """
     if node.desired_hold is Hold.DRAIN:
         raise ActionError(f"{node.name} is held already: {node.full_reason}")
-    return _decide(node, NodeEvent.HOLD, decision, "hold")
+    return _decide(node, NodeEvent.HOLD, decision, "hold", bmc_failures=node.bmc_failures)
 
 
 def release(node: Node, decision: Decision, *, force: bool = False) -> NodeChange:
@@ -656,12 +656,13 @@ def release(node: Node, decision: Decision, *, force: bool = False) -> NodeChang
         ActionError: it is in service, or has not passed what it failed.
 
     """
-    failed = node.checks or node.state in (State.QUARANTINED, State.REPEAT_OFFENDER)
+    checks = dict.fromkeys((*node.checks, *node.bmc_failures))
+    failed = checks or node.state in (State.QUARANTINED, State.REPEAT_OFFENDER)
     if not node.enforced:
         raise ActionError(f"{node.name} is {node.state}, not out of service")
     if failed and not force:
         raise ActionError(
-            f"{node.name} has not passed {', '.join(node.checks)} since it failed: "
+            f"{node.name} has not passed {', '.join(checks)} since it failed: "
             f"hpcverify repair {node.name} --reason … verifies and releases it"
         )
     if failed or node.repeat_offender:

@@ -104,10 +104,12 @@ class MeasurementWriter:
         self._waiting.clear()
         damaged: list[bytes] = []
         for line in lines[:-1]:  # the last one is empty, or half
-            if (run := _read_run_id(line)) is None:
+            if (cells := _decode_line(line)) is None:
                 damaged.append(line)
-            elif is_judged(run):
-                self._waiting += line + b"\n"
+            elif is_judged(
+                cells.run
+            ):  # written anew, since DuckDB refuses some of what JSON may be
+                self._waiting += self._encode(cells) + b"\n"
         if damaged:
             self._put_aside(damaged)
         self._write_queue(replace_runs=True)
@@ -283,11 +285,11 @@ class MeasurementWriter:
             path.unlink(missing_ok=True)
 
 
-def _read_run_id(line: bytes) -> str | None:
-    """Read the id of the run in a *line* of the queue; None if the line is damaged."""
+def _decode_line(line: bytes) -> RunCells | None:
+    """Decode the run in a *line* of the queue; None if the line is damaged."""
     if len(line) > MAX_LINE_BYTES:
         return None
     try:
-        return msgspec.json.decode(line, type=RunCells).run
+        return msgspec.json.decode(line, type=RunCells)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

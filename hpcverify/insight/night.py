@@ -110,17 +110,20 @@ def _read_last_judgement(controller: Controller, night: date) -> FleetJudgement 
         aside = put_judgement_aside(controller.state)
         controller.say(f"{exc}; it is now {aside}, and an outlier is named after two nights")
         return None
-    if before is None or before.night <= night:
-        return before
-    later = [other for other in list_nights(controller.state) if night < other <= before.night]
-    if len(later) >= MIN_NEWEST_NIGHTS:
-        raise StoreError(
-            f"{format_count(len(later), 'later night')} were judged, up to {before.night}: check "
-            "the clock; if it is right, it was ahead then: remove the folders of those nights"
-        )
+    if before is None:
+        return None
+    newest = before.night
+    if newest > night:
+        later = [other for other in list_nights(controller.state) if night < other <= newest]
+        if len(later) >= MIN_NEWEST_NIGHTS:
+            raise StoreError(
+                f"{format_count(len(later), 'later night')} were judged, up to {newest}: check "
+                "the clock; if it is right, it was ahead then: remove the folders of those nights"
+            )
+        newest = night - timedelta(days=1)
     return replace(
         before,
-        night=night - timedelta(days=1),
+        night=newest,
         outliers=tuple(outlier for outlier in before.outliers if outlier.last <= night),
         unconfirmed=tuple(outlier for outlier in before.unconfirmed if outlier.last <= night),
     )

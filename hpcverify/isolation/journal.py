@@ -181,7 +181,7 @@ class Journal:
         for number, line in enumerate(content[:whole].splitlines(), 1):
             try:
                 self._take(_DECODER.decode(line))
-            except (msgspec.MsgspecError, IndexError) as exc:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError) as exc:
                 raise StoreError(
                     f"{self.folder / JOURNAL_NAME}, line {number}, is damaged: {exc}"
                 ) from exc
@@ -236,7 +236,11 @@ def resume_journal(state: Path, wanted: str = "") -> Journal:
             known = ", ".join(list_isolations(state)[:5]) or "none"
             raise ConfigError(f"there is no isolation {name!r}; the last ones: {known}")
         journal = Journal(folder, _open(folder))
-        journal.read()
+        try:
+            journal.read()
+        except StoreError:
+            journal.close()
+            raise
         if wanted or (journal.has_begun and journal.concluded is None):
             return journal
         journal.close()

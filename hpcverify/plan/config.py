@@ -74,8 +74,12 @@ Settings = Mapping[str, MetricSettings]
 
 
 Share = Annotated[float, Meta(gt=0, le=1)]
-Count = Annotated[int, Meta(ge=1)]
-Hours = Annotated[float, Meta(gt=0)]
+MAX_YEARS = 100
+"""A longer time is a mistake, and beyond what a date can be."""
+MAX_DAYS, MAX_HOURS = MAX_YEARS * 365, MAX_YEARS * 365 * 24
+MAX_COUNT = 100_000
+Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
+Hours = Annotated[float, Meta(gt=0, le=MAX_HOURS)]
 
 
 class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,11 +105,11 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The most nodes to verify at once."""
     share: Share = 0.1
     """The same as a share of a partition; one node is always allowed."""
-    fresh_hours: Annotated[float, Meta(ge=0)] = 20
+    fresh_hours: Annotated[float, Meta(ge=0, le=MAX_HOURS)] = 20
     """A node that passed within this time is skipped; 0: none is."""
     deadline_hours: Hours = 1
     """A job that has not started by then waits for the next sweep."""
-    overdue_days: Annotated[float, Meta(ge=0)] = 0
+    overdue_days: Annotated[float, Meta(ge=0, le=MAX_DAYS)] = 0
     """A node that has not passed for this long is reserved until it is verified; 0: never."""
     planned_reasons: tuple[str, ...] = ()
     """Words, as ``course*``, in the reason of a drain: it is planned, and says nothing of the node;
@@ -138,7 +142,7 @@ class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     and at least three do, the check is suspect."""
     repeat_quarantines: Count = 3
     """This many quarantines within *repeat_days* make a repeat offender."""
-    repeat_days: Annotated[float, Meta(gt=0)] = 28
+    repeat_days: Annotated[float, Meta(gt=0, le=MAX_DAYS)] = 28
     """The days within which quarantines of a node are counted."""
     verify_returned: bool = False
     """Whether a node that we drained, and that somebody else put back into service,
@@ -178,14 +182,14 @@ class Fabric(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     switches: dict[str, str] = {}
     """The nodes at each leaf switch, or in each rack, as a host list; empty: as Slurm's
     topology has it."""
-    period_days: Annotated[float, Meta(ge=0)] = 0
+    period_days: Annotated[float, Meta(ge=0, le=MAX_DAYS)] = 0
     """Within so many days sweeps try each link between nodes that are idle; 0: never."""
 
 
 class MeasurementRetention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long the controller keeps what runs measured: the table ``[history]``."""
 
-    keep_nights: Annotated[int, Meta(ge=14)] = 100
+    keep_nights: Annotated[int, Meta(ge=14, le=MAX_DAYS)] = 100
     """Nights that are kept run by run; older ones become a median for each week. Trends
     look at 90."""
 
@@ -206,7 +210,7 @@ class Events(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     file: bool = True
     """Whether events are appended to ``events.jsonl`` in the state directory."""
-    keep_days: Annotated[float, Meta(ge=30)] = 90
+    keep_days: Annotated[float, Meta(ge=30, le=MAX_DAYS)] = 90
     """Days for which the ledger keeps them, and its audit log with them."""
     max_mib: Annotated[float, Meta(ge=0)] = 64
     """The size in MiB at which a new file is begun; 0: never, logrotate does it."""

@@ -118,19 +118,21 @@ def test_one_that_fails_between_nodes_is_a_suspect_and_stays_out_and_the_others_
     assert site.ledger.read_node("n3").state is State.SUSPECT
 
 
-def test_a_folder_that_is_not_to_be_trusted_keeps_its_node_out_and_no_other(site: Site16) -> None:
+@pytest.mark.parametrize("bad", [(), ("n3",)])
+def test_what_an_admission_found_of_a_node_does_not_depend_on_its_folder(
+    site: Site16, bad: tuple[str, ...]
+) -> None:
+    site.slurm.cluster = SimulatedCluster(bad=bad)
     folder = site.folder / "spool" / "n3"
     folder.mkdir()
     folder.chmod(0o777)
 
-    assert run(site) == []
-
-    assert states(site) == {State.VERIFYING: {"n3"}, State.HEALTHY: set(NAMES) - {"n3"}}
-    assert [line for line in site.said if line.startswith("n3: ")]
+    for _ in range(2):  # left over alone, it would be admitted without a test
+        run(site)
+        assert states(site).get(State.SUSPECT, set()) == set(bad)
+        assert states(site)[State.HEALTHY] == set(NAMES) - set(bad)
+        assert site.slurm.reserved == set(bad)
     assert site.ledger.list_open_tickets() == []
-    folder.chmod(0o700)
-    run(site)
-    assert site.ledger.read_node("n3").desired_hold is Hold.NONE
 
 
 def test_what_an_admission_named_stays_out_however_many_fail(tmp_path: Path) -> None:
@@ -394,6 +396,26 @@ def test_a_reservation_that_cannot_be_removed_is_reported_and_keeps_no_other(
     assert set(site.slurm.shared) == {f"hpcverify-fabric-{LEFT}"}
     assert stuck.exists(), "the next collect tries again"
     assert any(f"hpcverify-fabric-{LEFT}: scontrol: Access" in line for line in site.said)
+
+
+def test_a_job_that_cannot_be_cancelled_keeps_its_reservation_and_ends_no_turn(
+    site: Site16,
+) -> None:
+    stuck = leave_batch(site, LEFT, "n1")
+    site.slurm.tests[7] = TestJob(7, f"hpcverify-isolate-{LEFT}-r1t0a0", ["n1"], [], site.slurm.now)
+    order = site.slurm._told  # pyright: ignore[reportPrivateUsage]
+
+    def refuse(command: Sequence[str]) -> str:
+        if command[0] == "scancel":
+            raise SlurmError("scancel: Access/permission denied")
+        return order(command)
+
+    site.slurm._told = refuse  # type: ignore[method-assign]
+    remove_leftovers(site.controller)
+
+    assert set(site.slurm.shared) == {f"hpcverify-fabric-{LEFT}"}
+    assert stuck.exists(), "the next collect tries again"
+    assert any(f"hpcverify-fabric-{LEFT}: scancel: Access" in line for line in site.said)
 
 
 def test_a_sweep_of_other_nodes_leaves_them_alone(site: Site16) -> None:

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.fleet.holds_slurm import SlurmBackend
-from hpcverify.fleet.states import Hold, State
+from hpcverify.fleet.states import Hold, Node, State
 from hpcverify.fleet.transitions import Decision, admit
 from hpcverify.insight.overview import build_overview
 from tests.doubles import a_result
@@ -321,6 +321,37 @@ def test_what_slurm_itself_appends_to_our_reason_leaves_the_drain_ours(
 
     assert replace(room.node("n2"), hold_confirmed_at=0.0) == replace(before, hold_confirmed_at=0.0)
     assert room.slurm.holds("n2") == (True, reason)
+
+
+def test_a_restart_of_slurmctld_is_nobodys_hold_and_loses_none_of_ours(room: Room) -> None:
+    """Until its slurmd registers, each node is in the state UNKNOWN."""
+    saved = dataclasses.replace(room.slurm.nodes["n2"])
+    kept = {
+        "n1": Node(name="n1", state=State.UNVERIFIED, checks=("gemm",), since=room.now),
+        "n3": Node(name="n3", state=State.SUSPECT, enforced=True, checks=("gemm",)),
+    }
+    for node in kept.values():
+        room.ledger.put(node, "so be it")
+    room.quarantine("n2")
+    outages = len(room.ledger.list_outages())
+    before = {name: room.node(name) for name in kept}
+
+    # It had not saved the drain of n2.
+    room.slurm.nodes["n2"], room.slurm.began = saved, room.now
+    for paper in room.slurm.nodes.values():
+        paper.state = "UNKNOWN"
+    room.now += 60
+    room.collect(times=2)
+
+    assert {name: room.node(name) for name in kept} == before
+    assert [room.node(name).foreign for name in room.slurm.nodes] == [""] * 4
+    assert len(room.ledger.list_outages()) == outages
+    for paper in room.slurm.nodes.values():
+        paper.state = "IDLE"
+    room.collect(times=2)
+    assert (room.node("n2").state, room.slurm.nodes["n2"].drained) == (State.QUARANTINED, True)
+    assert (room.node("n1").returned_at, room.node("n1").reason) == ((), kept["n1"].reason)
+    assert "n3" in room.slurm.reserved
 
 
 # -- who comes back

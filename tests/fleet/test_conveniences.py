@@ -17,7 +17,9 @@ from msgspec.structs import replace
 
 from hpcverify.cli import cli
 from hpcverify.commands._controller import decide
+from hpcverify.commands.collect import take_turn
 from hpcverify.errors import ActionError, DamagedError, SlurmError
+from hpcverify.fabric.leftovers import ADMISSION_LOCK_NAME
 from hpcverify.fabric.links import try_links
 from hpcverify.fleet import transitions
 from hpcverify.fleet.controller import HISTORY, Controller
@@ -29,7 +31,6 @@ from hpcverify.history.files import list_nights, list_weeks
 from hpcverify.history.writer import DAMAGED_NAME, QUEUE_NAME, MeasurementWriter
 from hpcverify.insight.job_sensor import leave_suspicions
 from hpcverify.insight.judgement import JUDGEMENT_NAME, FleetJudgement, read_judgement
-from hpcverify.insight.night import judge_finished_night
 from hpcverify.model import (
     BMC_SUITE,
     Finding,
@@ -127,9 +128,7 @@ class Home(Ticking):
     def collect(self) -> Controller:
         """Do what `hpcverify collect` does."""
         controller = self.controller
-        with controller.hold_lock():
-            controller.reconcile()
-            judge_finished_night(controller)
+        take_turn(controller)
         return controller
 
     def leave(self, node: str, ticket: str = "", **changes: Any) -> Run:
@@ -341,6 +340,21 @@ def test_an_outlier_without_nodes_in_the_judgement_ends_no_night(home: Home) -> 
     assert judged.night == night
 
 
+def test_an_outlier_of_a_day_to_come_in_the_judgement_is_forgotten(home: Home) -> None:
+    home.pass_nights(2)
+    night = find_night(home.today) - timedelta(days=1)
+    named = {"level": "part", "name": "n1 GPU 0", "node": "n1", "nodes": ["n1"], "suite": "idle"}
+    days = {"metric": "gemm", "verdict": "fail", "distance": 0.5, "nights": 2}
+    far = {"since": str(night), "last": "9999-12-31"}
+    old = {"night": str(night), "outliers": [named | days | far]}
+    (home.state / JUDGEMENT_NAME).write_text(json.dumps(old))
+    home.pass_nights(1)
+
+    assert list_malfunctions(home) == []
+    assert read_judged(home).night == night + timedelta(days=1)
+    assert read_judged(home).outliers == ()
+
+
 def test_a_slow_part_is_named_though_another_node_claims_absurd_numbers(home: Home) -> None:
     for _ in range(3):
         home.now += DAY
@@ -508,6 +522,33 @@ def test_links_that_cannot_be_tried_end_alone_and_are_a_state(home: Home) -> Non
     assert list_malfunctions(home) == ["links"]
     assert controller.choose_exit_status() == ActionError.exit_code
     home.require_work()
+
+
+def test_what_a_killed_sweep_left_can_be_damaged_and_the_turn_goes_on(home: Home) -> None:
+    home.pass_nights(1)
+    for number, line in enumerate(TORN):
+        folder = home.state / "isolations" / f"20261128-{number:06}-abcdef"
+        folder.mkdir(parents=True)
+        (folder / "journal.jsonl").write_bytes(line + b"\n")
+
+    home.require_work()
+
+    assert list_malfunctions(home) == []
+
+
+def test_a_lock_of_admissions_that_cannot_be_opened_is_a_state_and_the_turn_goes_on(
+    home: Home,
+) -> None:
+    home.pass_nights(1)
+    (home.state / ADMISSION_LOCK_NAME).unlink()
+    (home.state / ADMISSION_LOCK_NAME).mkdir()
+
+    home.require_work()
+
+    assert list_malfunctions(home) == ["removal of what a killed sweep left"]
+    (home.state / ADMISSION_LOCK_NAME).rmdir()
+    home.collect()
+    assert list_malfunctions(home) == []
 
 
 # -- clocks

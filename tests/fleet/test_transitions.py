@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from hpcverify.errors import ActionError
 from hpcverify.fleet.evidence import extract_evidence
 from hpcverify.fleet.states import HOLD_BY_STATE, Caveat, Hold, Node, State, Ticket
 from hpcverify.fleet.transitions import (
@@ -15,8 +16,10 @@ from hpcverify.fleet.transitions import (
     admit,
     apply_evidence,
     explains_refusal,
+    hold,
     keep_until_verified,
     quarantine_refused,
+    release,
     repair,
     restrain_hold,
 )
@@ -527,6 +530,18 @@ def test_a_person_who_has_a_node_repaired_or_admitted_settles_what_its_bmc_showe
     back = what_becomes(admit(suspect, decision, suite="quick").node, run_of(a_result()), ticket(6))
 
     assert (back.state, back.bmc_failures) == (State.HEALTHY, {})
+
+
+def test_what_a_bmc_shows_outlasts_a_hold_for_something_else_and_its_release_takes_force() -> None:
+    decision = Decision(by="ann", reason="kernel upgrade", at=NOW, last_ticket=5)
+    suspect = by_bmc(in_state(State.HEALTHY), of_bmc(PSU))
+    held = hold(suspect, decision).node
+
+    with pytest.raises(ActionError, match="has not passed chassis since it failed"):
+        release(held, decision)
+    assert release(held, decision, force=True).node.bmc_failures == {}
+    well = by_bmc(held, of_bmc(a_result("chassis")))
+    assert release(well, decision).node.state is State.UNVERIFIED
 
 
 def test_a_reason_from_a_node_is_cut() -> None:

@@ -136,6 +136,26 @@ def test_the_queue_of_a_killed_writer_is_written_once(tmp_path: Path, *, written
     assert not queue.exists()
 
 
+@pytest.mark.parametrize(("was", "now"), [(b"T22:", b"t22:"), (b'"node":', b'"node":"n7","node":')])
+def test_a_line_that_only_duckdb_refuses_does_not_keep_the_others_in_the_queue(
+    tmp_path: Path, was: bytes, now: bytes
+) -> None:
+    one, other = make_run("n1"), make_run("n2")
+    killed = MeasurementWriter(tmp_path, print)
+    for run in (one, other):
+        killed.add(run)
+    killed.flush()
+    queue = tmp_path / "measurements" / QUEUE_NAME
+    left = queue.read_bytes()
+    assert was in left
+    queue.write_bytes(left.replace(was, now, 1))
+
+    MeasurementWriter(tmp_path, print).recover({one.id, other.id}.__contains__)
+
+    assert len(list_runs(tmp_path)) == 4
+    assert not queue.exists()
+
+
 def test_of_a_killed_writers_queue_only_judged_runs_are_written(tmp_path: Path) -> None:
     one, other = make_run("n1"), make_run("n2")
     killed = MeasurementWriter(tmp_path, print)

@@ -19,6 +19,7 @@ from hpcverify.isolation.journal import (
     SubmittedJob,
     create_journal,
     list_isolations,
+    list_unfinished,
     resume_journal,
 )
 from hpcverify.isolation.judge import GroupJudgement
@@ -133,13 +134,19 @@ def test_without_one_to_resume_that_is_said(tmp_path: Path, wanted: str) -> None
         resume_journal(tmp_path, wanted)
 
 
-def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+DEEP = b'{"kind": "concluded", "at": 1, "more": ' + b"[" * 100_000
+
+
+@pytest.mark.parametrize("damaged", [b"nonsense", b"\0" * 4096, b'{"kind": "\xff"}', DEEP])
+def test_a_damaged_line_is_named(tmp_path: Path, damaged: bytes) -> None:
     path = write_all(tmp_path)
     lines = path.read_bytes().splitlines()
-    path.write_bytes(b"\n".join([lines[0], b"nonsense", *lines[2:], b""]))
+    path.write_bytes(b"\n".join([lines[0], damaged, *lines[2:], b""]))
 
-    with pytest.raises(StoreError, match="line 2, is damaged"):
-        resume_journal(tmp_path)
+    for _ in range(2):  # the first one has given up its lock
+        with pytest.raises(StoreError, match="line 2, is damaged"):
+            resume_journal(tmp_path)
+    assert list(list_unfinished(tmp_path)) == []
 
 
 def test_nobody_else_can_read_it(tmp_path: Path) -> None:

@@ -88,6 +88,23 @@ def test_a_number_that_is_not_finite_is_refused_wherever_it_is(tmp_path: Path, v
     assert told.endswith(f"limits.gemm.x.low must be a finite number, not {value}")
 
 
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        ("[fleet]\ngate_hours = 1e300", "fleet.gate_hours must be <= 876000"),
+        ("[fleet]\ndeadline_hours = 1e9", "fleet.deadline_hours must be <= 876000"),
+        (f"[fleet]\nkeep_runs = {10**30}", "fleet.keep_runs must be <= 100000"),
+        ("[history]\nkeep_nights = 99999999999", "history.keep_nights must be <= 36500"),
+        ("[events]\nkeep_days = 1e300", "events.keep_days must be <= 36500"),
+        ("[fabric]\nperiod_days = 1e300", "fabric.period_days must be <= 36500"),
+    ],
+)
+def test_a_time_or_a_count_beyond_all_reason_is_refused(
+    tmp_path: Path, text: str, most: str
+) -> None:
+    assert complaint(tmp_path, text).endswith(most)
+
+
 def test_a_wrong_type_names_its_path(tmp_path: Path) -> None:
     assert "$.scratch" in complaint(tmp_path, "scratch = 3")
 
