@@ -254,8 +254,8 @@ def test_a_run_began_in_utc_whatever_zone_its_document_has(cli: Cli, zone: timez
 @pytest.mark.parametrize(
     ("content", "status", "expected"),
     [
-        (JobGate("ok", int(NOW) + 900).text, 0, ("ok", True, "")),
-        (JobGate("hold", int(NOW) + 900, "fan", ("gemm",)).text, 1, ("hold", True, "fan")),
+        (JobGate("ok", int(NOW + DAY_S)).text, 0, ("ok", True, "")),
+        (JobGate("hold", int(NOW + DAY_S), "fan", ("gemm",)).text, 1, ("hold", True, "fan")),
         (JobGate("quarantined", 999_999_999_999, "GPU 3").text, 1, ("quarantined", True, "GPU 3")),
         (JobGate("quarantined", 1).text, 0, ("ok", False, "is not a valid gate file")),
         ("nonsense", 0, ("ok", False, "is not a valid gate file")),
@@ -280,7 +280,7 @@ def test_a_gate_file_is_read_as_without_json(
 
 def test_with_a_spool_json_is_of_the_newest_gate_file(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "spool").mkdir()
-    write(tmp_path / "spool" / "gate" / cli.node, JobGate("hold", int(NOW) + 900, "fan"))
+    write(tmp_path / "spool" / "gate" / cli.node, JobGate("hold", int(NOW + DAY_S), "fan"))
 
     assert read(cli, "gate", "--spool", f"{tmp_path}/spool", status=1)["reason"] == "fan"
 
