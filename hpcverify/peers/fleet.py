@@ -369,8 +369,8 @@ def _describe_many(comparison: PeerComparison) -> Iterator[str]:
     named, parts = len({m for outlier in outliers for m in outlier.members}), len(comparison.parts)
     if named > max(1, MAX_OUTLIER_SHARE * parts):
         yield (
-            f"{named} of {parts} parts stand out, too many to be outliers: look for what they "
-            "share, such as a setting, a version or a place"
+            f"{named} of {parts} parts are far from the rest, too many to be outliers: look for "
+            "what they share, such as a setting, a version or a place"
         )
 
 

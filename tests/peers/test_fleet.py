@@ -346,7 +346,7 @@ def test_bad_nodes_are_named_and_said_to_be_many_if_they_are(bad: int) -> None:
 
     assert len(judged.outliers) == bad
     assert judged.judgeability is (Judgeability.MANY if bad > 10 else Judgeability.JUDGED)
-    assert (f"{bad} of 100 parts stand out" in judged.note) is (bad > 10)
+    assert (f"{bad} of 100 parts are far from the rest" in judged.note) is (bad > 10)
 
 
 def test_who_is_far_and_not_named_is_listed() -> None:

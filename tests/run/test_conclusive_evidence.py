@@ -151,8 +151,6 @@ HARD_FINDINGS = {
     ("gpu_memory", "memory_corrupted"),
     ("host_memory", "memory_corrupted"),
     ("training", "irreproducible"),
-    ("training", "misfed"),
-    ("training", "outvoted"),
     ("training", "miscopied"),
     ("training", "wrong_sum"),
     ("allreduce", "wrong_sum"),
@@ -161,7 +159,6 @@ HARD_FINDINGS = {
     ("p2p", "words_wrong"),
     ("pcie_bandwidth", "transfer_corrupted"),
     ("thermal", "corruption"),
-    ("thermal", "outvoted"),
     ("storage", "corruption"),
     ("recovery", "memory_unrepairable"),
     ("recovery", "gpu_reset"),
@@ -179,6 +176,9 @@ HARD_FINDINGS = {
     ("kernel_log", "disk_medium_error"),
 }
 SOFT_FINDINGS = {
+    ("thermal", "outvoted"),  # most may err alike
+    ("training", "outvoted"),
+    ("training", "misfed"),
     ("inventory", "disk_missing"),
     ("storage", "io_error"),
     ("xid", "xid_13_under_load_repeated"),

@@ -4,7 +4,8 @@ What the results of all parts mean together: which part is outvoted, which plan 
 Like parts that do the same work must give the same bits. If most agree, the others are
 wrong; if not, it is unknown which are. This needs no reference, and finds a part that errs
 the same way every time. A part that was proven wrong has no vote, in this check or in a
-later one of the run: several may err alike, and would outvote the good one. A vote counts
+later one of the run: several may err alike, and would outvote the good one. Where no exact
+product showed who is right, being outvoted is no proof (`RANDOM_FINDING_RULES`). A vote counts
 if the part and the host take the same digest of the same bits: the host errs, too.
 
 A product that was proven wrong fails its part, with one exception: if several parts of a
@@ -75,6 +76,10 @@ PRODUCT_FINDING_RULES = {
     ANSWER_CODE: FindingRule(Verdict.PASS, Remedy.NONE),
 }
 """Every check that compares products has these, so that a fault has the same remedy in each."""
+RANDOM_FINDING_RULES = PRODUCT_FINDING_RULES | {
+    "outvoted": FindingRule(Verdict.FAIL, Remedy.INSPECT)
+}
+"""Those of checks without exact products: most parts may err alike, and `sdc` tells who does."""
 DISPUTED_METRICS = {"mismatched_words": "disputed_words", "stress.mismatched": "stress.disputed"}
 """The metrics that fail a part, and their names if the plan is at fault."""
 

@@ -189,8 +189,8 @@ def _report_outside(part_id: str, events: Sequence[LineEvent], way: str) -> Find
     count = f"{format_count(len(events), 'line')}, {format_span(events)}"
     line = worst.text[:MAX_LINE_CHARACTERS]
     text = (
-        f"{worst.row.meaning}, but it is reached by {way} and is not a part of this node: see "
-        f"what it is on ({count}): {line}"
+        f"{worst.row.meaning}, but it is reached by {way} and is not a part of this node: check "
+        f"its server or cable ({count}): {line}"
     )
     return Finding(OUTSIDE, part_id, text, {"line": worst.text, **worst.details})
 
