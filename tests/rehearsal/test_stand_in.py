@@ -81,9 +81,9 @@ def test_a_count_of_wrong_words_that_the_host_alone_sees_is_none() -> None:
 
         made, make = [], torch.empty_like
         torch.empty_like = lambda *a, **k: made.append(make(*a, **k)) or made[-1]
-        for right in ([0, 0], [0, 3]):
+        for right, copy in (([0, 0], -1), ([0, 3], -1), ([0, 0], -2), ([0, 3], -2)):
             wait = product_loop._start_host_copy(torch.tensor(right, device=one))
-            made[-1][0] ^= 8
+            made[copy][0] ^= 8
             assert wait() == right
     """)
 
