@@ -585,6 +585,21 @@ def test_a_second_controller_to_a_disk_of_another_machine_fails_no_node(
 
 
 @pytest.mark.parametrize(
+    ("file", "verdict"), [("md/array_state", Verdict.FAIL), ("loop/backing_file", Verdict.WARN)]
+)
+def test_an_array_that_lost_all_its_disks_is_a_part_of_the_node(
+    tmp_path: Path, file: str, verdict: Verdict
+) -> None:
+    """Nothing below it says where it was; an image in a file is known to be one."""
+    volume = "sys/devices/virtual/block/md0"
+    trees.grow(tmp_path, {f"{volume}/dev": "9:0", f"{volume}/{file}": "x"})
+    for place in ("sys/class/block/md0", "sys/block/md0", "sys/dev/block/9:0"):
+        trees.link(tmp_path, place, volume)
+    text = "Buffer I/O error on dev md0, logical block 12, lost async page write"
+    assert judge_items(CHECK, measured(tmp_path, text)).verdict is verdict
+
+
+@pytest.mark.parametrize(
     ("place", "verdict"),
     [
         ("pci0/usb1/1-2/host6", Verdict.WARN),

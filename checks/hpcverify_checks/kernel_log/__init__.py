@@ -181,9 +181,15 @@ def _find_way(kind: str, name: str, ctx: Context, root: Path) -> str:
     number = sysfs.read_text(root / "sys/class/block" / name / "dev")
     below = blockdev.list_whole_disks(number, root) if number else ()
     folders = [root / "sys/block" / disk for disk in sorted(below)]
-    if not folders or any(map(blockdev.is_local, folders)):
+    if not folders or any(map(_may_be_ours, folders)):
         return ""
     return next(filter(None, map(blockdev.find_network, folders)), "USB, or an image")
+
+
+def _may_be_ours(disk: Path) -> bool:
+    """Whether *disk* is of this node, or nothing is known of it, as of an array of lost disks."""
+    is_known = any((disk / name).exists() for name in ("device", "loop/backing_file"))
+    return blockdev.is_local(disk) or not (is_known or blockdev.find_network(disk))
 
 
 def _report_outside(part_id: str, events: Sequence[LineEvent], way: str) -> Finding:
