@@ -25,7 +25,9 @@ VERSIONS_FIX = (
     "install a driver that this torch supports, or a torch that supports the driver, and run again"
 )
 DRIVER_FIX = "see the kernel log for its lines (dmesg), reboot the node, and run again"
-HARDWARE_XIDS = frozenset({48, 63, 64, 74, 79, 94, 95, 140, *range(144, 151), 155, 168})
+HARDWARE_XIDS = frozenset(
+    {48, 63, 64, 74, 79, 94, 95, 140, *range(144, 151), 155, 168, *range(171, 174)}
+)
 """The Xids of uncorrectable errors of memory and links, and of a GPU that is lost (NVIDIA, Xid
 catalog). Where only hardware causes an error, others, as those of a job that crashed meanwhile,
 name no GPU for it."""

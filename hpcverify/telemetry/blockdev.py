@@ -237,11 +237,16 @@ def find_network(disk: Path) -> str | None:
     """Name the way over the network to the disk with the folder *disk*; None for a local one."""
     place = str(sysfs.resolve_link(disk) or "")
     by_place = (name for mark, name in NETWORK_MARKS.items() if mark in place)
-    controllers = list_controllers(disk)
-    by_transport = (sysfs.read_text(c / "transport") for c in controllers)
-    by_model = (NETWORK_MODELS.get(sysfs.read_text(c / "model") or "") for c in controllers)
-    known = (*by_place, *by_transport, *by_model)
-    return next((name for name in known if name not in (None, "pcie")), None)
+    by_controller = map(find_network_of_controller, list_controllers(disk))
+    return next(filter(None, (*by_place, *by_controller)), None)
+
+
+def find_network_of_controller(controller: Path) -> str | None:
+    """Name the way over the network to the NVMe *controller*; None for a local one."""
+    transport = sysfs.read_text(controller / "transport")
+    if transport not in (None, "pcie"):
+        return transport
+    return NETWORK_MODELS.get(sysfs.read_text(controller / "model") or "")
 
 
 def list_controllers(disk: Path) -> list[Path]:

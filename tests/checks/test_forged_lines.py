@@ -114,6 +114,9 @@ PACKETS = (
     "{}IN=veth0 OUT= ARP HTYPE=1 PTYPE=0x0800 OPCODE=1",
     "{}IN=veth0 OUT= TRUNCATED",
     "{}IN=lo OUT= ",
+    "{}IN=tun0 OUT= MAC= SRC=10.0.0.1 DST=10.0.0.2 LEN=84",
+    "{}IN=tun0 OUT= MAC= ",
+    "{}IN=sit1 OUT= MAC= TUNNEL=10.0.0.1->10.0.0.2 SRC=fe80::1 DST=fe80::2 LEN=84",
     "{} IN=veth0 OUT= MAC source = 02:00:00:00:00:01 MAC dest = 02:00:00:00:00:02 proto = 0x0800",
 )
 """Packets that were logged, as net/netfilter/nf_log_syslog.c and ebt_log.c print them."""
@@ -153,7 +156,11 @@ def test_no_words_of_a_user_that_the_kernel_prints_are_evidence(text: str) -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["IN=a OUT= MAC=0", "IN=a OUT= SRC=1", "IN=a OUT= PHYSI", "IN=a OUT=b ARP "]
+    "name",
+    [
+        *("IN=a OUT= MAC=0", "IN=a OUT= SRC=1", "IN=a OUT= PHYSI", "IN=a OUT=b ARP "),
+        *("IN=a OUT= MAC= ", "IN= OUT=TUNNEL="),
+    ],
 )
 def test_no_name_of_a_program_hides_a_fault(name: str) -> None:
     assert len(name) <= MAX_NAME

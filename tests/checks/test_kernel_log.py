@@ -561,6 +561,44 @@ def test_a_disk_of_another_machine_fails_no_node(
     assert not CHECK.finding_rules[kernel_log.OUTSIDE].conclusive
 
 
+def test_a_path_of_several_to_a_drive_is_that_drive(tmp_path: Path) -> None:
+    """The kernel names the path where a read fails: nvme0c3n1 is one to nvme0n1."""
+    lines = "nvme{}c3n1: Read(0x2) @ LBA 8, 8 blocks, Unrecovered Read Error (sct 0x2 / sc 0x81)"
+    assert findings(measured(tmp_path, lines.format(0))) == [("nvme_media_error", "wwn-1")]
+
+    far = Inventory(parts=(*BOARD.parts, Part("disk", "id", "nvme1n1", {"network": "tcp"})))
+    found = measured(tmp_path, lines.format(1), inventory=far)
+    assert findings(found) == [(kernel_log.OUTSIDE, "id")]
+
+
+@pytest.mark.parametrize(
+    ("transport", "verdict"),
+    [("tcp", Verdict.WARN), ("rdma", Verdict.WARN), ("pcie", Verdict.FAIL)],
+)
+def test_a_second_controller_to_a_disk_of_another_machine_fails_no_node(
+    tmp_path: Path, transport: str, verdict: Verdict
+) -> None:
+    """Only the first gives the disk its number."""
+    trees.grow(tmp_path, {"sys/class/nvme/nvme2/transport": transport})
+    text = "nvme nvme2: Device not ready; aborting initialisation, CSTS=0x0"
+    assert judge_items(CHECK, measured(tmp_path, text)).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("file", "verdict"), [("md/array_state", Verdict.FAIL), ("loop/backing_file", Verdict.WARN)]
+)
+def test_an_array_that_lost_all_its_disks_is_a_part_of_the_node(
+    tmp_path: Path, file: str, verdict: Verdict
+) -> None:
+    """Nothing below it says where it was; an image in a file is known to be one."""
+    volume = "sys/devices/virtual/block/md0"
+    trees.grow(tmp_path, {f"{volume}/dev": "9:0", f"{volume}/{file}": "x"})
+    for place in ("sys/class/block/md0", "sys/block/md0", "sys/dev/block/9:0"):
+        trees.link(tmp_path, place, volume)
+    text = "Buffer I/O error on dev md0, logical block 12, lost async page write"
+    assert judge_items(CHECK, measured(tmp_path, text)).verdict is verdict
+
+
 @pytest.mark.parametrize(
     ("place", "verdict"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from hpcverify.model import Cause, Finding, Inventory, Part, Remedy, Result, Verdict
 from hpcverify.run.conclude import conclude, rejudge_result
 from hpcverify.run.executor import Answer
-from hpcverify.run.gpu_errors import explain_gpu_errors
+from hpcverify.run.gpu_errors import HARDWARE_XIDS, explain_gpu_errors
 from hpcverify.run.wire import GpuHolder, Outcome
 from hpcverify.run.xids import GpuXids
 from hpcverify.summary.diagnosis import diagnose
@@ -20,6 +21,7 @@ from hpcverify.telemetry.cuda_errors import (
     load_rows,
 )
 from hpcverify.testing import ENDED, has_no_past
+from hpcverify_checks.xid.lines import ROWS
 from tests.doubles import a_run
 from tests.run.builders import make_gpus, make_step
 
@@ -222,6 +224,24 @@ def test_an_xid_names_the_gpu_that_cuda_did_not() -> None:
     told = result({"node": ended("cuda_launch_failure", "node")}, xids=XID)
 
     assert (told.verdict, [f.part_id for f in told.findings]) == (Verdict.FAIL, ["gpu-1"])
+
+
+@pytest.mark.parametrize("code", HARDWARE)
+@pytest.mark.parametrize(("xid", "part"), [(31, "node"), (48, "gpu-1"), (172, "gpu-1")])
+def test_an_xid_of_hardware_alone_names_the_gpu_of_what_only_hardware_causes(
+    code: str, xid: int, part: str
+) -> None:
+    xids = GpuXids(by_part={"gpu-1": (f"Xid {xid}",)}, numbers={"gpu-1": frozenset({xid})})
+    told = result({"node": ended(code, "node")}, xids=xids)
+
+    assert (told.verdict, [f.part_id for f in told.findings]) == (Verdict.FAIL, [part])
+
+
+def test_every_xid_of_an_uncorrectable_error_is_one_of_hardware() -> None:
+    words = re.compile("CONTAINED_ERROR|ECC_DBE|UNRECOVERABLE_ECC|UNCORRECTABLE|C2C_FATAL")
+    named = {row.xid for row in ROWS.values() if words.search(row.mnemonic)}
+    assert {48, 94, 95, 140, 171, 172, 173} == named
+    assert named <= HARDWARE_XIDS
 
 
 def test_without_a_name_what_software_can_cause_fails_nobody() -> None:

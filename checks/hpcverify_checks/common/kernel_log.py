@@ -49,8 +49,9 @@ printed in four characters, and so does rsyslog.
 
 
 PACKET_PATTERN = (
-    r"IN=\S{0,15} OUT=\S{0,15}\s*(?:$|PHYS(?:IN|OUT)=\S|VPROTO=\d|MAC(?:SRC)?=[0-9a-f]{2}"
-    r"|MAC source = |SRC=\S+ DST=|ARP (?:HTYPE|TRUNC)|TRUNCATED)"
+    r"IN=\S{0,15} OUT=\S{0,15}\s*(?:MAC=(?:\s+|$))?"  # a tunnel has no MAC
+    r"(?:$|PHYS(?:IN|OUT)=\S|VPROTO=\d|MAC(?:SRC)?=[0-9a-f]{2}|MAC source = |SRC=\S+ DST="
+    r"|TUNNEL=\d|ARP (?:HTYPE|TRUNC)|TRUNCATED)"
 )
 """
 What goes on after the prefix of a packet that was logged, as nf_log_syslog and ebt_log write it.

@@ -125,11 +125,13 @@ def _list_questions(
         holding = _find_mount(table, want.path)
         if holding and str(holding.point) not in {want.path, *waiting}:
             questions.setdefault(want.path, partial(_probe, want.path, write=False))
-    # Last, for a user may mount hundreds that never answer; and none more if many do not.
+    # Disks first, for dozens of one server may hang with it. What a user may mount last, for
+    # hundreds may never answer; and none more if many do not.
     needed = {*(need.path for need in needs), *(want.path for want in space)}
     users = [p for p in questions if p in watched and _may_be_users(watched[p], p in needed)]
     own = {point: questions.pop(point) for point in users}
-    return questions | (own if len(waiting) < MAX_HUNG else {})
+    ordered = sorted(questions, key=lambda p: p not in watched or is_remote(watched[p].kind))
+    return {p: questions[p] for p in ordered} | (own if len(waiting) < MAX_HUNG else {})
 
 
 def _find(table: Iterable[Mount], path: str) -> Mount | None:

@@ -152,7 +152,8 @@ def _complete_address(name: str) -> str:
 
 
 def _is_on_disk(name: str, disk: str) -> bool:
-    """Say whether *name* is the *disk*, a partition of it, or the controller of it."""
+    """Say whether *name* is the *disk*, a partition, a path or the controller of it."""
+    name = re.sub(r"^(nvme\d+)c\d+(?=n)", r"\1", name)  # as nvme0c1n1, a path to nvme0n1
     rest = name.removeprefix(disk)
     if rest != name:
         return re.fullmatch(r"p?\d*", rest) is not None
@@ -175,12 +176,20 @@ def _find_way(kind: str, name: str, ctx: Context, root: Path) -> str:
     disks = (disk for inventory in inventories for disk in inventory.of_kind("disk"))
     if known := next((disk for disk in disks if _is_on_disk(name, disk.label)), None):
         return known.facts.get("network", "")
+    if way := blockdev.find_network_of_controller(root / "sys/class/nvme" / name):
+        return way  # one of several to a disk, whose name has the number of another
     number = sysfs.read_text(root / "sys/class/block" / name / "dev")
     below = blockdev.list_whole_disks(number, root) if number else ()
     folders = [root / "sys/block" / disk for disk in sorted(below)]
-    if not folders or any(map(blockdev.is_local, folders)):
+    if not folders or any(map(_may_be_ours, folders)):
         return ""
     return next(filter(None, map(blockdev.find_network, folders)), "USB, or an image")
+
+
+def _may_be_ours(disk: Path) -> bool:
+    """Whether *disk* is of this node, or nothing is known of it, as of an array of lost disks."""
+    is_known = any((disk / name).exists() for name in ("device", "loop/backing_file"))
+    return blockdev.is_local(disk) or not (is_known or blockdev.find_network(disk))
 
 
 def _report_outside(part_id: str, events: Sequence[LineEvent], way: str) -> Finding:

@@ -531,6 +531,22 @@ def test_hundreds_of_mounts_of_a_user_cost_a_bounded_number_of_processes(tmp_pat
     assert set(list_codes(first)) == {"fuse_hung", "mount_wrong"}
 
 
+def test_a_disk_is_asked_before_dozens_of_mounts_of_a_server_that_hangs(tmp_path: Path) -> None:
+    folders = [tmp_path / str(number) for number in range(MAX_CHILDREN + 8)]
+    disk = tmp_path / "disk"
+    with ExitStack() as mounted:
+        for folder in folders:
+            folder.mkdir()
+            mounted.enter_context(silent_file_system(folder))
+        disk.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "disk", disk], check=True)
+        mounted.callback(subprocess.check_call, ["umount", disk])
+        needs = [MountNeed(path=str(folder)) for folder in folders]
+        found = ask(tmp_path, *needs, MountNeed(path=str(disk), writable=False))
+
+    assert about(found, disk) == ["mount_wrong"]  # it was asked
+
+
 def test_a_mount_whose_server_is_gone_is_stale(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
