@@ -36,6 +36,7 @@ from hpcverify.fabric.suspects import (
 )
 from hpcverify.fleet.claim import hold_controller_lock
 from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.holds_slurm import UNREGISTERED_STATE
 from hpcverify.fleet.states import HOUR_S, Node, State, awaits_batch, compute_elapsed
 from hpcverify.fleet.transitions import Purpose, admit_untested
 from hpcverify.isolation.answer import IsolationAnswer
@@ -104,6 +105,13 @@ class BatchTester:
     def _test_batch(self, names: Collection[str]) -> Iterator[IsolationAnswer]:
         controller = self.controller
         hosts = controller.slurm.list_hosts()
+        unheard = [n for n in names if n in hosts and hosts[n].state == UNREGISTERED_STATE]
+        if unheard:  # no job would start, and they would be admitted untested
+            controller.say(
+                f"{fold(unheard)} has not registered with Slurm yet; the next sweep tests "
+                f"{fold(names)} with each other"
+            )
+            return
         kinds = {name: name_kind(hosts[name]) for name in names if name in hosts}
         for _, group in groupby(sorted(kinds, key=kinds.__getitem__), kinds.__getitem__):
             members = list(group)

@@ -660,7 +660,11 @@ class Controller:
         waiting = [node for node in nodes if node.is_reserved_overdue]
         room = compute_allowance(len(seen), self.site.quarantine) - len(waiting)
         due = sorted(
-            (node for node in nodes if is_overdue(node, began, now, days)),
+            (
+                node
+                for node in nodes
+                if is_overdue(node, began, now, days) and not seen[node.name].unregistered
+            ),
             key=lambda node: (-compute_elapsed(now, node.last_pass_at), node.name),
         )
         suite = self.site.fleet.suite

@@ -15,10 +15,10 @@ RESERVATION_FORMAT = "hpcverify-{node}"
 
 _HOOK_FAILURE_REASONS = frozenset({"Prolog error", "Epilog error"})
 """The reasons that Slurm gives when one of these fails, word for word."""
-_UNREGISTERED_STATE = "UNKNOWN"
+UNREGISTERED_STATE = "UNKNOWN"
 """That of every node from a restart of slurmctld until its slurmd registers. It can be drained;
 22.05 refuses to undrain it."""
-_UNTOUCHABLE_STATES = frozenset({_UNREGISTERED_STATE, "DOWN", "ERROR", "FUTURE"})
+_UNTOUCHABLE_STATES = frozenset({UNREGISTERED_STATE, "DOWN", "ERROR", "FUTURE"})
 """States in which a drain of ours would replace a reason, or means nothing."""
 _UNTOUCHABLE_FLAG_PREFIXES = ("FAIL", "INVAL", "REBOOT", "POWER")
 """How the flags begin that mean the same."""
@@ -91,7 +91,7 @@ def build_reading(host: Host, reservations: Mapping[str, Reservation], owner: st
         drained=drained,
         hook_failed=host.reason in _HOOK_FAILURE_REASONS and host.reason_user == owner,
         unavailable="+".join(list_untouchable_states(host, others)),
-        unregistered=host.state == _UNREGISTERED_STATE,
+        unregistered=host.state == UNREGISTERED_STATE,
         reserved=reserved,
     )
 

@@ -157,19 +157,24 @@ def _name_outliers(
     apart = APART * spread.reach if spread.judgeability is Judgeability.TRAILING else 0.0
     least = max(floor, apart, factor * SCREEN_SCORE * spread.spread)
     far = {i: d - spread.centre for i, d in enumerate(distances) if d - spread.centre >= least}
-    for tail in _list_tails(spread, _count_independent(distances, nodes), heavy):
-        least = max(least, factor * tail.find_distance(FALSE_SHARE / peers))
+    allowed = FALSE_SHARE / peers
+    for tail in _list_tails(spread, heavy):
+        least = max(least, factor * tail.find_distance(allowed))
         chances = {i: tail.find_chance(d / factor, errors[i]) for i, d in far.items()}
-        far = {i: far[i] for i in _find_rare(chances, FALSE_SHARE / peers)}
+        far = {i: far[i] for i in _find_rare(chances, allowed)}
+    tail = StudentTail(spread.spread, FREEDOM_SHARE * _count_independent(distances, nodes))
+    chances = {i: tail.find_chance(d / factor, errors[i]) for i, d in far.items()}
+    rare = {*_find_rare(chances, allowed), *_find_alone(distances, floor, resolution, nodes)}
+    far = {i: d for i, d in far.items() if i in rare}
     if heavy and spread.judgeability is Judgeability.JUDGED:
         spread = replace(spread, judgeability=Judgeability.TRAILING)
     scores = {i: _divide(d, math.hypot(spread.spread, errors[i])) for i, d in far.items()}
     return LevelJudgement(replace(spread, least=least), scores)
 
 
-def _list_tails(spread: PeerSpread, independent: float, heavy: Tail | None) -> Iterator[Tail]:
+def _list_tails(spread: PeerSpread, heavy: Tail | None) -> Iterator[Tail]:
     """List how far chance may take a healthy part: whoever is named is beyond all of them."""
-    yield StudentTail(spread.spread, FREEDOM_SHARE * independent)
+    yield StudentTail(spread.spread, FREEDOM_SHARE * spread.peers)
     if heavy:
         yield heavy
     if spread.judgeability is Judgeability.SKEWED:
@@ -194,6 +199,31 @@ def _count_independent(distances: Sequence[float], nodes: Sequence[str]) -> floa
         1 - (inside / whole) ** 2 * size / (size - 1) - SHARED_ERROR / math.sqrt(len(distances))
     )
     return len(distances) / (1 + (size - 1) * max(0.0, shared))
+
+
+def _find_alone(
+    distances: Sequence[float], floor: float, resolution: float, nodes: Sequence[str]
+) -> set[int]:
+    """
+    Find the parts that are beyond chance beside the others of their own node, too.
+
+    That these go together says nothing for them: what all parts of a node share, they do not.
+    """
+    members: dict[str, list[int]] = {}
+    for i, node in enumerate(nodes):
+        members.setdefault(node, []).append(i)
+    apart: dict[int, float] = {}
+    for own in members.values():
+        middle = median(distances[i] for i in own)
+        apart |= {i: distances[i] - middle for i in own if len(own) > 1}
+    freedom = len(apart) - sum(len(own) > 1 for own in members.values())
+    if not apart:
+        return set()
+    mad = max(find_mad(list(apart.values()), 0.0), resolution / 2)
+    spread = MAD_SCALE * mad * math.sqrt(len(apart) / freedom)  # the medians took some of it
+    tail = StudentTail(spread, FREEDOM_SHARE * freedom)
+    allowed = FALSE_SHARE / len(distances)
+    return {i for i, d in apart.items() if d >= floor and tail.find_chance(d) <= allowed}
 
 
 def _leave_out_freaks(distances: Sequence[float], nodes: Sequence[str]) -> Sequence[float]:

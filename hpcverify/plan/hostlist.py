@@ -31,7 +31,7 @@ def expand(hostlist: str) -> list[str]:
         raise ConfigError(f"{shown!r} is not a list of nodes: a number in it is too long")
     too_many = ConfigError(f"{hostlist!r} is not a list of nodes: it names more than {MAX_NODES}")
     # Before it is read: ClusterShell makes a name of each number of a range.
-    if any(int(last) - int(first) >= MAX_NODES for first, last in _list_ranges(hostlist)):
+    if any(_is_too_long(first, last) for first, last in _list_ranges(hostlist)):
         raise too_many
     try:
         nodes = library.NodeSet(hostlist, resolver=library.RESOLVER_NOGROUP)
@@ -48,9 +48,13 @@ def expand(hostlist: str) -> list[str]:
 
 
 def _list_ranges(hostlist: str) -> list[tuple[str, str]]:
-    """List the first and the last number of each range in brackets."""
-    brackets = re.findall(r"\[([^\]]*)\]", hostlist)
+    """List the first and the last number of each range in brackets, as ClusterShell reads them."""
+    brackets = (re.sub(r"[\s_]", "", text) for text in re.findall(r"\[([^\]]*)\]", hostlist))
     return [ends for text in brackets for ends in re.findall(r"(\d+)-(\d+)", text)]
+
+
+def _is_too_long(first: str, last: str) -> bool:
+    return max(len(first), len(last)) > MAX_DIGITS or int(last) - int(first) >= MAX_NODES
 
 
 def fold(names: Iterable[str]) -> str:

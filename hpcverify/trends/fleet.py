@@ -157,9 +157,10 @@ def _find_steps(
 def _take_off_marks(history: PartHistory, effects: Mapping[MarkChange, MarkEffect]) -> PartHistory:
     """Take off what marks did, one after the other: a later one finds what is left."""
     marks = list_all_marks(history) & effects.keys()
-    for index, mark in sorted((find_mark(history, mark), mark) for mark in marks):
-        effect = effects[mark]
-        history = take_off(history, [(index, effect.factor, effect.scatter)])
+    found = [(i, effects[m]) for i, m in sorted((find_mark(history, mark), mark) for mark in marks)]
+    for place, (index, effect) in enumerate(found, 1):
+        later = [(i, other.factor) for i, other in found[place:]]
+        history = take_off(history, [(index, effect.factor, effect.scatter)], later)
     return history
 
 

@@ -179,11 +179,9 @@ def _find_carrier(
     history: PartHistory, mark: MarkChange, others: Mapping[MarkChange, float]
 ) -> _Carrier:
     """Find what *mark* did on a part, without what the *others* did."""
-    values = list(history.values)
-    for other in list_all_marks(history) & others.keys():
-        index = find_mark(history, other)
-        values[:index] = [value * others[other] for value in values[:index]]
-    levelled, index = replace(history, values=tuple(values)), find_mark(history, mark)
+    there = list_all_marks(history) & others.keys()
+    levelled = _level(history, [(find_mark(history, other), others[other]) for other in there])
+    index = find_mark(history, mark)
     return _Carrier(
         history.node,
         find_factor(levelled, index),
@@ -234,17 +232,31 @@ def find_factor(history: PartHistory, index: int) -> float:
     return max(0.0, after / before) if before else 0.0
 
 
-def take_off(history: PartHistory, changes: Iterable[tuple[int, float, float]]) -> PartHistory:
+def _level(history: PartHistory, changes: Iterable[tuple[int, float]]) -> PartHistory:
+    """Bring what was before each of the *changes*, a run and a factor, to the level after it."""
+    values = list(history.values)
+    for index, factor in changes:
+        values[:index] = [value * factor for value in values[:index]]
+    return replace(history, values=tuple(values))
+
+
+def take_off(
+    history: PartHistory,
+    changes: Iterable[tuple[int, float, float]],
+    later: Iterable[tuple[int, float]] = (),
+) -> PartHistory:
     """
     Take shared *changes* off a history.
 
     Each is a run, by which factor most parts changed there, and how far they are from it: one
-    standard deviation of parts without noise.
+    standard deviation of parts without noise. What *later* ones usually do, runs and factors, is
+    not counted for what a part did at these.
     """
+    seen = _level(history, later)
     values, variance = list(history.values), history.taken_error**2
     for index, usual, scatter in changes:
-        if (own := find_factor(history, index)) and usual != 1:
-            taken = _choose_factor(own, usual, scatter, _find_factor_error(history, index))
+        if (own := find_factor(seen, index)) and usual != 1:
+            taken = _choose_factor(own, usual, scatter, _find_factor_error(seen, index))
             values[:index] = [value * taken.factor for value in values[:index]]
             variance += taken.error**2
     return replace(history, values=tuple(values), taken_error=math.sqrt(variance))

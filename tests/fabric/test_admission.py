@@ -83,6 +83,21 @@ def test_nodes_that_pass_with_each_other_go_into_service(site: Site16) -> None:
     assert {node for job in site.jobs for node in job.nodes} == set(NAMES)
 
 
+def test_a_batch_waits_for_nodes_that_slurm_has_not_heard_of_since_it_started(
+    site: Site16,
+) -> None:
+    site.slurm.cluster = SimulatedCluster(bad=("n3",))
+    site.slurm.nodes["n3"].state = "UNKNOWN"
+
+    assert finish(site) == []
+    assert states(site) == {State.VERIFYING: set(NAMES)}
+    assert site.slurm.reserved == set(NAMES)
+
+    site.slurm.nodes["n3"].state = "IDLE"
+    assert finish(site) == ["n3"]
+    assert states(site) == {State.SUSPECT: {"n3"}, State.HEALTHY: set(NAMES) - {"n3"}}
+
+
 def test_their_jobs_are_in_one_reservation_of_all_which_ends_by_itself(site: Site16) -> None:
     seen: list[tuple[dict[str, str], set[str]]] = []
 

@@ -48,6 +48,17 @@ def test_nodes_that_are_kept_free_for_their_turn_make_no_stranger_of_others(room
     assert known["n2"].desired_hold is Hold.DRAIN
 
 
+def test_a_node_that_slurm_has_not_heard_of_since_it_started_takes_nobodys_turn(room: Room) -> None:
+    room.fleet = {"overdue_days": 7}
+    room.collect(times=3)
+    for name in ("n1", "n2"):
+        room.slurm.nodes[name].state = "UNKNOWN"
+    room.collect(after=8 * DAY)
+
+    overdue = {name for name, node in room.ledger.list_nodes().items() if node.is_reserved_overdue}
+    assert overdue == room.slurm.reserved == {"n3", "n4"}
+
+
 def test_on_a_fresh_site_nobody_is_overdue(room: Room) -> None:
     room.fleet = {"overdue_days": 7}
 

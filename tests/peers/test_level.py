@@ -145,3 +145,19 @@ def test_independent_parts_of_few_nodes_are_judged_as_many() -> None:
     nodes = [f"n{i // 8}" for i in range(64)]
 
     assert [*judge_level(distances, 0.02, [0.0] * 64, nodes=nodes).outliers] == [0]
+
+
+@pytest.mark.parametrize("count", [3, 6, 12, 25])
+def test_a_part_that_is_bad_beside_its_own_node_is_named_though_parts_of_a_node_go_together(
+    count: int,
+) -> None:
+    nodes = [f"n{i // 8}" for i in range(8 * count)]
+    named = 0
+    for seed in range(20):
+        rng = random.Random(seed)
+        of_node = [rng.gauss(0, 0.01) for _ in range(count)]
+        distances = [of_node[i // 8] + rng.gauss(0, 0.001) for i in range(8 * count)]
+        distances[3] = 0.2
+        named += 3 in judge_level(distances, 0.02, [0.0] * len(distances), nodes=nodes).outliers
+
+    assert named >= 19

@@ -192,6 +192,27 @@ def test_a_driver_and_a_firmware_of_one_week_are_not_taken_off_twice(
     assert whole == pytest.approx(0.03 + second, abs=0.01)
 
 
+def test_marks_some_runs_apart_name_hardly_a_healthy_part_and_hide_no_bad_one() -> None:
+    healthy, bad = 0, 0
+    for seed in range(4):
+        rng = random.Random(seed)
+        fleet: list[PartHistory] = []
+        for i in range(160):
+            driver, firmware = ROLLOUT + rng.randrange(2), ROLLOUT + 2
+            steps = {driver: -0.1, firmware: 0.09}
+            part = make_part(i, steps, noise=0.005, driver_from=driver, seed=seed)
+            new = tuple("1" if run < firmware else "2" for run in range(RUNS))
+            ill = RUNS if i else ROLLOUT + 8
+            values = [v * 0.9 if run >= ill else v for run, v in enumerate(part.values)]
+            marks = {**part.marks, "firmware": new}
+            fleet.append(replace(part, values=tuple(values), marks=marks))
+        named = {(c.node, c.part) for c in list_worse(judge_histories(fleet, low_is_bad=True))}
+        healthy, bad = healthy + len(named - {("n0", "gpu0")}), bad + (("n0", "gpu0") in named)
+
+    assert healthy <= 4  # of 636
+    assert bad == 4
+
+
 def test_marks_that_all_took_at_once_are_one_rollout_that_has_both_names() -> None:
     fleet = [
         replace(part, marks={**part.marks, "firmware": part.marks["driver"]})
