@@ -69,7 +69,7 @@ def test_the_page_of_the_site_file_has_each_setting_with_its_default(manual: Pat
 
     assert {field.name for field in msgspec.structs.fields(SiteFile)} <= headings | top
     assert headings - {""} <= {line.strip("[]") for line in lines}
-    assert {"at_once = 16 (integer >= 1)", "The most nodes to verify at once."} <= lines
+    assert {"at_once = 16 (integer >= 1, <= 100000)", "The most nodes to verify at once."} <= lines
 
 
 def test_pages_do_not_depend_on_when_they_are_written(manual: Path, tmp_path: Path) -> None:
