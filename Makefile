@@ -5,20 +5,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
 
-.PHONY: help verify quick-test test fabric test-all test-packages test-ansible test-container test-tools \
+.PHONY: help verify test test-system fabric test-all test-packages test-ansible test-container system-tools \
 	lint format bench docs schema faults states reference dashboards tutorial picture pages sdc-table \
 	packages wheelhouse release lock clean
 
 help:
 	@echo "make verify   verify this machine, and say where the report is"
-	@echo "make quick-test  test what needs no Debian package and no root; about a minute"
-	@echo "make test     install what the tests need, lint and test"
+	@echo "make test     lint, and test what needs Python, gcc and fio; as any user; 5 minutes"
+	@echo "make test-system  test with a real Slurm, networks, Chromium, Prometheus (as root; 20 minutes)"
 	@echo "make test-all test on Debian 13 too, with its Slurm (as root; 1 GB)"
 	@echo "make test-packages  install, upgrade and remove them on new Debians (as root; half an hour)"
 	@echo "make test-ansible  run the Ansible role on new Debians (as root; 1 GB)"
 	@echo "make test-container  build the images and verify a node in each (as root; 4 GB)"
 	@echo "make fabric   name what spoils collectives on a network with faults; on a quiet machine"
-	@echo "make lint     ruff, mypy --strict and pyright"
+	@echo "make lint     ruff and mypy --strict"
 	@echo "make packages deb and rpm of a node and of a controller, in dist/"
 	@echo "make wheelhouse  torch for nodes without a package index, in dist/"
 	@echo "make release  packages, wheel, list of contents and checksums, from a clean checkout"
@@ -35,27 +35,30 @@ verify: $(BIN)/hpcverify
 	echo "report: $$(pwd)/$(REPORT)"; \
 	[ $$status -eq 3 ] || exit $$status
 
-# The rest needs a tool of Debian, computes for minutes, or takes the lock of this node.
-quick-test: $(VENV)/tests-installed
-	$(BIN)/pytest -m "not slurm and not browser and not lab and not tools" \
-		tests/test_*.py tests/fleet tests/insight tests/limits tests/plan tests/records tests/reports \
-		tests/slurm tests/summary tests/telemetry
+# Two workers per core (tests/conftest.py); tests of one file share a worker.
+PYTEST = $(BIN)/pytest --numprocesses auto --dist loadgroup
 
-test: test-tools lint
-	./.ci/test $(BIN)/pytest
+test: $(VENV)/tests-installed
+	@./.ci/need --optional cc:gcc fio:fio openssl:openssl mkfs.ext4:e2fsprogs
+	@$(MAKE) --no-print-directory lint
+	$(PYTEST)
+
+# Real daemons and networks, several ranks with faults, and long rehearsals.
+test-system: system-tools
+	$(PYTEST) -m "system and not timed and not installs"
 
 # What speaks to Slurm, once more with a later one; its Python is a later one too.
-test-all: test
+test-all: test test-system
 	./.ci/debian trixie sh -ec 'export PYTHONDONTWRITEBYTECODE=1; python3 -m venv /opt/venv; \
 	pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable ".[cluster,report,bmc,fleet]" hypothesis pytest sushy-tools; \
-	./.ci/apart pytest -p no:cacheprovider \
+		--editable ".[cluster,report,bmc,fleet]" hypothesis pytest pytest-xdist sushy-tools; \
+	pytest -p no:cacheprovider -m "not timed and not installs" --numprocesses auto --dist loadgroup \
 		tests/slurm tests/fleet'
 
 # Real collectives over links with real faults: what they find depends on how busy the
 # machine is, so they are no part of `make test`.
-fabric: test-tools
-	./.ci/apart $(BIN)/pytest -m timed tests/fabric
+fabric: system-tools
+	$(BIN)/pytest -m timed tests/fabric
 
 # The role, from its check mode to its removal.
 test-ansible: PYTHONS = 3.11 3.13
@@ -68,7 +71,7 @@ test-container: $(VENV)/installs-installed
 	$(BIN)/pytest -m installs tests/packaging/test_container.py
 
 # The daemons' folder is not in everybody's PATH.
-test-tools: $(VENV)/tests-installed
+system-tools: $(VENV)/tests-installed
 	@PATH="$$PATH:/usr/sbin:/sbin" ./.ci/need fio:fio smartctl:smartmontools stressapptest:stressapptest gcc:gcc ip:iproute2 \
 		nft:nftables chromium:chromium chronyd:chrony mkfs.ext4:e2fsprogs shellcheck:shellcheck \
 		ipmitool:ipmitool ipmi_sim:openipmi openssl:openssl \
@@ -79,7 +82,7 @@ test-tools: $(VENV)/tests-installed
 
 # Installs the packages on a fresh Debian 12 and 13, with and without Slurm (as root; 3 GB).
 test-packages: PYTHONS = 3.11 3.13
-test-packages: test-tools packages
+test-packages: system-tools packages
 	@./.ci/need debootstrap:debootstrap lintian:lintian rpm:rpm rpmlint:rpmlint systemd-nspawn:systemd-container
 	$(BIN)/pytest -m installs tests/packaging/test_build.py tests/packaging/test_install.py tests/packaging/test_slurm.py
 
@@ -87,7 +90,6 @@ lint: $(VENV)/tests-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pyright
 
 format: $(VENV)/tests-installed
 	$(BIN)/ruff check --fix .
@@ -168,7 +170,7 @@ reference: $(VENV)/tests-installed
 	PYTHONPATH=packaging $(BIN)/python -m tests.docs.pages
 
 # What the commands of the tutorial print, and the report that they write: they are run for it.
-tutorial: test-tools
+tutorial: system-tools
 	$(BIN)/python -m tests.docs.transcript
 
 # So does the table of a node's states in docs/explanation/design.md.
@@ -176,7 +178,7 @@ states: $(VENV)/tests-installed
 	$(BIN)/python -m tests.fleet.states_page
 
 # So do the dashboards in monitoring/ and their pictures.
-dashboards: test-tools
+dashboards: system-tools
 	PYTHONPATH=packaging $(BIN)/python -m dashboards
 	$(BIN)/python -m tests.docs.dashboard_pictures
 
@@ -184,7 +186,7 @@ dashboards: test-tools
 pages: schema faults states reference dashboards tutorial picture
 
 # The pictures of pages in README.md and in the book, of nodes of the tests.
-picture: test-tools
+picture: system-tools
 	$(BIN)/python -m tests.reports.picture
 
 # So do the tables of what the sdc check finds: the trials are run for it.

@@ -1,8 +1,8 @@
 """
 Who is named on the fabric lab: in healthy runs beside other work, and with each fault.
 
-    ./.ci/apart .venv/bin/python bench/fabric.py --runs 50
-    ./.ci/apart .venv/bin/python bench/fabric.py --runs 5 --fault lossy --fault "little CPU"
+    .venv/bin/python bench/fabric.py --runs 50
+    .venv/bin/python bench/fabric.py --runs 5 --fault lossy --fault "little CPU"
 
 Each run is ``hpcverify collectives`` over srun on four nodes, as `make fabric` takes it.
 Healthy runs have other work on each node in every second run.
@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 from tests.fabric_lab.cluster import Fabric, a_fabric  # noqa: E402 - as these below the path
 from tests.fabric_lab.faults import FAULTS, MBIT, SWITCHES  # noqa: E402
 from tests.fabric_lab.measuring import Measuring, busy_nodes, name_stragglers  # noqa: E402
+from tests.own_node import separate_node  # noqa: E402
 
 HEALTHY = "healthy"
 
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument("--fault", action="append", choices=list(FAULTS), default=[])
     parser.add_argument("--keep", type=Path, help="a folder for the documents of all runs")
     options = parser.parse_args()
+    separate_node()
     with a_fabric(SWITCHES, MBIT) as fabric:
         for number in range(options.runs):
             for fault in options.fault or [HEALTHY]:

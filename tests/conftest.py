@@ -1,9 +1,11 @@
-"""What tests of several rooms share."""
+"""What all tests share: what they need, how long they may take, and a node of their own."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,27 +16,74 @@ from hypothesis import HealthCheck, settings
 
 from tests.cli import Cli, make_cli
 from tests.nvml_lab.nvmllab import ADDRESSES, Lab, build
+from tests.own_node import separate_node
 
 LIMIT_SECONDS = 600
 """For each step of a test: ten times what the longest takes beside other work."""
+TEST_CPU_SECONDS = 20
+FILE_CPU_SECONDS = 120
+"""
+The most CPU time of a test, and of a file of tests, that is not marked `system`.
 
-MARKER_OF_FIXTURE = {
-    "nvml_library": "lab",
-    "cluster": "slurm",
-    "fleet": "slurm",
-    "fabric": "slurm",
-    "asked": "slurm",
+Four times the 5 s and 30 s that they should take: CPU time depends on the machine, but
+not on other work there.
+"""
+SLURM = ("root", "slurmctld", "munged")
+FAST = {"root", "apt-get", "cc", "fio", "mkfs.ext4", "openssl"}
+"""What a test of `make test` may need: a test that needs more is marked `system`."""
+NEEDED_BY_FIXTURE = {
+    "nvml_library": ("cc",),
+    "certificate": ("openssl",),
+    "simulator": ("ipmi_sim",),
+    "cluster": SLURM,
+    "fleet": SLURM,
+    "fabric": SLURM,
+    "asked": SLURM,
+    "network": ("root", "ip", "nft"),
+    "disk": ("root", "mkfs.ext4"),
 }
+SHARED_IN_MODULE = {"asked", "cluster", "fabric", "network", "layout"}
+"""Fixtures of a module that are slow to make: one worker runs all tests that use one."""
+UNPACKED = (Path(__file__).parents[1] / ".debian/tools").glob("*/usr/bin")
+TOOLS = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin", *map(str, UNPACKED)))
+"""Where programs are: not every user's PATH names the folder of daemons."""
+MISSING = "missing: "
 
-# How long an example takes says something of the machine, and nothing of the code.
-for profile, examples in {"dev": 20, "ci": 100}.items():
+for profile, examples in {"default": 20, "ci": 100}.items():
     settings.register_profile(
         profile,
         max_examples=examples,
-        deadline=None,
+        deadline=None,  # an example may take long on a busy machine
         suppress_health_check=[HealthCheck.too_slow],
     )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Run two workers per core: half of the tests wait for another process."""
+    return 2 * len(os.sched_getaffinity(0))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what each test needs, its tier, and the worker that it shares with others."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        for fixture in fixtures & NEEDED_BY_FIXTURE.keys():
+            item.add_marker(pytest.mark.needs(*NEEDED_BY_FIXTURE[fixture]))
+        if list_needs(item) - FAST:
+            item.add_marker("system")
+        if not item.get_closest_marker("system") or fixtures & SHARED_IN_MODULE:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def list_needs(item: pytest.Item) -> set[str]:
+    """List the programs that the marks `needs` of *item* name, and "root"."""
+    return {name for mark in item.iter_markers("needs") for name in mark.args}
+
+
+def is_missing(name: str) -> bool:
+    """Whether this machine does not have the program *name*, or we are not "root"."""
+    return bool(os.geteuid() if name == "root" else not shutil.which(name, path=TOOLS))
 
 
 @contextmanager
@@ -56,15 +105,31 @@ def bounded(seconds: float) -> Generator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup() -> Generator[None]:
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    if missing := sorted(filter(is_missing, list_needs(item))):
+        pytest.skip(MISSING + ", ".join(missing))
     with bounded(LIMIT_SECONDS):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None]:
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Fail a test of `make test` that takes too much CPU time, or whose file does."""
+    before = _read_cpu_seconds()
     with bounded(LIMIT_SECONDS):
-        return (yield)
+        result = yield
+    if item.get_closest_marker("system"):
+        return result
+    took = _read_cpu_seconds() - before
+    in_file = cpu_seconds_by_file[item.path] = cpu_seconds_by_file.get(item.path, 0) + took
+    advice = "shorten it, or mark it `system`"
+    assert took <= TEST_CPU_SECONDS, (
+        f"{took:.0f} s of CPU time, at most {TEST_CPU_SECONDS}: {advice}"
+    )
+    assert in_file <= FILE_CPU_SECONDS, (
+        f"{in_file:.0f} s of CPU time for {item.path}, at most {FILE_CPU_SECONDS}: {advice}"
+    )
+    return result
 
 
 @pytest.hookimpl(wrapper=True)
@@ -73,18 +138,39 @@ def pytest_runtest_teardown() -> Generator[None]:
         return (yield)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by what its fixtures need of this machine."""
-    for item in items:
-        needed = getattr(item, "fixturenames", ())
-        for fixture, marker in MARKER_OF_FIXTURE.items():
-            if fixture in needed:
-                item.add_marker(marker)
+cpu_seconds_by_file: dict[Path, float] = {}
+
+
+def _read_cpu_seconds() -> float:
+    """Return the seconds of this process and of the children that it has waited for."""
+    return sum(os.times()[:4])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List in one line what this machine lacks, and how many tests did not run for it."""
+    reasons = (
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple)
+    )
+    missing = Counter(reason for reason in reasons if reason.startswith(MISSING))
+    if missing:
+        counts = (
+            f"{reason.removeprefix(MISSING)} ({count})" for reason, count in missing.most_common()
+        )
+        terminalreporter.write_line(f"not run, for what is missing here: {', '.join(counts)}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_node() -> None:
+    """Give this worker a node lock, mounts and a kernel log of its own, as root."""
+    if not os.geteuid():
+        separate_node()
 
 
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the NVML double, once for all tests."""
+    """Build the NVML double, once for all tests of a worker."""
     return build(tmp_path_factory.mktemp("nvml"))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from hashlib import sha256
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 MIRROR = Path(__file__).parents[1] / ".ci/mirror"
 
-apt = pytest.mark.skipif(not shutil.which("apt-get"), reason="no apt on this machine")
+apt = pytest.mark.needs("apt-get")
 
 
 def repository(folder: Path, label: str) -> Path:

@@ -137,7 +137,7 @@ def test_a_folder_that_others_may_write_to_is_not_believed(tmp_path: Path, spool
     assert not fetch(spool, tmp_path / "state", "n1")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="to be two users takes root")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize("name", ["gate", "gate/n1"])
 def test_what_an_acl_lets_somebody_else_write_is_not_believed(
     tmp_path: Path, spool: Path, name: str

@@ -20,7 +20,7 @@ from hpcverify.trust import (
 )
 
 SOMEBODY = 4242
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="to be two users takes root")
+pytestmark = pytest.mark.needs("root")
 
 
 @pytest.fixture

@@ -515,7 +515,7 @@ def test_a_port_that_never_answers_is_named_and_the_others_are_judged(node: Node
     assert judgement.reason.startswith(f"mlx5_3: {HUNG.says} 1 s")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="makes interfaces")
+@pytest.mark.needs("root")
 def test_real_interfaces_are_judged_by_what_the_kernel_shows(tmp_path: Path) -> None:
     script = (
         f"mount -t sysfs sysfs /sys && exec {sys.executable} -m tests.checks.live_nic {tmp_path}"

@@ -259,7 +259,7 @@ def test_a_document_cut_in_half_is_named_and_loses_nothing(kept: Cli) -> None:
     assert kept("history").stdout.count("PASS") == 2
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the rule is root's")
+@pytest.mark.needs("root")
 def test_a_state_directory_that_others_can_change_is_named(cli: Cli) -> None:
     cli.state.mkdir()
     cli.state.chmod(0o777)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from functools import partial
@@ -52,7 +51,7 @@ def test_what_the_controller_cannot_do_and_events_that_wait_for_hours_are_named(
     assert not advice(cli, 0)["events (file)"]["fix"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the rule is root's")
+@pytest.mark.needs("root")
 def test_a_scratch_directory_in_which_others_can_rename_is_named(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "scratch").mkdir(mode=0o700)
     (tmp_path / "scratch").chmod(0o777)
@@ -61,7 +60,7 @@ def test_a_scratch_directory_in_which_others_can_rename_is_named(cli: Cli, tmp_p
     assert f"chmod go-w {tmp_path}/scratch" in advice(cli, 3)["scratch"]["state"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="to be two users takes root")
+@pytest.mark.needs("root")
 def test_a_user_who_holds_the_nodes_lock_is_named(cli: Cli) -> None:
     with another_process(4242, partial(bound, SOCKET_NAME, listens=True)) as holder:
         found = advice(cli, 3)["node lock"]

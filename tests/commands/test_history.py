@@ -89,7 +89,7 @@ def test_an_export_to_standard_output_is_that_and_nothing_else(
     assert Path("/dev/stdout").is_symlink()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="to be two users takes root")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize("form", FORMS)
 def test_no_link_of_another_user_leads_an_export_to_a_file_of_ours(
     state: Path, tmp_path: Path, form: str

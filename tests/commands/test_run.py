@@ -278,7 +278,7 @@ def test_a_run_on_a_node_with_markup_in_its_name_is_shown_as_text(cli: Cli) -> N
     assert shown.returncode == 0, shown.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+@pytest.mark.needs("root")
 def test_the_disk_below_a_scratch_that_is_not_mounted_is_not_verified_in_its_place(
     cli: Cli, tmp_path: Path
 ) -> None:
@@ -297,7 +297,7 @@ def test_the_disk_below_a_scratch_that_is_not_mounted_is_not_verified_in_its_pla
     assert [accepted.returncode, after.returncode] == [0, 0], after.stdout
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+@pytest.mark.needs("root")
 def test_a_scratch_that_has_become_read_only_keeps_no_passive_check_from_its_verdict(
     cli: Cli, tmp_path: Path
 ) -> None:
@@ -319,7 +319,7 @@ def test_a_scratch_that_has_become_read_only_keeps_no_passive_check_from_its_ver
     assert inventory["verdict"] == "pass"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+@pytest.mark.needs("root")
 def test_a_full_scratch_directory_is_an_error_that_says_how_much_is_needed(
     cli: Cli, tmp_path: Path
 ) -> None:
@@ -396,7 +396,7 @@ def test_a_node_on_which_nothing_can_be_started_is_not_called_bad(cli: Cli) -> N
     assert done.returncode not in (0, 1), done.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+@pytest.mark.needs("root")
 def test_a_full_state_directory_hides_no_verdict(cli: Cli) -> None:
     cli.site('[limits.steady]\nlevel = { high = 1, unit = "ms" }')
     cli.state.mkdir()

@@ -16,7 +16,7 @@ from hpcverify.plan.config import Fleet, Site, load_site
 from hpcverify.slurm.hooks import find_slurm_files, parse_hook_settings
 from hpcverify.slurm.requirements import Place
 
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts and has a spool")
+AS_ROOT = pytest.mark.needs("root")
 USER = "root"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -156,8 +155,7 @@ def test_a_journal_that_does_not_answer_takes_no_event(journal: socket.socket) -
     assert taken == []
 
 
-@pytest.mark.tools
-@pytest.mark.skipif(os.geteuid() != 0, reason="journald takes root")
+@pytest.mark.needs("root", "/lib/systemd/systemd-journald")
 def test_journald_has_every_event_with_its_text_and_its_fields() -> None:
     lines = (make_event(EventKind.HEARTBEAT, text=text) for text in TEXTS)
     sent = tuple(replace(event, number=n) for n, event in enumerate((*EXAMPLES, *lines), start=1))

@@ -6,7 +6,6 @@ Whoever holds the others up has a name, and nobody else has.
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
@@ -18,7 +17,7 @@ from tests.fabric_lab.faults import FAULTS, SLOW_MBIT
 from tests.fabric_lab.measuring import Measuring, busy_nodes, measuring, name_stragglers
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="makes networks"),
+    pytest.mark.needs("root"),
     pytest.mark.timed,
 ]
 

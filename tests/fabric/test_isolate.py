@@ -7,7 +7,6 @@ at three switches, links that carry 40 % of what they should.
 
 from __future__ import annotations
 
-import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,9 +20,9 @@ from tests.fabric_lab.cluster import Fabric, a_fabric
 from tests.fabric_lab.faults import MBIT
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="makes networks"),
+    pytest.mark.needs("root"),
     pytest.mark.timed,
-    pytest.mark.slurm,
+    pytest.mark.needs("root", "slurmctld", "munged"),
 ]
 
 SWITCHES = {"sw1": ("n1", "n2"), "sw2": ("n3", "n4"), "sw3": ("n5", "n6")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from contextlib import AbstractContextManager
 from threading import Thread
@@ -13,7 +12,7 @@ import pytest
 
 from tests.fabric_lab.network import Network
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes networks")
+pytestmark = pytest.mark.needs("root")
 
 SLOW = 20.0
 """Mbit/s of a slow link."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from tests.fabric_lab.cluster import Fabric
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes networks")
+pytestmark = pytest.mark.needs("root")
 
 COMPUTE = """
 import socket, time

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from hpcverify.fleet.states import State
 from tests.fleet.cluster import Fleet
 from tests.redfish_lab.resources import CHASSIS, make_new_tree, make_old_tree
 from tests.redfish_lab.server import PASSWORD, USER, FakeBmc, make_certificate, serve
+
+pytestmark = pytest.mark.needs("openssl")
 
 SECOND_BAY = f"{CHASSIS}/PowerSubsystem/PowerSupplies/Bay2"
 

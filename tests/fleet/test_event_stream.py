@@ -166,7 +166,7 @@ def mounted(*arguments: object) -> Generator[None]:
         subprocess.run(["umount", "--lazy", str(arguments[-1])], check=True)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize("kind", ["full", "read-only"])
 def test_a_disk_that_takes_nothing_ends_no_turn_and_is_reported_until_it_does(
     tmp_path: Path, kind: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -269,7 +268,7 @@ def test_the_program_sees_nothing_of_our_environment(
     assert seen.endswith("\n/\n")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root acts on what others may write")
+@pytest.mark.needs("root")
 def test_as_root_a_program_that_others_can_change_is_not_started(site: Site) -> None:
     site.ledger.put(BAD, "quarantined")
     site.folder.chmod(0o755)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -167,7 +166,7 @@ def test_a_spool_that_all_can_write_to_is_told(tmp_path: Path, mode: int) -> Non
     assert f"chmod o-w {tmp_path}" in note
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root refuses what others can change")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize("name", ["on_transition", "command"])
 def test_a_program_that_all_can_write_to_is_told(tmp_path: Path, name: str) -> None:
     program = tmp_path / "told"

@@ -18,6 +18,8 @@ from tests.fleet.cluster import Fleet
 from tests.isolation.stand_in import SimulatedCluster
 from tests.slurm_lab.lab import a_cluster
 
+pytestmark = pytest.mark.needs("root", "slurmctld", "munged")
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = """#!/bin/sh
 if [ "$1" = collectives ]; then

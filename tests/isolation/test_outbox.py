@@ -32,7 +32,7 @@ def premake(folder: Path) -> Path:
     return spool / OUTBOX_NAME
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
+@pytest.mark.needs("root")
 def test_a_folder_that_another_user_made_is_refused(tmp_path: Path) -> None:
     outbox = premake(tmp_path)
     outbox.mkdir(mode=0o777)

@@ -81,6 +81,7 @@ def test_type_and_help_are_those_of_the_table(served: tuple[Path, str]) -> None:
         assert families[metric.name] == (metric.type.value, metric.help)
 
 
+@pytest.mark.needs("promtool")
 def test_promtool_finds_nothing_to_say_of_the_names() -> None:
     text = render(map(make_family, (*CONTROLLER_METRICS, *NODE_METRICS))).decode()
     done = run_promtool("check", "metrics", text=text)

@@ -110,7 +110,7 @@ def monitored() -> Iterator[MonitoredFleet]:
             yield MonitoredFleet(fleet, monitoring, text_files)
 
 
-pytestmark = pytest.mark.slurm
+pytestmark = pytest.mark.needs("root", "slurmctld", "munged", "prometheus")
 
 
 def test_a_held_node_arrives_with_its_check_and_remedy_and_is_resolved_by_its_repair(

@@ -23,6 +23,8 @@ from tests.metrics.promql import (
 from tests.metrics.rules import RULES, expand_records, read_alerts, read_rules
 from tests.prometheus_lab.tools import run_promtool
 
+pytestmark = pytest.mark.needs("promtool")
+
 PAGE = Path(__file__).parents[2] / "docs/reference/alerts.md"
 HOW_TO = Path(__file__).parents[2] / "docs/how-to/prometheus.md"
 NODE_EXPORTER = {"node_textfile_scrape_error": (), "node_textfile_mtime_seconds": ("file",)}

@@ -12,6 +12,11 @@ import pytest
 from tests.packaging.machine import PYTHONS, ROOT, Machine
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_node() -> None:
+    """Keep the network of this machine: a fresh Debian installs packages over it."""
+
+
 @pytest.fixture(scope="session")
 def packages() -> Path:
     """Return the folder of the packages, which `make packages` builds first."""

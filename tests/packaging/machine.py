@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.own_node import separate_node
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -46,10 +47,10 @@ class Machine:
 
     def enter(self, *command: object, network: bool = False) -> subprocess.CompletedProcess[str]:
         """Run a command in it; *network* is that of this machine, else one of its own."""
-        apart = [] if network else [ROOT / ".ci/apart"]
         debian = [ROOT / ".ci/debian", "--layer", self.layer, self.suite]
         return subprocess.run(
-            [str(word) for word in (*apart, *debian, *command)],
+            [str(word) for word in (*debian, *command)],
+            preexec_fn=None if network else separate_node,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -184,7 +184,7 @@ def rotate(rsyslog: Rsyslog) -> None:
     assert not rsyslog.events.exists()
 
 
-@pytest.mark.tools
+@pytest.mark.needs("logrotate")
 @pytest.mark.parametrize("by_size", [False, True])
 def test_rsyslog_delivers_each_event_once_and_in_order_through_rotations_and_a_restart(
     rsyslog: Rsyslog, collector: Collector, *, by_size: bool
@@ -216,7 +216,7 @@ def test_rsyslog_delivers_each_event_once_and_in_order_through_rotations_and_a_r
     assert verify_chain(line.encode() for line in read_lines(collector)).wrong == 0
 
 
-@pytest.mark.tools
+@pytest.mark.needs("rsyslogd")
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_rsyslog_loses_no_event_when_it_ends_while_the_collector_is_down(
     rsyslog: Rsyslog, collector: Collector, end: signal.Signals

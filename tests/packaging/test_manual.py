@@ -14,6 +14,8 @@ from hpcverify.plan.config import SiteFile
 from manual import write_manual
 from setting_tables import list_site_tables
 
+pytestmark = pytest.mark.needs("man")
+
 SITE_PAGE = "hpcverify-site.toml.5.gz"
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.needs("systemd-analyze")
+
 ROOT = Path(__file__).parents[2]
 SLURM = ROOT / "slurm"
 UNITS = sorted(path.name for path in SLURM.glob("hpcverify-*"))

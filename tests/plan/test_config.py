@@ -121,7 +121,7 @@ def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
         read_toml(path, Site)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the rule is root's")
+@pytest.mark.needs("root")
 def test_root_refuses_a_file_that_others_can_write(tmp_path: Path) -> None:
     path = written(tmp_path, "")
     path.chmod(0o666)
@@ -130,7 +130,7 @@ def test_root_refuses_a_file_that_others_can_write(tmp_path: Path) -> None:
         load_site(path)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the rule is root's")
+@pytest.mark.needs("root")
 def test_root_refuses_a_file_whose_folders_others_can_change(tmp_path: Path) -> None:
     path = tmp_path / "etc/hpcverify/site.toml"
     path.parent.mkdir(parents=True)
@@ -142,7 +142,7 @@ def test_root_refuses_a_file_whose_folders_others_can_change(tmp_path: Path) -> 
         load_site(path)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the rule is root's")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize(("mode", "owner"), [(0o777, 0), (0o1777, 0), (0o755, 4242)])
 def test_root_refuses_a_state_directory_that_others_can_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, owner: int

@@ -14,7 +14,7 @@ from hpcverify.plan.config import Site, load_site
 from hpcverify.plan.suite import Step, Suite, SuiteEntry, make_plan
 from tests.test_trust import SOMEBODY, USER, grant
 
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="the rule is root's")
+AS_ROOT = pytest.mark.needs("root")
 
 
 def write_site(folder: Path, main: str | None, **drop_ins: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from math import inf, nan
 from pathlib import Path
 
@@ -45,7 +44,7 @@ def test_every_suite_that_ships_can_be_planned(name: str) -> None:
     refuse_endless(planned)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the rule is root's")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize("loose", ["above", "folder", "compiled"])
 def test_root_runs_no_check_that_others_can_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loose: str

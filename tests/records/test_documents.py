@@ -37,7 +37,7 @@ from tests.doubles import a_run
 FAILS = FindingRule(Verdict.FAIL, conclusive=True)
 GPUS = Inventory(parts=tuple(Part("gpu", f"gpu-{i}", f"GPU {i}") for i in range(2)))
 SOMEBODY = 4242
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="to be two users takes root")
+AS_ROOT = pytest.mark.needs("root")
 
 
 @contextmanager

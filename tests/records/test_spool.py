@@ -39,7 +39,7 @@ from tests.doubles import a_result, a_run
 ID = a_run().id
 STRANGER = 65534
 TOKEN = "0f"  # noqa: S105 - of a test
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="to give files away takes root")
+root_only = pytest.mark.needs("root")
 
 
 @pytest.fixture

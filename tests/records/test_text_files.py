@@ -70,7 +70,7 @@ def small_disk(tmp_path: Path) -> Generator[Path]:
         subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+@pytest.mark.needs("root")
 def test_a_full_disk_keeps_the_old_file_and_nothing_else(small_disk: Path) -> None:
     path = small_disk / "a.prom"
     write_text_file(path, [make_gauge("hpcverify_nodes_missing", 1)])

@@ -20,7 +20,7 @@ from tests.reports.collective_runs import a_collective_run, an_isolation
 from tests.reports.dom import Dom
 from tests.reports.qualifications import a_qualification
 
-pytestmark = pytest.mark.browser
+pytestmark = pytest.mark.needs("chromium")
 
 
 @cache

@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE_S
 
 DEEP = 1200  # more than Python recurses
 SOMEBODY = 4242
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="to be two users takes root")
+AS_ROOT = pytest.mark.needs("root")
 
 
 def use(root: Path) -> list[str]:
@@ -85,7 +85,7 @@ def test_what_is_called_like_ours_and_is_not_is_left_alone_and_told_of_once(tmp_
 
 
 @AS_ROOT
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+@pytest.mark.needs("root")
 def test_a_scratch_that_hangs_is_named_and_blocks_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     scratch = tmp_path / "scratch"

@@ -324,7 +324,7 @@ def test_an_operation_that_ended_is_not_what_the_next_one_hangs_in(
     assert overrun.doing == ""
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+@pytest.mark.needs("root")
 def test_a_process_that_nobody_can_end_is_abandoned_and_named(
     executor: LocalExecutor, tmp_path: Path
 ) -> None:
@@ -400,7 +400,7 @@ def test_a_worker_that_only_needs_a_core_to_die_on_is_not_hung(
     assert executor.hung == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+@pytest.mark.needs("root")
 def test_a_worker_with_a_gpu_that_nobody_can_end_keeps_nobody_waiting_who_wants_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from hpcverify.errors import UnverifiedError
 from hpcverify.run.lock import LockHolder, NodeLock, find_lock_holder, node_lock
 
 SOMEBODY, ANOTHER = 4242, 4343
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="to be two users takes root")
+AS_ROOT = pytest.mark.needs("root")
 
 Lock = Callable[..., AbstractContextManager[NodeLock]]
 

@@ -65,7 +65,7 @@ def test_each_user_counts_once_for_a_node_that_their_jobs_avoid() -> None:
     assert parse_avoided_nodes(printed) == {"n1": {1000, 1001}, "n2": {1000}}
 
 
-@pytest.mark.slurm
+@pytest.mark.needs("root", "slurmctld", "munged", "slurmdbd", "mariadbd")
 def test_a_job_that_is_requeued_as_its_node_fails_is_read_as_node_fail(tmp_path: Path) -> None:
     """Slurm requeues such a job, and then shows its first run only if it is asked to."""
     seconds = f"600.{os.getpid()}"
@@ -99,7 +99,7 @@ def test_a_job_that_is_requeued_as_its_node_fails_is_read_as_node_fail(tmp_path:
         cluster.until(lambda: ("NODE_FAIL", ("n1",)) in read())
 
 
-@pytest.mark.slurm
+@pytest.mark.needs("root", "slurmctld", "munged", "slurmdbd", "mariadbd")
 def test_jobs_of_other_users_are_read_from_a_real_slurm(tmp_path: Path) -> None:
     script = tmp_path / "fail.sh"
     script.write_text("#!/bin/sh\nexit 1\n")

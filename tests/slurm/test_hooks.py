@@ -283,7 +283,7 @@ def test_health_checks_do_not_pile_up(hooks: Hooks) -> None:
     assert len(hooks.called.read_text().splitlines()) == 1
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize("hangs", ["spool", "state"])
 def test_hooks_on_a_file_system_that_hangs_end_and_leave_one_process_at_most(
     hooks: Hooks, hangs: str
@@ -303,7 +303,7 @@ def test_hooks_on_a_file_system_that_hangs_end_and_leave_one_process_at_most(
     assert len(left) == 1
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+@pytest.mark.needs("root")
 def test_a_spool_that_hangs_keeps_a_held_node_held_and_costs_one_process(hooks: Hooks) -> None:
     mount = hooks.folder / "spool"
     mount.mkdir()
@@ -393,7 +393,7 @@ def test_a_health_check_makes_the_state_where_it_is_missing(hooks: Hooks) -> Non
     assert hooks.called.exists()
 
 
-@pytest.mark.tools
+@pytest.mark.needs("shellcheck")
 def test_the_shells_own_critic_has_nothing_to_say() -> None:
     scripts = [str(HERE / name) for name in (*HOOKS, "hooks.sh")]
     command = ("shellcheck", "-x", *scripts)

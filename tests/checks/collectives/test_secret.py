@@ -69,7 +69,7 @@ def test_every_rank_of_the_user_gets_the_secret_out_of_the_credential() -> None:
     assert [open_credential(credential) for _ in range(3)] == [made] * 3
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user")
+@pytest.mark.needs("root")
 def test_a_credential_that_another_user_made_is_refused(munge: Path) -> None:
     """It is for us and can be opened, but they know what is in it."""
     forged = subprocess.run(
@@ -82,7 +82,7 @@ def test_a_credential_that_another_user_made_is_refused(munge: Path) -> None:
     assert open_credential(forged.stdout.strip()) == ""
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user")
+@pytest.mark.needs("root")
 def test_another_user_cannot_open_the_credential(munge: Path) -> None:
     made, credential = make_secret()
     opened = subprocess.run(

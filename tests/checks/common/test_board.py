@@ -376,7 +376,7 @@ def test_a_folder_that_others_can_write_to_is_not_a_board(tmp_path: Path) -> Non
         FolderBoard(link)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
+@pytest.mark.needs("root")
 def test_a_folder_of_another_user_is_not_a_board(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, -1)
     with pytest.raises(BoardError, match="only this user"):

@@ -264,7 +264,7 @@ def test_a_compiler_that_fails_is_no_error(monkeypatch: pytest.MonkeyPatch) -> N
     assert real_failure().startswith("CalledProcessError: Command '['false'")
 
 
-@pytest.mark.tools
+@pytest.mark.needs("root", "cc")
 @pytest.mark.usefixtures("libcuda")
 def test_a_cache_on_a_noexec_mount_is_no_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -276,7 +276,7 @@ def test_a_cache_on_a_noexec_mount_is_no_error(
     assert "failed to map segment from shared object" in failure
 
 
-@pytest.mark.tools
+@pytest.mark.needs("root", "cc")
 @pytest.mark.usefixtures("libcuda")
 def test_a_cache_that_cannot_be_written_is_no_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

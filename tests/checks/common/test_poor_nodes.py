@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="takes the loopback away")
+pytestmark = pytest.mark.needs("root")
 
 HPCVERIFY = Path(sys.executable).with_name("hpcverify")
 FIX = "ip link set lo up"

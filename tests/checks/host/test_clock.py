@@ -146,7 +146,7 @@ def chronyd(folder: Path, *lines: str) -> Generator[Callable[..., CompletedTool]
         daemon.wait()
 
 
-@pytest.mark.tools
+@pytest.mark.needs("chronyd")
 @pytest.mark.parametrize(
     ("line", "codes"),
     [("local stratum 8", []), ("", ["clock_unsynchronized"])],

@@ -27,7 +27,7 @@ from tests.checks.storage.disks import mounted
 from tests.fuse import silent_file_system
 from tests.telemetry.trees import grow, link
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+pytestmark = pytest.mark.needs("root")
 
 
 def ask(

@@ -18,7 +18,7 @@ from tests.checks.host.nodes import a_node, a_process, look, never_run
 from tests.fuse import silent_file_system
 from tests.telemetry.trees import grow
 
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="to mount a file system takes root")
+AS_ROOT = pytest.mark.needs("root")
 ME = pwd.getpwuid(os.geteuid()).pw_name
 
 

@@ -57,7 +57,7 @@ def list_coverage(items: list[CheckItem]) -> list[str]:
     return [item.text for item in items if isinstance(item, Coverage)]
 
 
-@pytest.mark.tools
+@pytest.mark.needs("stressapptest")
 def test_the_real_stressapptest_passes_good_memory(tmp_path: Path, install: Installer) -> None:
     real = shutil.which("stressapptest", path=os.defpath)
     install("stressapptest", f'exec {real} "$@"')
@@ -69,7 +69,7 @@ def test_the_real_stressapptest_passes_good_memory(tmp_path: Path, install: Inst
     assert told.endswith(" MiB of copies compared in 5 s")
 
 
-@pytest.mark.tools
+@pytest.mark.needs("stressapptest")
 def test_an_error_that_the_real_stressapptest_injects_fails_the_node(
     tmp_path: Path, install: Installer
 ) -> None:

@@ -12,7 +12,7 @@ from hpcverify_checks.storage.extents import FileExtent
 from hpcverify_checks.storage.page_cache import evict, flush_file_system
 from tests.checks.storage.disks import mounted
 
-pytestmark = pytest.mark.tools
+pytestmark = pytest.mark.needs("fio")
 
 SIZE = 8 * 4096
 

@@ -19,7 +19,7 @@ from hpcverify_checks.storage.small_files import (
 )
 from tests.checks.storage.disks import flip_below, mounted
 
-pytestmark = pytest.mark.tools
+pytestmark = pytest.mark.needs("fio")
 
 FILES = SmallFiles(folder=Path("/scratch/files"), count=6, seed=5, direct=True)
 SOUND = {n: FILES.make_content(n, FILES.find_generation(n)) for n in range(FILES.count)}

@@ -67,7 +67,7 @@ from hpcverify_checks.storage.small_files import CallTimes
 from tests.checks.storage.disks import formatted, mounted, site
 from tests.telemetry.trees import grow
 
-pytestmark = pytest.mark.tools
+pytestmark = pytest.mark.needs("fio")
 
 SHORT = StorageParams(size_mib=8, checkpoint_mib=4, repeats=2, seconds=0.2, streams=2, files=50)
 
