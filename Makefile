@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
+# Without bytecode each process of a test compiles all that it imports.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help verify test test-system fabric test-all test-packages test-ansible test-container system-tools \
 	lint format bench docs schema faults states reference dashboards tutorial picture pages sdc-table \

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-import ruptures  # pyright: ignore[reportMissingImports] - see above
+import ruptures  # see above
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))

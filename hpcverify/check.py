@@ -510,7 +510,7 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
 
     summary: str
     measure: Callable[[Context, P], Iterator[CheckItem]]
-    params: type[P] = Params  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+    params: type[P] = Params  # type: ignore[assignment]
     metrics: Mapping[str, Metric] = {}
     rules: Mapping[str, Rule] = {}
     finding_rules: Mapping[str, FindingRule] = {}

@@ -34,4 +34,4 @@ def replace_modules(others: Mapping[str, ModuleType | None]) -> Generator[None]:
 def import_msgspec() -> None:
     """Import msgspec, before anything else does."""
     with replace_modules({"typing_extensions": None}):
-        import msgspec  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport] - not before
+        import msgspec  # noqa: F401, PLC0415 - not before

@@ -230,7 +230,7 @@ def main() -> None:
         print(status, file=sys.stderr)  # noqa: T201 - as the interpreter does
         status = 1
     # To take all modules apart would copy each page that we share with the server.
-    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] - there is no other way
+    atexit._run_exitfuncs()  # there is no other way
     sys.stdout.flush()
     os._exit(int(status or 0))
 

@@ -24,7 +24,7 @@ from tests.events.ocsf_schema import list_violations
 
 DAY_S = 86400.0
 NOW = 1_800_000_000.0  # 2027-01-15, 08:00 UTC
-PACKED = gzip.compress(b'{"number":1}\n' * 1000)
+PACKED = gzip.compress(b'{"number":1}\n' * 1000, mtime=0)
 TORN = PACKED[:10] + bytes(255 - byte for byte in PACKED[10:])
 
 

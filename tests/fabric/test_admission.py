@@ -318,7 +318,7 @@ def test_a_batch_without_its_reservation_is_forgotten(site: Site16) -> None:
 
 
 def test_the_journal_of_a_batch_is_there_before_its_reservation(site: Site16) -> None:
-    order, found = site.slurm._told, list[bool]()  # pyright: ignore[reportPrivateUsage]
+    order, found = site.slurm._told, list[bool]()
 
     def look(command: Sequence[str]) -> str:
         for word in command:
@@ -398,7 +398,7 @@ def test_a_reservation_that_cannot_be_removed_is_reported_and_keeps_no_other(
 ) -> None:
     stuck = leave_batch(site, LEFT, "n1")
     leave_batch(site, "20261122-133330-710a4b", "n2")
-    order = site.slurm._told  # pyright: ignore[reportPrivateUsage]
+    order = site.slurm._told
 
     def refuse(command: Sequence[str]) -> str:
         if f"reservationname=hpcverify-fabric-{LEFT}" in command:
@@ -418,7 +418,7 @@ def test_a_job_that_cannot_be_cancelled_keeps_its_reservation_and_ends_no_turn(
 ) -> None:
     stuck = leave_batch(site, LEFT, "n1")
     site.slurm.tests[7] = TestJob(7, f"hpcverify-isolate-{LEFT}-r1t0a0", ["n1"], [], site.slurm.now)
-    order = site.slurm._told  # pyright: ignore[reportPrivateUsage]
+    order = site.slurm._told
 
     def refuse(command: Sequence[str]) -> str:
         if command[0] == "scancel":

@@ -450,7 +450,7 @@ def test_an_isolation_that_takes_no_job_is_concluded_and_its_links_stay_due(
     def refuse(words: Sequence[str]) -> str:
         raise SlurmError(f"sbatch: {words[-1]}: Invalid account")
 
-    submit = site.slurm._submit  # pyright: ignore[reportPrivateUsage]
+    submit = site.slurm._submit
     site.slurm._submit = refuse  # type: ignore[method-assign]
     with pytest.raises(ActionError, match="Invalid account"):
         site.sweep()

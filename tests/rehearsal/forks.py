@@ -56,7 +56,7 @@ def _become(module: str, arguments: Sequence[str], kept: Collection[int]) -> Non
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] - there is no other way
+        atexit._run_exitfuncs()  # there is no other way
         os._exit(status if isinstance(status, int) else int(status is not None))
 
 

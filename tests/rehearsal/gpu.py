@@ -69,7 +69,7 @@ class Gpu:
 
         """
         storage = tensor.untyped_storage()
-        key = storage._cdata  # pyright: ignore[reportPrivateUsage] - as torch does
+        key = storage._cdata  # as torch does
         known = self._kept.get(key)
         if known is not None and not known[0].expired():
             return
@@ -139,7 +139,7 @@ class Gpu:
         if not sizes:
             return
         size, ref = max(sizes, key=lambda pair: pair[0])
-        make = torch.UntypedStorage._new_with_weak_ptr  # pyright: ignore[reportPrivateUsage] - as torch does
+        make = torch.UntypedStorage._new_with_weak_ptr  # as torch does
         storage = make(ref.cdata)
         block = torch.empty(0, dtype=torch.uint8).set_(storage)
         block[size // 2 + bit // 8] ^= 1 << bit % 8

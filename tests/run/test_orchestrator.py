@@ -461,7 +461,7 @@ def test_what_could_not_be_verified_stays_so_when_it_is_judged_again(tmp_path: P
     answers = {"cpu": break_worker(Cause.TIMEOUT, Measurement("speed", 1, "", "cpu"))}
     result = only(verified(tmp_path, FakeExecutor(answers=answers)))
     relaxed = {"speed": Rule(low=0.0)}
-    again = rejudge_result(result, relaxed, {}, Inventory(), lambda *_: ())  # pyright: ignore[reportUnknownLambdaType]
+    again = rejudge_result(result, relaxed, {}, Inventory(), lambda *_: ())
 
     assert result.verdict is Verdict.FAIL
     assert (again.verdict, again.cause) == (Verdict.ERROR, Cause.TIMEOUT)

@@ -37,7 +37,7 @@ class _Dump(Struct):
 
 def read_last_collective(rank: int, backend: str) -> RecordedCollective | None:
     """Read the last collective that this process has begun; None if nothing is known."""
-    from torch._C import _distributed_c10d  # pyright: ignore[reportPrivateUsage]
+    from torch._C import _distributed_c10d
 
     dump: Any = getattr(_distributed_c10d, DUMPS[backend], None)
     if dump is None:

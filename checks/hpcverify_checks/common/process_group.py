@@ -134,7 +134,7 @@ def _make_store(group: RankGroup, rank: int) -> Any:
     address = LOOPBACK if isinstance(board, FolderBoard) else board.address
     # Public and documented, but torch does not list it as exported.
     connect: Any = partial(
-        dist.TCPStore,  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
+        dist.TCPStore,  # type: ignore[attr-defined]
         address,
         timeout=timedelta(seconds=group.timeout),
         wait_for_workers=False,
@@ -208,7 +208,7 @@ def _reset_group_count() -> Generator[None]:
         yield
     except (RuntimeError, Unable):
         if not dist.is_initialized():
-            store = dist.HashStore()  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
+            store = dist.HashStore()  # type: ignore[attr-defined]
             dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         dist.destroy_process_group()
         raise
@@ -239,7 +239,7 @@ def _abort_group(group: RankGroup, device: torch.device) -> None:
         return
     if group.backend == "nccl":
         # torch has no public name for it.
-        abort = distributed_c10d._abort_process_group  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        abort = distributed_c10d._abort_process_group  # noqa: SLF001
         _run_within(ABORT_SECONDS, device, abort)
     else:
         dist.destroy_process_group()

@@ -187,7 +187,7 @@ def delete_keys(process: int, over: Event) -> None:
     while not over.is_set():
         for port in list_ports(process):
             with suppress(dist.DistError, RuntimeError):
-                store: Any = dist.TCPStore(  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
+                store: Any = dist.TCPStore(  # type: ignore[attr-defined]
                     LOOPBACK, port, timeout=timedelta(seconds=1), wait_for_workers=False
                 )
                 while not over.is_set():

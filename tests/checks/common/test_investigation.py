@@ -159,7 +159,7 @@ def test_a_row_that_is_written_late_does_not_break_the_evidence(bench: ProductBe
         wrong.output.copy_(job.reference)
         return job.reference
 
-    late = replace(job, reference=LateReference(job.reference, arrive))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    late = replace(job, reference=LateReference(job.reference, arrive))  # type: ignore[arg-type]
     jobs = tuple(late if one is job else one for one in bench.jobs)
     found = investigate_corruption(replace(bench, jobs=jobs), wrong)
 

@@ -300,7 +300,7 @@ def give_properties(_device: int) -> dict[str, int]:
 
 H100 = SimpleNamespace(
     utils=SimpleNamespace(load_binary=load_nothing, get_device_properties=give_properties),
-    launcher_cls=lambda *_: launch_nothing,  # pyright: ignore[reportUnknownLambdaType]
+    launcher_cls=lambda *_: launch_nothing,
     get_current_device=int,
     get_current_stream=int,
     get_current_target=partial(GPUTarget, "cuda", 90, 32),
@@ -320,7 +320,7 @@ def compiled() -> Iterator[list[str]]:
     runtime_knobs.jit_post_compile_hook = note
     yield names
     runtime_knobs.jit_post_compile_hook = None
-    driver._active = None  # pyright: ignore[reportPrivateUsage]
+    driver._active = None
     for kernel in (count_unequal, check_tile):
         kernel.device_caches.clear()
 

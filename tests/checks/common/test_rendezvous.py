@@ -182,7 +182,7 @@ def test_torchs_store_that_goes_with_rank_0_speaks_of_a_lost_peer(
         pytest.raises(LostRanks) as caught,
         join_group(group, 1, CPU),
     ):
-        distributed_c10d._get_default_store().get("never set")  # pyright: ignore[reportPrivateUsage]
+        distributed_c10d._get_default_store().get("never set")
     assert caught.value.lost.keys() == {0}
 
 

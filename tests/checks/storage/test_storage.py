@@ -323,7 +323,7 @@ def test_reads_that_were_in_flight_when_their_trace_ended_are_made_again(
 ) -> None:
     _, overwritten = write_random(fio, filled(fio, rng), rng, seconds=0.02)
     late = iter([False])
-    has_read = jobs._has_read  # pyright: ignore[reportPrivateUsage]
+    has_read = jobs._has_read
     monkeypatch.setattr(jobs, "_has_read", lambda *told: next(late, has_read(*told)))
 
     assert sum(read_overwritten(fio, overwritten).list_moved_bytes("read")) >= 8 * MIB

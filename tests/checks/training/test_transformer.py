@@ -135,7 +135,7 @@ def kept(shape: ModelShape) -> int:
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        storages[storage._cdata] = storage.nbytes()  # pyright: ignore[reportPrivateUsage] - nothing else names one on meta
+        storages[storage._cdata] = storage.nbytes()  # nothing else names one on meta
         tensors.append(tensor)  # or the next one may take its place
         return tensor
 
