@@ -9,7 +9,7 @@ controller acts at a time. If the scheduler does not answer in full, nothing is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
@@ -570,7 +570,7 @@ class Controller:
                 detail = "the scheduler's answer did not name it"
                 yield NodeChange(node=missing, what="not listed by Slurm", detail=detail)
 
-    def _confirm_lost_holds(self, lost: Iterable[Node]) -> None:
+    def _confirm_lost_holds(self, lost: Sequence[Node]) -> None:
         """Give up the holds that somebody else has lifted, if a second look agrees."""
         if not lost:
             return

@@ -192,7 +192,7 @@ def _verify(
     fio: Fio,
     filled: Sequence[FileExtent],
     read: Callable[[], FioReport],
-    parts: Iterable[FileExtent] = (),
+    parts: Sequence[FileExtent] = (),
 ) -> FioReport:
     """Read *filled*; *parts* of it differ in generation, or all of it is as it says."""
     _require_length(filled)
