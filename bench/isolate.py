@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 from hpcverify.isolation.group_tests import GroupOutcome, Outcomes, Round  # noqa: E402 - as all three
 from hpcverify.isolation.search import make_groups, search  # noqa: E402 - are
 from hpcverify.isolation.stages import isolate  # noqa: E402 - below the path
+from tests.isolation.clusters import contains_any, look, name_nodes  # noqa: E402
 from tests.isolation.noisy import (  # noqa: E402
     Slow,
     be_well,
@@ -129,6 +130,18 @@ def isolate_in_noise(kind: str, clusters: int, *, has_topology: bool) -> tuple[i
     return found, wronged
 
 
+def print_flaky() -> None:
+    """Print how often five bad nodes of 232 are found where one test in 50 gives a wrong answer."""
+    nodes = name_nodes(232)
+    exact = faulty = 0
+    for seed in range(HEALTHY):
+        bad = choose(nodes, 5, seed)
+        found, _ = look(nodes, contains_any(bad), str(seed), flaky=0.02)
+        exact += set(found.bad) == bad
+        faulty += bool({*found.bad} - bad or found.links or found.bad_zones)
+    print(f"5 of 232 nodes, 2 % of the tests wrong: {exact} of {HEALTHY} exact, {faulty} with others")
+
+
 def print_noise() -> None:
     """Print what is named in noisy clusters."""
     print(f"{'at half its rate':>17} {'by':>9} {'clusters':>8} {'exact':>6} {'others named':>12}")
@@ -164,6 +177,7 @@ def main() -> None:
             f"{LARGE} nodes by {by}, {LARGE_BAD} bad: {len(took)} rounds, {sum(took):.1f} s to "
             f"plan them, {max(took):.3f} s the longest, {median(took):.3f} s the median one"
         )
+    print_flaky()
     print_noise()
 
 

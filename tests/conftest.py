@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from types import FrameType
 
@@ -184,6 +185,17 @@ def lab(tmp_path: Path, nvml_library: Path) -> Lab:
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Cli:
+def one_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    """Hold off the other workers of an ordinary user: they share one network and node lock."""
+    if not os.geteuid():
+        yield
+        return
+    with (tmp_path_factory.getbasetemp().parent / "node.lock").open("w") as file:
+        flock(file, LOCK_EX)
+        yield
+
+
+@pytest.fixture
+def cli(tmp_path: Path, one_at_a_time: None) -> Cli:  # noqa: ARG001 - held while the test runs
     """Make a command line with a state, a site and a node of its own."""
     return make_cli(tmp_path)

@@ -24,9 +24,9 @@ def choose(seed: int, count: int, nodes: list[str] = NODES) -> set[str]:
 
 
 def test_five_bad_nodes_of_232_take_at_most_50_tests_and_7_rounds() -> None:
-    """The median of 1,000 clusters; nobody is missed, and nobody else is faulty."""
+    """The median of 50 clusters; `bench/isolate.py` has it for 200."""
     walks = []
-    for seed in range(1000):
+    for seed in range(50):
         bad = choose(seed, 5)
         found, took = look(NODES, contains_any(bad), str(seed))
         assert set(found.bad) == bad
@@ -38,16 +38,16 @@ def test_five_bad_nodes_of_232_take_at_most_50_tests_and_7_rounds() -> None:
 
 
 def test_with_two_percent_of_the_tests_wrong_all_is_found_and_nobody_else_blamed() -> None:
-    """Of 1,000 clusters at least 990 exactly, with at most one in which a good node is faulty."""
+    """In 50 clusters; `bench/isolate.py` has it for 1,000: 990 exactly, one with a good node."""
     exact = faulty = 0
-    for seed in range(1000):
+    for seed in range(50):
         bad = choose(seed, 5)
         found, _ = look(NODES, contains_any(bad), str(seed), flaky=0.02)
         exact += set(found.bad) == bad
         faulty += bool({*found.bad} - bad or found.links or found.bad_zones)
 
-    assert exact >= 990
-    assert faulty <= 1
+    assert exact >= 49
+    assert faulty == 0
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 8, 12, 20, 40])
