@@ -37,8 +37,10 @@ def expand(hostlist: str) -> list[str]:
     if len(hostlist) > SHOWN_CHARACTERS:
         shown = f"{hostlist[:SHOWN_CHARACTERS]}\N{HORIZONTAL ELLIPSIS}"
     refused = f"{shown!r} is not a list of nodes, such as n[1-4],n7"
+    if not hostlist.strip():
+        raise ConfigError(f"{refused}: it names no node")
     terms = TERM_PATTERN.findall(hostlist)
-    if not terms or ",".join(terms) != hostlist:
+    if ",".join(terms) != hostlist:
         raise ConfigError(f"{refused}: a name is empty, or a bracket is left open")
     names: dict[str, None] = {}
     for term in terms:
