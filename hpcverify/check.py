@@ -576,8 +576,8 @@ def _list_complaints(result: Result, inventory: Inventory) -> list[Complaint]:
     judged = (_judge_findings(result), _judge_shortfalls(result, inventory))
     made = chain(*judged, _judge_measurements(result))
     gravest = nlargest(MAX_COMPLAINTS, made, key=make_severity_key)
-    kinds = {part.id: part.kind for part in inventory.parts}
-    return [replace(c, part_kind=kinds.get(c.part_id, "")) for c in gravest]
+    parts = [inventory.find_part(complaint.part_id) for complaint in gravest]
+    return [replace(c, part_kind=p.kind if p else "") for c, p in zip(gravest, parts, strict=True)]
 
 
 def _complain_of_result(result: Result, verdict: Verdict, remedy: Remedy) -> Complaint:
@@ -691,8 +691,7 @@ def write_finding_text(finding: Finding, rulings: Mapping[str, FindingRule]) -> 
 
 
 def _judge_shortfalls(result: Result, inventory: Inventory) -> Iterator[Complaint]:
-    # "node" is a part of real machines.
-    parts = {p.id for p in inventory.parts} | {d.part for d in inventory.devices} - {"node"}
+    devices = {device.part for device in inventory.devices}
     explained = {
         finding.code
         for finding in result.findings
@@ -701,7 +700,8 @@ def _judge_shortfalls(result: Result, inventory: Inventory) -> Iterator[Complain
     for shortfall in result.shortfalls:
         # It may be of a worker without a part, such as the telemetry, or of a part that is gone.
         gone = shortfall.code and shortfall.part_id != TELEMETRY_WORKER
-        part_id = shortfall.part_id if shortfall.part_id in parts or gone else "node"
+        named = inventory.find_part(shortfall.part_id) or shortfall.part_id in devices
+        part_id = shortfall.part_id if named or gone else "node"
         if part_id == "node" and shortfall.code in explained:
             continue  # the finding says which part it is
         yield Complaint(

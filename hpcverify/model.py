@@ -340,6 +340,8 @@ class Inventory(Struct, frozen=True, dict=True):  # the dict is for what is cach
         Those that are gone come last, with the facts that were known of them.
         """
         was = {f.part_id: f.evidence for f in findings if FORMER_LABEL in f.evidence}
+        if not was:
+            return self
         here = [
             Part(p.kind, p.id, was[p.id][FORMER_LABEL], was[p.id] | p.facts) if p.id in was else p
             for p in self.parts
@@ -348,7 +350,7 @@ class Inventory(Struct, frozen=True, dict=True):  # the dict is for what is cach
         lost = [
             Part("", part_id, was[part_id][FORMER_LABEL], was[part_id]) for part_id in sorted(gone)
         ]
-        return replace(self, parts=(*here, *lost)) if was else self
+        return replace(self, parts=(*here, *lost))
 
     def of_kind(self, kind: str) -> tuple[Part, ...]:
         """List the parts of one *kind*: cpu, memory, gpu, nic, disk, system."""

@@ -44,7 +44,7 @@ TAKEN_APART = {
     ("hpcverify/summary/figures.py", "_compute_sheet_share"),
     ("hpcverify/summary/figures.py", "_find_measured_share"),
     ("reports/hpcverify_reports/node.py", "_group_sensors"),
-    ("reports/hpcverify_reports/sections.py", "_is_limit_drawable"),
+    ("reports/hpcverify_reports/sections.py", "_group_by_series"),
     # labels of parts, and files
     ("hpcverify/summary/part_names.py", ""),
     ("hpcverify/commands/show.py", "find_parts"),

@@ -40,6 +40,7 @@ from hpcverify.insight.overview import (
 )
 from hpcverify.model import Verdict
 from hpcverify.plan.config import load_site, state_dir
+from hpcverify.plan.hostlist import expand
 from hpcverify.records.store import Store
 from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
 from hpcverify.summary.verdict import shorten
@@ -87,7 +88,7 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
     log: list[AuditEntry] = []
     outlook: NodeOutlook | None = None
     if hostlist is not None:
-        chosen = expand_hostlist(hostlist)
+        chosen = expand(hostlist)
         fleet = keep_only(fleet, chosen)
         judgement = keep_judged_nodes(judgement, chosen) if judgement else None
         if len(chosen) == 1:
@@ -101,13 +102,6 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
         )
     else:
         show(fleet, log, judgement, outlook)
-
-
-def expand_hostlist(hostlist: str) -> list[str]:
-    """Name the nodes of *hostlist*; only this needs ClusterShell."""
-    from hpcverify.plan import hostlist as shorthand
-
-    return shorthand.expand(hostlist)
 
 
 def keep_only(fleet: Overview, names: Iterable[str]) -> Overview:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -35,14 +36,13 @@ from hpcverify.plan.config import load_site, node_name, state_dir
 from hpcverify.records import documents
 from hpcverify.records.collectives import parse_collective_run
 from hpcverify.records.store import Store
-from hpcverify.summary.actions import AffectedPart, list_actions, list_affected_parts
+from hpcverify.summary.actions import AffectedPart, group_actions, list_affected_parts
 from hpcverify.summary.exclusions import (
+    Exclusions,
+    PastRun,
     PastVerdict,
     Repetition,
     count_repetition,
-    find_past_verdict,
-    list_open_causes,
-    list_ruled_out,
     recall_facts,
 )
 
@@ -248,6 +248,8 @@ def format_json(value: object) -> str:
 def add_actions(run: Run, store: Store, since: datetime | None) -> dict[str, object]:
     """Add to the document of *run* what to do about which part, and why."""
     past = count_repetitions(run, store, since)
+    affected = list(list_affected_parts(run))
+    exclusions = Exclusions(run, affected)
     actions = [
         {
             "verdict": action.verdict,
@@ -256,13 +258,13 @@ def add_actions(run: Run, store: Store, since: datetime | None) -> dict[str, obj
                 {
                     **msgspec.to_builtins(part),
                     "past": past.get(part.part_id),
-                    "ruled_out": list_ruled_out(part, run, past.get(part.part_id)),
-                    "not_ruled_out": list_open_causes(part, run, past.get(part.part_id)),
+                    "ruled_out": exclusions.list_ruled_out(part, past.get(part.part_id)),
+                    "not_ruled_out": exclusions.list_open_causes(part, past.get(part.part_id)),
                 }
                 for part in action.parts
             ],
         }
-        for action in list_actions(run)
+        for action in group_actions(affected)
     ]
     return {**msgspec.structs.asdict(run), "actions": actions}
 
@@ -270,42 +272,42 @@ def add_actions(run: Run, store: Store, since: datetime | None) -> dict[str, obj
 def count_repetitions(
     run: Run, store: Store, since: datetime | None = None
 ) -> dict[str, Repetition]:
-    """Count how often each part that *run* fails has failed before, by its id."""
-    read: dict[str, Run | None] = {}
+    """
+    Count how often each part that *run* fails has failed before, by its id.
+
+    The index does not show which part of a failed run failed: `MAX_READ_DOCUMENTS` documents
+    of such runs are read, each once for all parts.
+    """
     before = store.load_previous_inventory(run.node)
+    list_runs = cache(lambda checks: store.list_runs_judging(checks, run))
+    read_part_ids, read = cache(store.read_part_ids), dict[str, PastRun | None]()
+
+    def list_verdicts(part: AffectedPart) -> Iterator[PastVerdict]:
+        """Yield the verdicts of the node's earlier runs on *part*, newest first."""
+        for entry in list_runs(part.checks):
+            if not select_started_since(entry, since):
+                return
+            if entry.verdict is not Verdict.FAIL:
+                if part.part_id in read_part_ids(entry.id):
+                    yield PastVerdict(started=entry.started, failed=False)
+                continue
+            if entry.id not in read:
+                if len(read) >= MAX_READ_DOCUMENTS:
+                    return
+                document = next(store.read_documents([entry]), None)
+                read[entry.id] = PastRun(document) if document else None
+            past = read[entry.id]
+            verdict = past.find_verdict(part.part_id, part.checks) if past else None
+            yield from [verdict] if verdict else []
+
     return {
         part.part_id: msgspec.structs.replace(
-            count_repetition(part, run, list_looks(part, run, store, since, read)),
+            count_repetition(part, run, list(list_verdicts(part))),
             facts=recall_facts(part, before),
         )
         for part in list_affected_parts(run)
         if part.verdict is Verdict.FAIL
     }
-
-
-def list_looks(
-    part: AffectedPart, run: Run, store: Store, since: datetime | None, read: dict[str, Run | None]
-) -> list[PastVerdict]:
-    """
-    List the verdicts of the node's earlier runs on *part*, newest first.
-
-    Of a failed run the index does not know whether it was this part: *read* keeps the
-    documents of these runs. The list ends after `MAX_READ_DOCUMENTS` of them.
-    """
-    verdicts: list[PastVerdict] = []
-    for entry in store.list_runs_judging(part.part_id, part.checks, run):
-        failed = entry.verdict is Verdict.FAIL
-        if not select_started_since(entry, since) or (failed and len(read) >= MAX_READ_DOCUMENTS):
-            break
-        if not failed:
-            verdicts.append(PastVerdict(started=entry.started, failed=False))
-            continue
-        if entry.id not in read:
-            read[entry.id] = next(store.read_documents([entry]), None)
-        document = read[entry.id]
-        look = find_past_verdict(part.part_id, part.checks, document) if document else None
-        verdicts += [look] if look else []
-    return verdicts
 
 
 def read_newest(store: Store, node: str | None) -> Run:

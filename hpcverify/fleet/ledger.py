@@ -137,10 +137,10 @@ PAIR_SPEED_RETENTION_S = 28 * DAY_S
 MIN_PAIR_SPEEDS = 8
 """From so many on, their median is what is usual."""
 BREAKER_FACT = "tripped"
+"""The name of the fact with the reason why the breaker is tripped."""
 SECRET_FACT = "secret"  # noqa: S105 - its name
 MARK_DIGITS = 12
 """The digits of a run's id after its date."""
-"""The fact that says why the breaker is tripped."""
 DOUBTS_FACT = "doubted"
 """The fact that names the doubted checks, as JSON: check and why."""
 FOUND_ACT = "found"

@@ -85,7 +85,7 @@ def choose_nights(counts: Mapping[date, int]) -> list[date]:
     """
     nights = sorted(counts)
     runs = sum(counts.values()) / max(counts.values(), default=1)
-    apart = ceil(runs / MAX_RUNS)
+    apart = ceil(runs / MAX_RUNS) or 1  # of a history without values, all nights
     return sorted({*nights[-LAST_NIGHTS:], *nights[::apart]})
 
 

@@ -30,7 +30,7 @@ from hpcverify.peers.values import NODE_PART, MetricName, PartValue
 from hpcverify.plan.catalog import make_side_finder
 from hpcverify.plan.config import Site
 from hpcverify.records.store import Store
-from hpcverify.selection.places import read_place
+from hpcverify.selection.places import find_rack
 from hpcverify.slurm.topology import index_switches
 from hpcverify.trends.change import DEFAULT_STEP
 from hpcverify.trends.fleet import TrendJudgement, judge_histories
@@ -69,8 +69,8 @@ def make_locator(site: Site, ledger: Ledger) -> Locate:
     def locate(node: str) -> dict[str, str]:
         if switch := switches.get(node):
             return {"switch": switch}
-        racks, _ = read_place(node)
-        return {"rack": racks[-1]} if racks else {}
+        rack = find_rack(node)
+        return {"rack": rack} if rack else {}
 
     return locate
 

@@ -1,4 +1,4 @@
-"""Names of nodes as people read them: in natural order, by rack, as a host list."""
+"""Names of nodes as people read them: in natural order, in blocks, as a host list."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from hpcverify.errors import ConfigError
 from hpcverify.plan.hostlist import NODE_NAME_PATTERN, fold
+from hpcverify.selection.places import find_rack
 
 
 def make_natural_key(name: str) -> list[tuple[int, str]]:
@@ -18,16 +19,13 @@ def make_natural_key(name: str) -> list[tuple[int, str]]:
     ]
 
 
-def guess_rack(name: str) -> str:
+def name_block(name: str) -> str:
     """
-    Guess the rack of a node: its name without the last number.
+    Name the block of a list in which a node is: its rack, as `find_rack` has it.
 
-    If a name has only one number, a hundred nodes are one rack: n0123 is in n01xx.
+    A name with one number has no rack; a list has such nodes by the hundred: n0123 in n01xx.
     """
-    shorter = re.sub(r"[^0-9]*[0-9]+[^0-9]*$", "", name)
-    if re.search("[0-9]", shorter):
-        return shorter
-    return re.sub(r"[0-9]{1,2}([^0-9]*)$", r"xx\1", name)
+    return find_rack(name) or re.sub(r"[0-9]{1,2}([^0-9]*)$", r"xx\1", name)
 
 
 def fold_names(names: Iterable[str]) -> str:

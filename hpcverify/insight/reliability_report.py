@@ -18,7 +18,7 @@ from hpcverify.reliability.outages import (
     FleetReliability,
     measure_reliability,
 )
-from hpcverify.selection.places import read_place
+from hpcverify.selection.places import find_rack
 from hpcverify.units import format_age, format_count
 
 DEFAULT_DAYS = 90.0
@@ -72,7 +72,7 @@ def build_reliability_report(
 
 def _find_places(nodes: Iterable[str], ledger: Ledger) -> dict[str, str]:
     """Find the switch of each node as the last sweep saw it, or the rack that its name has."""
-    racks = {node: places[-1] for node in nodes if (places := read_place(node)[0])}
+    racks = {node: rack for node in nodes if (rack := find_rack(node))}
     return {**racks, **ledger.read_links().switches}
 
 

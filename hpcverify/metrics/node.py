@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from hpcverify.metrics.table import VERDICT
 from hpcverify.metrics.text import LabelValues, MetricFamily, make_state_set
-from hpcverify.model import Inventory, Run, Verdict, effective_verdict
+from hpcverify.model import Part, Run, Verdict, cap_beta_verdict, effective_verdict
 
 LABEL_NUMBER = re.compile(r"\D* (\d+)")
 """The number that a person calls a part by, as in "GPU 3"."""
@@ -49,20 +49,22 @@ def _find_worst(run: Run) -> Mapping[str, Verdict]:
 
 
 def _list_findings(run: Run) -> Iterator[LabelValues]:
+    inventory = run.inventory
+    numbers = {
+        part.id: _number_part(part, place)
+        for kind in dict.fromkeys(part.kind for part in inventory.parts)
+        for place, part in reversed([*enumerate(inventory.of_kind(kind))])
+    }
     for result in run.results:
         for complaint in result.complaints:
-            if complaint.verdict >= Verdict.WARN:
-                index = _find_index(complaint.part_id, run.inventory)
+            verdict = cap_beta_verdict(complaint.verdict, result.maturity)
+            if verdict >= Verdict.WARN:
+                index = numbers.get(complaint.part_id, "")
                 kind = complaint.part_kind or "node"
-                verdict = complaint.verdict.value
-                yield run.suite, result.check, complaint.name, verdict, kind, index
+                yield run.suite, result.check, complaint.name, verdict.value, kind, index
 
 
-def _find_index(part_id: str, inventory: Inventory) -> str:
-    """Find the number of a part within its kind; empty for the node."""
-    part = inventory.find_part(part_id)
-    if part is None:
-        return ""
-    if number := LABEL_NUMBER.match(part.label):
-        return number[1]
-    return str(inventory.of_kind(part.kind).index(part))
+def _number_part(part: Part, place: int) -> str:
+    """Return the number in the label of *part*, else its *place* among the parts of its kind."""
+    number = LABEL_NUMBER.match(part.label)
+    return number[1] if number else str(place)

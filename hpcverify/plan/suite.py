@@ -48,7 +48,7 @@ from hpcverify.plan.config import (
     read_toml,
     suites_dir,
 )
-from hpcverify.plan.hosts import expand_plain
+from hpcverify.plan.hostlist import expand
 from hpcverify.trust import refuse_if_others_can_change, refuse_tree_others_can_change
 from hpcverify.units import convert_unit
 
@@ -377,7 +377,7 @@ def _build_overrides(
 
 def _expand_nodes(setting: Setting, subject: str) -> list[str]:
     try:
-        return expand_plain(setting.nodes)
+        return expand(setting.nodes)
     except ConfigError as exc:
         raise ConfigError(f"{subject}: nodes: {exc}") from exc
 

@@ -39,16 +39,18 @@ WANTED_REPLAYS = 1000.0
 LINK_SUFFIX = ".link"
 """The measurement so named has the speed of the link that a copy took."""
 SHEET, TDP, LINK, ESTIMATE = "data sheet", "TDP", "link", "its estimate"
-"""The expected outcome of a trial without a fault, and of a control, which must miss it."""
+"""What a figure is compared with, as pages name it."""
 
 
 def collect_figures(run: Run) -> Iterator[MeasuredFigure]:
     """Yield the figures of *run*, in the order in which they were measured."""
     for result in run.results:
-        shown = [m for m in result.measurements if is_shown(result.check, m)]
-        for key in dict.fromkeys(_identify_group(m, run.inventory) for m in shown):
-            group = [m for m in shown if _identify_group(m, run.inventory) == key]
-            yield _build_figure(result, group, key[1], run)
+        groups: dict[tuple[str, str], list[Measurement]] = {}
+        for item in result.measurements:
+            if is_shown(result.check, item):
+                groups.setdefault(_identify_group(item, run.inventory), []).append(item)
+        for (_, model), group in groups.items():
+            yield _build_figure(result, group, model, run)
 
 
 def is_shown(check: str, item: Measurement) -> bool:

@@ -634,15 +634,10 @@ class Store:
             carry_overs[check] = (*carry_overs.get(check, ()), CarryOver(*mark))
         return carry_overs
 
-    def list_runs_judging(self, part: str, checks: Collection[str], run: Run) -> list[RunEntry]:
-        """
-        List the runs of that node before *run* in which *checks* judged *part*.
-
-        Newest first. A failed run may not have had the part.
-        """
+    def list_runs_judging(self, checks: Collection[str], run: Run) -> list[RunEntry]:
+        """List the runs of that node before *run* in which *checks* judged parts, newest first."""
         return self._select_entries(
             "where node = :node and started < :before"
-            " and (verdict = 'fail' or instr(inventory, cast(:part as blob)))"
             " and exists (select * from results r where r.run = runs.id"
             "   and r.verdict in ('pass', 'warn', 'fail')"
             "   and instr(:checks, '\"' || r.name || '\"'))"
@@ -650,10 +645,19 @@ class Store:
             {
                 "node": run.node,
                 "before": run.started.isoformat(),
-                "part": msgspec.json.encode(part).decode(),
                 "checks": msgspec.json.encode(tuple(checks)).decode(),
             },
         )
+
+    def read_part_ids(self, run: str) -> frozenset[str]:
+        """Read the ids of the parts in the inventory of *run*."""
+
+        def build(rows: Rows) -> frozenset[str]:
+            known = msgspec.convert(rows, list[tuple[bytes]])
+            found = [msgspec.json.decode(row[0], type=Inventory) for row in known]
+            return frozenset(part.id for inventory in found for part in inventory.parts)
+
+        return self._select("select inventory from runs where id = :run", {"run": run}, build)
 
     def make_past_lookup(self, node: str, suite: str, check: str, before: str = "9") -> PastValues:
         """

@@ -50,5 +50,11 @@ def read_place(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return places, positions
 
 
+def find_rack(name: str) -> str:
+    """Find the rack or chassis in a node's *name*, its narrowest place; empty if it has none."""
+    places, _ = read_place(name)
+    return places[-1] if places else ""
+
+
 def _name_batch(day: float) -> str:
     return f"the batch of {EPOCH + timedelta(days=day):%Y-%m}"

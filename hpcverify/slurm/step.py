@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from hpcverify.errors import ConfigError
-from hpcverify.plan.hosts import expand_plain
+from hpcverify.plan.hostlist import expand
 
 
 class StepPlace(Struct, frozen=True):
@@ -39,7 +39,7 @@ def read_step(environ: Mapping[str, str]) -> StepPlace | None:
         return None
     try:
         rank, world = int(environ["SLURM_PROCID"]), int(environ["SLURM_STEP_NUM_TASKS"])
-        nodes = tuple(expand_plain(environ["SLURM_STEP_NODELIST"]))
+        nodes = tuple(expand(environ["SLURM_STEP_NODELIST"]))
         place = StepPlace(
             rank=rank,
             world=world,

@@ -187,7 +187,8 @@ class ComplaintIndex:
         for c in result.complaints:
             subject = c.text if c.kind is ComplaintKind.FINDING else (c.value,)
             alike = self._complaints.setdefault((c.name, c.part_id, subject), {})
-            alike.setdefault(c.limit, c)
+            verdict = cap_beta_verdict(c.verdict, result.maturity)
+            alike.setdefault(c.limit, replace(c, verdict=verdict))
 
     def find(self, item: Measurement | Finding) -> list[Complaint]:
         """Find the complaints about *item*, the gravest first; one for each limit."""

@@ -8,24 +8,24 @@ nothing is ruled out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from msgspec import Struct
 
 from hpcverify.check import format_quantity
-from hpcverify.model import PLURAL_NAMES, Inventory, Part, Run, Verdict
+from hpcverify.model import PLURAL_NAMES, Inventory, Measurement, Part, Run, Verdict
 from hpcverify.summary.actions import (
     AffectedPart,
     ComplaintIndex,
     list_affected_parts,
     pair_with_limits,
 )
+from hpcverify.summary.speeds import VITAL_SIGNS
 
 EXTERNAL_CAUSES = {
     "heat": (
-        "temperature.headroom.min",
-        "temperature.memory.max",
+        *VITAL_SIGNS["temperature"],
         "temperature.rise_per_kW",
         "throttled.hw_thermal",
         "throttled.sw_thermal.share",
@@ -65,15 +65,21 @@ class Repetition(Struct, frozen=True, kw_only=True):
     """Its `LASTING_FACTS` from an earlier run, for a GPU that no longer answers."""
 
 
-def find_past_verdict(part_id: str, checks: Sequence[str], run: Run) -> PastVerdict | None:
-    """Find how the part *part_id* did by *checks* in *run*; None if it was not there."""
-    for part in list_affected_parts(run):
-        failed = part.part_id == part_id and part.verdict is Verdict.FAIL
-        if failed and not set(checks).isdisjoint(part.checks):
+class PastRun:
+    """An earlier run, read once for all parts."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._affected = {part.part_id: part for part in list_affected_parts(run)}
+
+    def find_verdict(self, part_id: str, checks: Sequence[str]) -> PastVerdict | None:
+        """Find how the part *part_id* did by *checks*; None if the run did not have it."""
+        part, started = self._affected.get(part_id), self._run.started
+        if part and part.verdict is Verdict.FAIL and not set(checks).isdisjoint(part.checks):
             address = part.facts.get("pci_address", "")
-            return PastVerdict(started=run.started, failed=True, address=address)
-    known = any(part.id == part_id for part in run.inventory.parts)
-    return PastVerdict(started=run.started, failed=False) if known else None
+            return PastVerdict(started=started, failed=True, address=address)
+        known = self._run.inventory.find_part(part_id)
+        return PastVerdict(started=started, failed=False) if known else None
 
 
 def count_repetition(part: AffectedPart, run: Run, before: Sequence[PastVerdict]) -> Repetition:
@@ -92,104 +98,96 @@ def count_repetition(part: AffectedPart, run: Run, before: Sequence[PastVerdict]
 
 def recall_facts(part: AffectedPart, before: Inventory | None) -> dict[str, str]:
     """Look up in the inventory *before* the facts that *part* no longer reports."""
-    known = [p.facts for p in before.parts if p.id == part.part_id] if before else []
-    return {
-        name: facts[name]
-        for facts in known
-        for name in LASTING_FACTS
-        if name in facts and name not in part.facts
-    }
+    known = before.find_part(part.part_id) if before else None
+    facts = known.facts if known else {}
+    return {name: facts[name] for name in LASTING_FACTS if name in facts and name not in part.facts}
 
 
-def list_ruled_out(part: AffectedPart, run: Run, past: Repetition | None = None) -> list[str]:
-    """List the causes other than *part* itself that *run* and the *past* rule out, and why."""
-    return [f"{cause}: {why}" for cause, why in _rule_out(part, run, past)]
-
-
-def _rule_out(part: AffectedPart, run: Run, past: Repetition | None) -> Iterator[tuple[str, str]]:
-    yield from _compare_like_parts(part, run)
-    yield from _rule_out_causes(part, run)
-    if past and past.slots:
-        yield SLOT, f"it also failed at {', '.join(past.slots)}"
-
-
-def list_open_causes(part: AffectedPart, run: Run, past: Repetition | None = None) -> list[str]:
+class Exclusions:
     """
-    List the causes other than *part* itself that *run* and the *past* do not rule out.
+    The causes other than its parts themselves that a run rules out.
 
-    Of the node itself none: it has no slot, and nobody sends it back alone.
+    It is built once for all parts of a run, in time linear in the size of the document.
     """
-    if part.part_id == "node":
-        return []
-    ruled_out = {cause for cause, _ in _rule_out(part, run, past)}
-    like, good = _find_like_parts(part, run)
-    others = PLURAL_NAMES.get(like[0].kind, "parts") if like else ""
-    rest = f"{REST} ({len(good)} of {len(like)} other {others} passed)" if like else REST
-    causes = {REST: rest, SOFTWARE: SOFTWARE, **{c: c for c in EXTERNAL_CAUSES}, SLOT: SLOT}
-    return [text for cause, text in causes.items() if cause not in ruled_out]
+
+    def __init__(self, run: Run, affected: Iterable[AffectedPart]) -> None:
+        self._inventory = run.inventory
+        self._alike: dict[tuple[str, ...], dict[str, Part]] = {}
+        for part in run.inventory.parts:
+            self._alike.setdefault(_identify_model(part), {})[part.id] = part
+        self._passed: dict[str, set[str]] = {}
+        for result in run.results:
+            passed = self._passed.setdefault(result.check, set())
+            passed.update(item.part_id for item in result.measurements)
+            passed.update(covered.part_id for covered in result.coverage)
+        for other in affected:
+            for check in {name for complaint in other.complaints for name in complaint.checks}:
+                self._passed.get(check, set()).discard(other.part_id)
+        self._good: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Part]] = {}
+        causes = {name: cause for cause, names in EXTERNAL_CAUSES.items() for name in names}
+        self._signs: dict[str, dict[str, list[tuple[Measurement, bool]]]] = {}
+        for result in run.results:
+            complaints = ComplaintIndex(result)
+            for item in dict.fromkeys(item for item, _ in pair_with_limits(result)):
+                if cause := causes.get(item.name):
+                    signs = self._signs.setdefault(item.part_id, {}).setdefault(cause, [])
+                    signs.append((item, bool(complaints.find(item))))
+
+    def list_ruled_out(self, part: AffectedPart, past: Repetition | None = None) -> list[str]:
+        """List the causes other than *part* that the run and the *past* rule out, and why."""
+        return [f"{cause}: {why}" for cause, why in self._rule_out(part, past)]
+
+    def list_open_causes(self, part: AffectedPart, past: Repetition | None = None) -> list[str]:
+        """
+        List the causes other than *part* itself that the run and the *past* do not rule out.
+
+        The node itself has none: it has no slot, and is not sent back alone.
+        """
+        if part.part_id == "node":
+            return []
+        ruled_out = {cause for cause, _ in self._rule_out(part, past)}
+        kind, like, good = self._compare_like_parts(part)
+        others = PLURAL_NAMES.get(kind, "parts")
+        rest = f"{REST} ({len(good)} of {like} other {others} passed)" if like else REST
+        causes = {REST: rest, SOFTWARE: SOFTWARE, **{c: c for c in EXTERNAL_CAUSES}, SLOT: SLOT}
+        return [text for cause, text in causes.items() if cause not in ruled_out]
+
+    def _compare_like_parts(self, part: AffectedPart) -> tuple[str, int, list[Part]]:
+        """Return the kind of *part*, how many others are of its model, and which passed."""
+        mine = self._inventory.find_part(part.part_id)
+        if mine is None:
+            return "", 0, []
+        alike, key = self._alike[_identify_model(mine)], (_identify_model(mine), part.checks)
+        if key not in self._good:
+            passed = set(alike).intersection(*(self._passed.get(c, ()) for c in part.checks))
+            self._good[key] = [alike[part_id] for part_id in passed]
+        return mine.kind, len(alike) - 1, self._good[key]
+
+    def _rule_out(self, part: AffectedPart, past: Repetition | None) -> Iterator[tuple[str, str]]:
+        """Yield each cause that is ruled out, and by what."""
+        kind, like, good = self._compare_like_parts(part)
+        if 0 < like == len(good):  # where another one fails too, it may be shared
+            others = PLURAL_NAMES.get(kind, "parts")
+            who = f"all {like} other {others}" if like > 1 else "the other one"
+            yield REST, f"{who} of this model passed {' and '.join(part.checks)}"
+            same = [
+                f"{word} {part.facts[fact]}"
+                for fact, word in SOFTWARE_FACTS.items()
+                if fact in part.facts and all(p.facts.get(fact) == part.facts[fact] for p in good)
+            ]
+            if same:
+                yield SOFTWARE, f"they have the same {' and '.join(same)}"
+        found = self._signs.get(part.part_id, {})
+        for cause in EXTERNAL_CAUSES:
+            signs = found.get(cause, ())
+            if signs and not any(complained for _, complained in signs):
+                values = dict.fromkeys(
+                    f"{item.name} {format_quantity(item.value, item.unit)}" for item, _ in signs
+                )
+                yield cause, f"{', '.join(values)}, within limits under load"
+        if past and past.slots:
+            yield SLOT, f"it also failed at {', '.join(past.slots)}"
 
 
-def _find_like_parts(part: AffectedPart, run: Run) -> tuple[list[Part], list[Part]]:
-    """Find the other parts of the same model, and those of them that passed the same checks."""
-    mine = next((p for p in run.inventory.parts if p.id == part.part_id), None)
-    if mine is None:
-        return [], []
-    like = [p for p in run.inventory.of_kind(mine.kind) if _is_alike(p, mine)]
-    bad = {
-        other.part_id
-        for other in list_affected_parts(run)
-        for complaint in other.complaints
-        if not set(complaint.checks).isdisjoint(part.checks)
-    }
-    covered = _list_covered_ids(part.checks, run)
-    good = [p for p in like if p.id not in bad and all(p.id in ids for ids in covered)]
-    return like, good
-
-
-def _compare_like_parts(part: AffectedPart, run: Run) -> Iterator[tuple[str, str]]:
-    """Say what it rules out that all parts of the same model passed the same checks."""
-    like, good = _find_like_parts(part, run)
-    if not like or len(good) < len(like):  # where another one fails too, it may be shared
-        return
-    others = PLURAL_NAMES.get(like[0].kind, "parts")
-    who = f"all {len(like)} other {others}" if len(like) > 1 else "the other one"
-    yield REST, f"{who} of this model passed {' and '.join(part.checks)}"
-    same = [
-        f"{word} {part.facts[fact]}"
-        for fact, word in SOFTWARE_FACTS.items()
-        if fact in part.facts and all(p.facts.get(fact) == part.facts[fact] for p in good)
-    ]
-    if same:
-        yield SOFTWARE, f"they have the same {' and '.join(same)}"
-
-
-def _is_alike(one: Part, other: Part) -> bool:
-    facts = ("name", "model", "board")
-    return one.id != other.id and all(one.facts.get(f) == other.facts.get(f) for f in facts)
-
-
-def _list_covered_ids(checks: Sequence[str], run: Run) -> list[set[str]]:
-    """List for each of *checks* the ids of the parts that it covered."""
-    covered = {check: set[str]() for check in checks}
-    for result in run.results:
-        if result.check in covered:
-            covered[result.check] |= {m.part_id for m in result.measurements}
-            covered[result.check] |= {c.part_id for c in result.coverage}
-    return [covered[check] for check in checks]
-
-
-def _rule_out_causes(part: AffectedPart, run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the causes outside the part of which all measurements were within limits."""
-    for cause, names in EXTERNAL_CAUSES.items():
-        pairs = [
-            (item, index.find(item))
-            for result in run.results
-            for index in [ComplaintIndex(result)]
-            for item, _ in pair_with_limits(result)
-            if item.part_id == part.part_id and item.name in names
-        ]
-        if pairs and not any(complaints for _, complaints in pairs):
-            values = dict.fromkeys(
-                f"{item.name} {format_quantity(item.value, item.unit)}" for item, _ in pairs
-            )
-            yield cause, f"{', '.join(values)}, within limits under load"
+def _identify_model(part: Part) -> tuple[str, ...]:
+    return part.kind, *(part.facts.get(name, "") for name in ("name", "model", "board"))

@@ -47,6 +47,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """What each part with complaints calls for."""
     checks: tuple[CheckSummary, ...]
     """The worst first, skips last."""
+    by_name: dict[str, CheckSummary]
+    """The same by the names of the checks."""
     skips: str
     """What was skipped; empty if nothing was."""
     next_steps: str
@@ -72,6 +74,7 @@ def summarize(run: Run, past: PastLookup = find_no_past) -> RunSummary:
         actions=actions,
         remedies={part.part_id: part.remedy for part in parts},
         checks=checks,
+        by_name={check.result.check: check for check in checks},
         skips=summarize_skips(checks),
         next_steps=format_next_steps(run, actions, inventory, rerun_command),
         command=write_command(run.suite, run.chosen),
@@ -81,7 +84,7 @@ def summarize(run: Run, past: PastLookup = find_no_past) -> RunSummary:
 
 def write_finding(diagnosis: Diagnosis, summary: RunSummary) -> tuple[str, str]:
     """Write *diagnosis* for a list of checks: the tally of its only check, and what is wrong."""
-    own = [check for check in summary.checks if check.result.check in diagnosis.checks]
+    own = [summary.by_name[name] for name in diagnosis.checks if name in summary.by_name]
     tally = own[0].tally if len(own) == 1 else ""
     weights = dict.fromkeys(f"[{check.weight}]" for check in own if check.weight)
     return tally, " ".join((diagnosis.note, *weights))

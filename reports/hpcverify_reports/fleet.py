@@ -14,7 +14,7 @@ from itertools import groupby
 
 from hpcverify.fleet.states import DAY_S, FAILED_STATES, OTHERS_STATE, Caveat
 from hpcverify.insight.drift_wording import list_drift_lines, summarize_drift
-from hpcverify.insight.node_names import fold_names, guess_rack, make_natural_key
+from hpcverify.insight.node_names import fold_names, make_natural_key, name_block
 from hpcverify.insight.overview import (
     NEVER,
     NodeRow,
@@ -140,7 +140,7 @@ def lay_out(fleet: Overview, links: Links) -> FleetPage:
         actions=tuple(_list_actions(faults, links)),
         facts=tuple(_list_facts(fleet, links)),
         sections=tuple(_list_sections(fleet, faults, links)),
-        unit="rack" if len(fleet.rows) > MAX_NODE_ROWS else "node",
+        unit="block of nodes" if len(fleet.rows) > MAX_NODE_ROWS else "node",
         racks=tuple(_draw_racks(fleet.rows, links)),
         made=format_time(fleet.made),
     )
@@ -282,7 +282,7 @@ def _draw_racks(rows: Iterable[NodeRow], links: Links) -> Iterator[Rack]:
     """Draw the map rack by rack; with very many nodes, a row is a whole rack."""
     ordered = sorted(rows, key=lambda row: make_natural_key(row.node.name))
     checks = sorted({result.check for row in ordered for result in row.said})
-    by_rack = groupby(ordered, key=lambda row: guess_rack(row.node.name))
+    by_rack = groupby(ordered, key=lambda row: name_block(row.node.name))
     racks = [(name, list(group)) for name, group in by_rack]
     if len(ordered) <= MAX_NODE_ROWS:
         pieces = [

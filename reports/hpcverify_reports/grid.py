@@ -8,8 +8,9 @@ the limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from hpcverify.insight.node_names import make_natural_key
 from hpcverify.model import Inventory, Verdict
@@ -26,6 +27,9 @@ MAX_OPEN_LIMITS = 2
 """Limits on one metric that are shown unfolded."""
 MIN_FOLDED_ZEROS = 3
 """From this many all-zero rows on, they are folded into one list."""
+MAX_CELLS_PER_VALUE = 32
+"""Cells of a table for each value in it: with more, the table is split. Of 16 GPUs that have each a
+metric of its own, such as one per peer, all fit into one."""
 
 Cell = tuple[tuple[str, Icon | None], ...]
 """The values of one metric on one part; those outside a limit have an icon."""
@@ -90,8 +94,8 @@ class Grid:
     @property
     def other_rows(self) -> tuple[MetricRow, ...]:
         """The other rows."""
-        folded = self.zero_rows
-        return tuple(row for row in self.rows if row not in folded)
+        folds = bool(self.zero_rows)
+        return tuple(row for row in self.rows if not (folds and row.all_zero))
 
     @property
     def rows_by_part(self) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
@@ -108,7 +112,22 @@ def build_grids(everything: Sequence[JudgedMeasurement], inventory: Inventory) -
         part_id = one.item.part_id
         # A core such as "cpu3" is in no inventory; its number is not its kind.
         by_kind.setdefault(kinds.get(part_id, part_id.rstrip("0123456789")), []).append(one)
-    return tuple(_build_grid(some, inventory) for some in by_kind.values())
+    split = chain(*map(_split_sparse, by_kind.values()))
+    return tuple(_build_grid(some, inventory) for some in split)
+
+
+def _split_sparse(some: Sequence[JudgedMeasurement]) -> Iterable[Sequence[JudgedMeasurement]]:
+    """Split what would be a table of mostly empty cells by the parts that have a metric."""
+    parts: dict[str, set[str]] = {}
+    for one in some:
+        parts.setdefault(one.item.name, set()).add(one.item.part_id)
+    if len(parts) * len(set().union(*parts.values())) <= MAX_CELLS_PER_VALUE * len(some):
+        return [some]
+    shared = {name: frozenset(ids) for name, ids in parts.items()}
+    tables: dict[frozenset[str], list[JudgedMeasurement]] = {}
+    for one in some:
+        tables.setdefault(shared[one.item.name], []).append(one)
+    return tables.values()
 
 
 def _build_grid(some: Sequence[JudgedMeasurement], inventory: Inventory) -> Grid:

@@ -25,7 +25,7 @@ from hpcverify.summary.wording import format_duration
 from hpcverify_reports.history import build_history
 from hpcverify_reports.labels import ICONS, INFO_ICON, Icon, format_time, make_anchor
 from hpcverify_reports.pages import render_page
-from hpcverify_reports.remedies import Repetitions, group_demanded, group_milder
+from hpcverify_reports.remedies import Repetitions, lay_out_actions
 from hpcverify_reports.sections import (
     LabeledText,
     Section,
@@ -76,7 +76,9 @@ def render(
     summary = summarize(run)
     sections = {check.result.check: _build_section(check, summary) for check in summary.checks}
     deciding = [d for d in summary.diagnoses if d.verdict is run.verdict and d.checks]
+    demanded, milder = lay_out_actions(summary, repetitions)
     cards = [sections[check.result.check] for check in summary.checks if check.adds_evidence]
+    evident = {card.check for card in cards}
     page = SimpleNamespace(
         icons=(*ICONS.values(), INFO_ICON),
         node=run.node,
@@ -89,14 +91,14 @@ def render(
         no_action_note=REMEDY_SENTENCES[Remedy.NONE]
         if run.verdict is Verdict.PASS and not standing
         else "",
-        groups=group_demanded(summary, repetitions),
-        milder=group_milder(summary),
+        groups=demanded,
+        milder=milder,
         speeds=list(_list_speeds(summary)) if run.verdict < Verdict.ERROR else (),
         facts=list(_list_facts(summary)),
         cards=cards,
         skipped=[sections[c.result.check] for c in summary.checks if c.verdict is Verdict.SKIP],
         checks=[
-            replace(sections[name], is_open=sections[name].is_open and sections[name] in cards)
+            replace(sections[name], is_open=sections[name].is_open and name in evident)
             for name in dict.fromkeys(result.check for result in run.results)
         ],
         history=build_history(run, history),

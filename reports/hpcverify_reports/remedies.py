@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpcverify.model import Complaint, Verdict
 from hpcverify.summary.actions import Action, AffectedPart, list_part_names
 from hpcverify.summary.diagnosis import Diagnosis, name_checks
-from hpcverify.summary.exclusions import Repetition, list_open_causes, list_ruled_out
+from hpcverify.summary.exclusions import Exclusions, Repetition
 from hpcverify.summary.run_summary import RunSummary
 from hpcverify.summary.verdict import write_sentence
 from hpcverify_reports.labels import ICONS, Icon, format_time, label_fact
@@ -63,46 +63,71 @@ class ActionGroup:
         return self.rows[MAX_OPEN_PARTS:]
 
 
-def group_demanded(summary: RunSummary, past: Repetitions) -> tuple[ActionGroup, ...]:
-    """Lay out the actions that the verdict of a run calls for, the gravest first."""
+def lay_out_actions(
+    summary: RunSummary, past: Repetitions
+) -> tuple[tuple[ActionGroup, ...], tuple[ActionGroup, ...]]:
+    """
+    Lay out the actions that the verdict of a run calls for, the gravest first.
+
+    The second list has what the run observed on other parts, none of which failed.
+    """
+    exclusions = Exclusions(summary.run, (part for a in summary.actions for part in a.parts))
+    diagnoses: dict[str, list[Diagnosis]] = {}
+    for diagnosis in summary.diagnoses:
+        for part_id in diagnosis.part_ids:
+            diagnoses.setdefault(part_id, []).append(diagnosis)
+    groups = [
+        (
+            action.verdict,
+            ActionGroup(
+                icon=ICONS[action.verdict],
+                action=write_sentence(action),
+                names=", ".join(
+                    list_part_names([part.part_id for part in action.parts], summary.inventory)
+                ),
+                rows=tuple(_list_rows(action, diagnoses, exclusions, past)),
+            ),
+        )
+        for action in summary.actions
+    ]
     worst = summary.run.verdict
-    return tuple(_build_group(a, summary, past) for a in summary.actions if a.verdict is worst)
-
-
-def group_milder(summary: RunSummary) -> tuple[ActionGroup, ...]:
-    """Lay out what a run observed on other parts, none of which failed."""
-    worst = summary.run.verdict
-    return tuple(_build_group(a, summary, {}) for a in summary.actions if a.verdict < worst)
-
-
-def _build_group(action: Action, summary: RunSummary, past: Repetitions) -> ActionGroup:
-    ids = [part.part_id for part in action.parts]
-    return ActionGroup(
-        icon=ICONS[action.verdict],
-        action=write_sentence(action),
-        names=", ".join(list_part_names(ids, summary.inventory)),
-        rows=tuple(_list_rows(action, summary, past)),
+    return (
+        tuple(group for verdict, group in groups if verdict is worst),
+        tuple(group for verdict, group in groups if verdict < worst),
     )
 
 
-def _list_rows(action: Action, summary: RunSummary, past: Repetitions) -> Iterator[AffectedRow]:
-    """Yield a row for each part, or one for all that an ERROR says the same of: none is bad."""
+def _list_rows(
+    action: Action,
+    diagnoses: Mapping[str, Sequence[Diagnosis]],
+    exclusions: Exclusions,
+    past: Repetitions,
+) -> Iterator[AffectedRow]:
+    """Yield a row for each part; parts with the same ERROR share one, as none of them is bad."""
     folded: set[str] = set()
     for part in action.parts:
         if part.part_id in folded:
             continue
-        row = _build_row(part, summary, past.get(part.part_id))
-        alike = next((d for d in summary.diagnoses if part.part_id in d.part_ids), None)
-        if alike and alike.verdict is Verdict.ERROR and len(alike.part_ids) > 1:
-            folded.update(alike.part_ids)
-            row = replace(row, label=alike.names, id="", facts=())
+        known = diagnoses.get(part.part_id, ())
+        row = _build_row(part, known, exclusions, past.get(part.part_id))
+        if known and known[0].verdict is Verdict.ERROR and len(known[0].part_ids) > 1:
+            folded.update(known[0].part_ids)
+            row = replace(row, label=known[0].names, id="", facts=())
         yield row
 
 
-def _build_row(part: AffectedPart, summary: RunSummary, past: Repetition | None) -> AffectedRow:
+def _build_row(
+    part: AffectedPart,
+    diagnoses: Sequence[Diagnosis],
+    exclusions: Exclusions,
+    past: Repetition | None,
+) -> AffectedRow:
     failed = part.verdict is Verdict.FAIL
     first = format_time(past.first) if past and past.failed > 1 else "in this run"
     known = (past.facts if past else {}) | part.facts
+    lines = [
+        ": ".join(filter(None, (name_checks(d.checks), d.text, _format_fix(d)))) for d in diagnoses
+    ]
     return AffectedRow(
         label=part.label,
         model=next((known[f] for f in MODEL_FACTS if f in known), ""),
@@ -111,22 +136,13 @@ def _build_row(part: AffectedPart, summary: RunSummary, past: Repetition | None)
             *((label_fact(fact), known[fact]) for fact in TICKET_FACTS if fact in known),
             *([("first failed", first)] if failed else []),
         ),
-        diagnoses=(diagnoses := _list_diagnoses(part, summary)),
-        evidence=tuple(line for line in _list_evidence(part) if line not in diagnoses),
+        diagnoses=tuple(lines),
+        evidence=tuple(line for line in _list_evidence(part) if line not in lines),
         past=(f"failed in {past.failed} of {past.runs} runs since {format_time(past.since)}",)
         if past and past.runs > 1
         else (),
-        ruled_out=tuple(list_ruled_out(part, summary.run, past)) if failed else (),
-        not_ruled_out=", ".join(list_open_causes(part, summary.run, past)) if failed else "",
-    )
-
-
-def _list_diagnoses(part: AffectedPart, summary: RunSummary) -> tuple[str, ...]:
-    """List what is wrong with *part*, the gravest first."""
-    return tuple(
-        ": ".join(filter(None, (name_checks(d.checks), d.text, _format_fix(d))))
-        for d in summary.diagnoses
-        if part.part_id in d.part_ids
+        ruled_out=tuple(exclusions.list_ruled_out(part, past)) if failed else (),
+        not_ruled_out=", ".join(exclusions.list_open_causes(part, past)) if failed else "",
     )
 
 

@@ -51,6 +51,9 @@ MAX_COMPLAINTS = 16
 """Complaints of one check in its card; the tables below have them all."""
 EXCERPT_CHARACTERS = 4096
 """Characters of one piece of evidence; the run document has the rest."""
+MAX_FACTS = 60
+"""Facts of a kind of part that its table has: a GPU has about 30. A document whose every part has
+facts of its own would have a table of their product."""
 LIMIT_SUFFIXES = frozenset({"", "max", "min", "mean", "peak"})
 """Suffixes of measurements whose limit can be drawn into the series' chart."""
 
@@ -181,10 +184,11 @@ def _list_complaints(
         key=make_severity_key,
         reverse=True,
     )
-    axes = {
-        name: draw_metric_axis([one for one in everything if one.item.name == name])
-        for name in {complaint.name for complaint in complaints}
-    }
+    metrics: dict[str, list[JudgedMeasurement]] = {c.name: [] for c in complaints}
+    for one in everything:
+        if one.item.name in metrics:
+            metrics[one.item.name].append(one)
+    axes = {name: draw_metric_axis(metric) for name, metric in metrics.items()}
     unmet = [c for c in result.complaints if c.kind is ComplaintKind.UNMEASURED]
     return [
         ComplaintRow(
@@ -284,6 +288,7 @@ def _draw_charts(
     alike: dict[tuple[str, str], list[Series]] = {}
     for series in result.series:
         alike.setdefault((series.name, series.unit), []).append(series)
+    judged = _group_by_series(everything)
     drawn: list[Chart | None] = []
     for (name, stored), some in alike.items():
         unit, factor = choose_unit((v for s in some for v in s.values), stored)
@@ -296,17 +301,17 @@ def _draw_charts(
             )
             for s in some
         ]
-        drawn.append(draw_chart(name, unit, traces, _choose_limit_lines(name, unit, everything)))
+        lines = _choose_limit_lines(unit, judged.get(name, ()))
+        drawn.append(draw_chart(name, unit, traces, lines))
     return tuple(chart for chart in drawn if chart)
 
 
-def _choose_limit_lines(
-    name: str, unit: str, everything: Sequence[JudgedMeasurement]
-) -> list[Tick]:
+def _choose_limit_lines(unit: str, some: Sequence[JudgedMeasurement]) -> list[Tick]:
+    """Choose the limits of the measurements *some* that a chart in *unit* shows as lines."""
     lows, highs = set[float](), set[float]()
-    for one in everything:
+    for one in some:
         shown = one.item.unit
-        if have_one_dimension(shown, unit) and _is_limit_drawable(name, one.item.name):
+        if have_one_dimension(shown, unit):
             for bounds, bound in [
                 *((lows, limit.low) for limit in one.limits),
                 *((highs, limit.high) for limit in one.limits),
@@ -318,9 +323,16 @@ def _choose_limit_lines(
     return [Tick(value, f"limit {format_with_unit(value, unit)}") for value in alone]
 
 
-def _is_limit_drawable(series: str, measurement: str) -> bool:
-    base, _, rest = measurement.partition(".")
-    return measurement == series or (base == series and rest in LIMIT_SUFFIXES)
+def _group_by_series(
+    everything: Sequence[JudgedMeasurement],
+) -> dict[str, list[JudgedMeasurement]]:
+    """Group the measurements by the series whose chart shows their limits."""
+    by_series: dict[str, list[JudgedMeasurement]] = {}
+    for one in everything:
+        base, _, rest = one.item.name.partition(".")
+        for name in {one.item.name, *([base] if rest in LIMIT_SUFFIXES else [])}:
+            by_series.setdefault(name, []).append(one)
+    return by_series
 
 
 def build_kind_tables(inventory: Inventory) -> tuple[PageSection, ...]:
@@ -331,7 +343,7 @@ def build_kind_tables(inventory: Inventory) -> tuple[PageSection, ...]:
 
 def _build_kind_table(kind: str, parts: Sequence[Part]) -> PageSection:
     name = PLURAL_NAMES.get(kind, kind)
-    facts = dict.fromkeys(fact for part in parts for fact in part.facts)
+    facts = [*dict.fromkeys(fact for part in parts for fact in part.facts)][:MAX_FACTS]
     values = {fact: {part.facts.get(fact) for part in parts} for fact in facts}
     common = [fact for fact in facts if len(parts) > 1 and len(values[fact]) == 1]
     others = [fact for fact in facts if fact not in common]

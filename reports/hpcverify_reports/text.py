@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
@@ -21,8 +22,7 @@ from hpcverify_reports.remedies import (
     ActionGroup,
     AffectedRow,
     Repetitions,
-    group_demanded,
-    group_milder,
+    lay_out_actions,
 )
 
 _JUNIT_ELEMENTS = {Verdict.FAIL: "failure", Verdict.ERROR: "error", Verdict.SKIP: "skipped"}
@@ -46,9 +46,17 @@ def junit(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     its identity and the evidence; *past* says how often it has failed.
     """
     summary = summarize(run)
-    by_name = {check.result.check: check for check in summary.checks}
-    names = dict.fromkeys(result.check for result in run.results)
-    cases = [*(_build_case(by_name[name], summary) for name in names), *_build_run_case(summary)]
+    sentences: dict[str, list[str]] = {}
+    for diagnosis in summary.diagnoses:
+        for name in dict.fromkeys((*diagnosis.checks, *diagnosis.other_checks)):
+            sentences.setdefault(name, []).append(diagnosis.sentence)
+    cases = [
+        *(
+            _build_case(summary.by_name[name], sentences.get(name, ()), summary.remedies)
+            for name in dict.fromkeys(result.check for result in run.results)
+        ),
+        *_build_run_case(summary),
+    ]
     counts = Counter(element.tag for case in cases for element in case)
     suite = ET.Element(
         "testsuite",
@@ -89,7 +97,7 @@ def _list_properties(summary: RunSummary, past: Repetitions) -> Iterator[tuple[s
         yield f"version.{name}", version
     if summary.machine:
         yield "machine", summary.machine
-    for group in (*group_demanded(summary, past), *group_milder(summary)):
+    for group in chain(*lay_out_actions(summary, past)):
         for row in group.rows:
             details = (_format_identity(row), *row.diagnoses, *row.evidence, *_list_support(row))
             yield f"{group.icon.word}: {group.action}", "; ".join(details)
@@ -110,7 +118,9 @@ def _list_support(row: AffectedRow) -> Iterator[str]:
         yield f"not ruled out: {row.not_ruled_out}"
 
 
-def _build_case(check: CheckSummary, summary: RunSummary) -> ET.Element:
+def _build_case(
+    check: CheckSummary, sentences: Sequence[str], remedies: Mapping[str, Remedy]
+) -> ET.Element:
     result = check.result
     case = ET.Element(
         "testcase",
@@ -119,12 +129,9 @@ def _build_case(check: CheckSummary, summary: RunSummary) -> ET.Element:
         time=f"{sum(r.seconds for r in check.rounds):.3f}",
     )
     several = [f"{len(check.rounds)} rounds: {check.tally}"] if check.tally else []
-    details = make_printable("\n".join([*several, *_list_details(check, summary.remedies)]))
+    details = make_printable("\n".join([*several, *_list_details(check, remedies)]))
     kind = _JUNIT_ELEMENTS.get(check.verdict)
     if kind is not None:
-        sentences = [
-            d.sentence for d in summary.diagnoses if result.check in (*d.checks, *d.other_checks)
-        ]
         weights = [f"[{check.weight}]"] if check.weight else []
         ET.SubElement(
             case,
@@ -183,11 +190,10 @@ def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     table = f"| | check | why |\n|---|---|---|\n{rows}\n" if rows else ""
     state = "complete" if run.complete else "interrupted"
     suite = ", ".join(filter(None, (run.suite, format_round_count(run))))
-    demanded = group_demanded(summary, past)
+    demanded, milder = lay_out_actions(summary, past)
     passed = run.verdict is Verdict.PASS
     idle = f"**Next: {REMEDY_SENTENCES[Remedy.NONE]}**\n\n" if passed else ""
     again = f"Then: {escape(summary.rerun_command)}\n\n" if demanded else ""
-    milder = group_milder(summary)
     more = "Other observations (no part below failed).\n\n" if milder else ""
     machine = summary.machine
     heads = "".join(f"**Next: {g.action}** {escape(g.names)}{_format_parts(g)}" for g in demanded)
@@ -219,9 +225,8 @@ def _list_rows(summary: RunSummary) -> Iterator[str]:
     for diagnosis in summary.diagnoses:
         if diagnosis.checks:
             tally, finding = write_finding(diagnosis, summary)
-            rounds = sum(
-                len(c.rounds) for c in summary.checks if c.result.check in diagnosis.checks
-            )
+            own = [summary.by_name[n] for n in diagnosis.checks if n in summary.by_name]
+            rounds = sum(len(check.rounds) for check in own)
             why = f"{rounds} rounds: {tally}. {finding}" if tally else finding
             yield _format_row(diagnosis.verdict, diagnosis.checks[0], why)
     for check in summary.checks:

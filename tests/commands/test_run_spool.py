@@ -21,8 +21,6 @@ from tests.cli import Cli
 from tests.doubles import a_result, a_run
 from tests.waiting import PATIENCE_S, wait_until
 
-"""Seconds in which a run that must stop has written its results; its check has 60."""
-
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Path:

@@ -8,7 +8,7 @@ import pytest
 
 from hpcverify.history.reader import Choice
 from hpcverify.history.screen import PeerMetric, open_screen
-from hpcverify.history.trend import MetricPast, read_pasts
+from hpcverify.history.trend import MetricPast, choose_nights, read_pasts
 from hpcverify.trends.fleet import judge_histories
 from hpcverify.trends.marks import MarkChange
 from tests.history.fleets import DRIVER, NEW_DRIVER, make_history
@@ -100,3 +100,7 @@ def test_a_driver_is_judged_by_all_who_have_it_and_not_by_those_that_moved(tmp_p
     judged = judge_histories(past.histories, low_is_bad=True, population=past.population)
     assert [(one.mark, one.compared) for one in judged.shared] == [(CHANGE, 100)]
     assert [change for change in judged.changes if change.size > 0] == []
+
+
+def test_a_history_without_values_has_no_nights_to_look_at() -> None:
+    assert choose_nights({}) == []

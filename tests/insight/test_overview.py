@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpcverify.fleet.states import DAY_S, Node, State
-from hpcverify.insight.node_names import fold_names, guess_rack, make_natural_key
+from hpcverify.insight.node_names import fold_names, make_natural_key, name_block
 from hpcverify.insight.overview import (
     DEFAULT_OVERDUE_S,
     Overview,
@@ -20,6 +20,7 @@ from hpcverify.insight.overview import (
     format_time_since,
 )
 from hpcverify.model import Remedy, Verdict
+from hpcverify.selection.places import find_rack
 from tests.reports.fleets import NOW, bad, said, well
 
 
@@ -131,8 +132,11 @@ def test_names_are_ordered_as_people_count(number: int) -> None:
         ("login", "login"),
     ],
 )
-def test_a_rack_is_the_name_without_its_last_number(name: str, expected: str) -> None:
-    assert guess_rack(name) == expected
+def test_a_block_is_a_rack_or_a_hundred_nodes_whose_names_have_none(
+    name: str, expected: str
+) -> None:
+    assert name_block(name) == expected
+    assert find_rack(name) == (expected if name[0] in "gr" else "")
 
 
 def test_what_came_of_a_node_is_the_worst_of_its_run_and_its_checks() -> None:

@@ -1048,13 +1048,19 @@ def test_runs_that_looked_at_a_part_are_found_without_their_documents(tmp_path: 
     ):
         keep(tmp_path, run)
 
-    def days(part: str, *checks: str) -> list[int]:
-        found = Store(tmp_path).list_runs_judging(part, checks, now)
+    def days(*checks: str) -> list[int]:
+        found = Store(tmp_path).list_runs_judging(checks, now)
         return [entry.started.day for entry in found]
 
-    assert days("cpu", "ecc", "gemm") == [5, 3, 1]
-    assert days("cpu", "gemm") == []
-    assert days("cp", "ecc") == [3]
+    assert days("ecc", "gemm") == [5, 3, 2, 1]
+    assert days("gemm") == []
+
+
+def test_the_parts_of_a_run_are_read_from_the_index(tmp_path: Path) -> None:
+    run = judged_run(1, Verdict.PASS, INVENTORY)
+    keep(tmp_path, run)
+
+    assert Store(tmp_path).read_part_ids(run.id) == {part.id for part in INVENTORY.parts}
 
 
 def run_with_driver(day: int, driver: str, hour: int = 0) -> Run:

@@ -464,7 +464,7 @@ def test_too_many_nodes_are_shown_by_rack_the_worst_of_each() -> None:
     names = [name.text for r in laid.racks for b in r.blocks for name in b.names]
     sign = laid.racks[0].blocks[0].squares[0]
 
-    assert laid.unit == "rack"
+    assert laid.unit == "block of nodes"
     assert names[0] == "gpu-r001 (32)"
     assert len(names) == 64 == 2 * BLOCK_ROWS
     assert sign.title.startswith("gpu-r001 (32), allreduce: fail on 1 of 32, e.g. gpu-r001-n01: ")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from hpcverify.errors import ConfigError
-from hpcverify.plan.hostlist import expand
-from hpcverify.plan.hosts import expand_plain
 from hpcverify.slurm.step import StepPlace, read_step
 
 STEP = {
@@ -70,9 +68,3 @@ def test_an_environment_without_sense_is_told(broken: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="srun's environment makes no sense"):
         read_step(STEP | broken)
 
-
-@pytest.mark.parametrize(
-    "hostlist", ["n1", "n[1-3,7]", "gpu[009-011],login1", "r[1-2]n[08-10]-ib", "a,b[1-2]c,d"]
-)
-def test_host_lists_are_read_without_a_library_as_with_it(hostlist: str) -> None:
-    assert sorted(expand_plain(hostlist)) == sorted(expand(hostlist))

@@ -19,12 +19,11 @@ from hpcverify.model import (
 )
 from hpcverify.summary.actions import AffectedPart, list_affected_parts
 from hpcverify.summary.exclusions import (
+    Exclusions,
+    PastRun,
     PastVerdict,
     Repetition,
     count_repetition,
-    find_past_verdict,
-    list_open_causes,
-    list_ruled_out,
     recall_facts,
 )
 from hpcverify.testing import judge_by
@@ -76,11 +75,19 @@ def accused(run: Run) -> AffectedPart:
     return part
 
 
+def list_ruled_out(run: Run, past: Repetition | None = None) -> list[str]:
+    return Exclusions(run, list_affected_parts(run)).list_ruled_out(accused(run), past)
+
+
+def list_open_causes(run: Run) -> list[str]:
+    return Exclusions(run, list_affected_parts(run)).list_open_causes(accused(run))
+
+
 def test_a_part_that_passed_failed_or_was_missing_is_kept_apart() -> None:
     gone = Inventory(parts=tuple(p for p in PARTS if p.id != SICK))
 
     def of(run: Run) -> PastVerdict | None:
-        return find_past_verdict(SICK, ("ecc",), run)
+        return PastRun(run).find_verdict(SICK, ("ecc",))
 
     bad = of(night(ecc(SICK)))
     assert bad is not None
@@ -91,7 +98,7 @@ def test_a_part_that_passed_failed_or_was_missing_is_kept_apart() -> None:
 
 
 def test_a_failure_of_another_check_is_none_of_these() -> None:
-    look = find_past_verdict(SICK, ("gemm",), night(ecc(SICK)))
+    look = PastRun(night(ecc(SICK))).find_verdict(SICK, ("gemm",))
 
     assert look == PastVerdict(started=NIGHTS[-1], failed=False)
 
@@ -121,25 +128,25 @@ def test_who_failed_in_another_slot_too_is_not_failed_by_the_slot() -> None:
     moved = count_repetition(accused(now), now, [there, here])
     stayed = count_repetition(accused(now), now, [here])
 
-    assert list_ruled_out(accused(now), now, moved)[-1] == "slot: it also failed at 0000:20:00.0"
-    assert not any("slot" in reason for reason in list_ruled_out(accused(now), now, stayed))
+    assert list_ruled_out(now, moved)[-1] == "slot: it also failed at 0000:20:00.0"
+    assert not any("slot" in reason for reason in list_ruled_out(now, stayed))
 
 
 def test_all_like_parts_that_passed_rule_out_what_they_share() -> None:
     now = night(ecc(SICK))
 
-    assert list_ruled_out(accused(now), now) == [
+    assert list_ruled_out(now) == [
         "the rest of the node: all 7 other GPUs of this model passed ecc",
         "software: they have the same driver 565 and VBIOS 96.00",
     ]
-    assert list_open_causes(accused(now), now) == ["heat", "power supply", "slot"]
+    assert list_open_causes(now) == ["heat", "power supply", "slot"]
 
 
 def test_a_second_part_that_fails_leaves_a_shared_cause_open() -> None:
     now = night(ecc(SICK, "gpu-2"))
 
-    assert list_ruled_out(accused(now), now) == []
-    assert list_open_causes(accused(now), now)[:2] == [
+    assert list_ruled_out(now) == []
+    assert list_open_causes(now)[:2] == [
         "the rest of the node (6 of 7 other GPUs passed)",
         "software",
     ]
@@ -149,15 +156,15 @@ def test_software_that_differs_is_not_ruled_out() -> None:
     other = Inventory(parts=tuple(gpu(i, vbios="97") if i != 5 else gpu(i) for i in range(8)))
     now = night(ecc(SICK), node=other)
 
-    assert list_ruled_out(accused(now), now)[1:] == ["software: they have the same driver 565"]
+    assert list_ruled_out(now)[1:] == ["software: they have the same driver 565"]
 
 
 def test_parts_that_nobody_looked_at_speak_for_nothing() -> None:
     alone = replace(ecc(SICK), measurements=(Measurement(FLAG.name, 1.0, "", SICK),))
     everybody = night(ecc(*(part.id for part in PARTS)))
 
-    assert list_ruled_out(accused(night(alone)), night(alone)) == []
-    assert list_ruled_out(accused(everybody), everybody) == []
+    assert list_ruled_out(night(alone)) == []
+    assert list_ruled_out(everybody) == []
 
 
 def soak(**values: float) -> Result:
@@ -177,7 +184,7 @@ def soak(**values: float) -> Result:
 def test_heat_and_power_are_ruled_out_by_what_the_soak_measured() -> None:
     now = night(ecc(SICK), soak(headroom=21.0, brake=0.0))
 
-    heat, power = list_ruled_out(accused(now), now)[2:]
+    heat, power = list_ruled_out(now)[2:]
     assert heat.startswith("heat: temperature.headroom.min 21 °C, throttled.hw_thermal")
     assert heat.endswith(", within limits under load")
     assert power.startswith("power supply: throttled.hw_power_brake 0 s, within limits")
@@ -187,17 +194,15 @@ def test_a_cause_that_was_seen_is_not_ruled_out() -> None:
     hot = night(ecc(SICK), soak(headroom=1.0, brake=0.0))
     braked = night(ecc(SICK), soak(headroom=21.0, brake=5.0))
 
-    assert not any("heat" in reason for reason in list_ruled_out(accused(hot), hot))
-    assert not any("power" in reason for reason in list_ruled_out(accused(braked), braked))
+    assert not any("heat" in reason for reason in list_ruled_out(hot))
+    assert not any("power" in reason for reason in list_ruled_out(braked))
 
 
 def test_heat_is_not_ruled_out_without_a_measurement() -> None:
     covered = replace(ecc(SICK), coverage=(Coverage(SICK, "read"),))
     now = night(covered)
 
-    assert not any(
-        reason.startswith(("heat", "power")) for reason in list_ruled_out(accused(now), now)
-    )
+    assert not any(reason.startswith(("heat", "power")) for reason in list_ruled_out(now))
 
 
 def test_the_node_itself_has_no_causes_beside_it() -> None:
@@ -206,4 +211,4 @@ def test_the_node_itself_has_no_causes_beside_it() -> None:
     (node,) = list_affected_parts(run)
 
     assert node.part_id == "node"
-    assert list_open_causes(node, run) == []
+    assert Exclusions(run, [node]).list_open_causes(node) == []

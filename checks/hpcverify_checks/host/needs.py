@@ -222,6 +222,8 @@ def refuse_bad_nodes(nodes: str) -> None:
         refuse_bad_pattern(listed)
         return
     for item in _split_nodes(listed):
+        if item.strip().upper() == "ALL":
+            raise ValueError(f"nodes = {nodes!r} is the name of no node: all nodes are '*'")
         globs, ranges = _split_name(item)
         if not item.strip():
             raise ValueError(f"nodes = {nodes!r} has an empty name")
@@ -287,7 +289,8 @@ def _is_within(number: str, listed: str) -> bool:
 
 
 def _parse_range(part: str) -> tuple[str, str] | None:
-    match = re.fullmatch(r"\s*([0-9]+)(?:-([0-9]+))?\s*", part)
+    # Python refuses to read a number of some thousand digits.
+    match = re.fullmatch(r"\s*([0-9]{1,100})(?:-([0-9]{1,100}))?\s*", part)
     if match is None:
         return None
     first, last = match[1], match[2] or match[1]

@@ -96,6 +96,8 @@ def test_the_site_file_goes_before_the_suite_and_keeps_the_rest(tmp_path: Path) 
         ("[[params.host.expect]]\nnodes = 'n[1-'", "a bracket is left open"),
         ("[[params.host.expect]]\nnodes = '!n[12-1]'", "'12-1' is not a range"),
         ("[[params.host.expect]]\nnodes = 'n[a-b]'", "'a-b' is not a range"),
+        ("[[params.host.expect]]\nnodes = 'ALL'", "all nodes are '*'"),
+        (f"[[params.host.expect]]\nnodes = 'n[1-{'9' * 5000}]'", "is not a range"),
         ("[[params.host.expect]]\nnodes = 'n[]'", "'' is not a range"),
         ("[[params.host.expect]]\nfiles = [{ path = 'etc/x' }]", "files[0].path"),
         ("[[params.host.expect]]\nspace = [{ path = 'tmp' }]", "space[0].path"),
