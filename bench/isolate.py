@@ -139,7 +139,7 @@ def print_flaky() -> None:
         found, _ = look(nodes, contains_any(bad), str(seed), flaky=0.02)
         exact += set(found.bad) == bad
         faulty += bool({*found.bad} - bad or found.links or found.bad_zones)
-    print(f"5 of 232 nodes, 2 % of the tests wrong: {exact} of {HEALTHY} exact, {faulty} with others")
+    print(f"5 of 232 nodes, 2 % of tests wrong: {exact} of {HEALTHY} exact, {faulty} name others")
 
 
 def print_noise() -> None:
