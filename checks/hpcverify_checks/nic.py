@@ -65,6 +65,7 @@ from hpcverify_checks.common.counters import (
     compare_with_last_run,
     read_moment,
 )
+from hpcverify_checks.common.fixes import ACCEPT
 
 START_SECONDS = 240.0
 """After the boot, in which a port that is down may still be in training: gpud, too, calls
@@ -79,7 +80,6 @@ MIN_SIBLINGS = 4
 """Ports of a model from which one that differs from all the others is odd."""
 SPARED_GENERATIONS = 1
 """An idle link of PCIe may be run slower to save power, and nothing loads it here."""
-ACCEPT = "if that is meant, run once with --accept-parts"
 FALLS_OF_INFINIBAND = "counters link_downed"
 SATURATED = {
     FALLS_OF_INFINIBAND: 0xFF,
