@@ -133,7 +133,13 @@ def report_linkage(
         yield from report_errors(linkage, ctx, part_id, root)
         yield from _report_fabric(linkage.fabric, part_id)
     unwell = {finding.part_id for finding in reply.findings}
-    sound = {part_id: k.fabric for part_id, k in linked.items() if part_id not in unwell}
+    # Without a link a GPU is in no fabric, and the links are reported.
+    apart = {
+        w
+        for w, k in linked.items()
+        if k.links is not None and all(link.active is False for link in k.links)
+    }
+    sound = {w: k.fabric for w, k in linked.items() if w not in unwell | apart}
     yield from _report_places(sound, ctx)
 
 
@@ -370,6 +376,8 @@ FABRIC_FLAG_TEXTS = {
 
 
 def _report_fabric(fabric: NvlinkFabric | None, part_id: str) -> Iterator[CheckItem]:
+    yield Fact("NVLink domain", fabric.domain if fabric and fabric.domain else "none", part_id)
+    yield Fact("NVLink clique", str(fabric.clique if fabric else 0), part_id)
     if fabric is None:
         return
     if fabric.state != "completed":
@@ -407,12 +415,10 @@ def _rank_place(place: str) -> int:
 
 def _report_places(
     fabrics: Mapping[str, NvlinkFabric | None], ctx: Context
-) -> Iterator[Finding | Fact | CarryOver]:
+) -> Iterator[Finding | CarryOver]:
     """Compare where like GPUs are in the fabric: with each other, and with earlier runs."""
     models: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for part_id, fabric in fabrics.items():
-        yield Fact("NVLink domain", fabric.domain if fabric and fabric.domain else "none", part_id)
-        yield Fact("NVLink clique", str(fabric.clique if fabric else 0), part_id)
         # `_report_fabric` has what the manager has not settled, or reports itself.
         if fabric is None or (
             (fabric.state, fabric.status) == ("completed", "ok")

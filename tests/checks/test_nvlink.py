@@ -557,6 +557,13 @@ def test_a_board_with_its_own_switches_that_left_the_fabric_fails(tmp_path: Path
     assert len(accused(judgement, node(tmp_path))) == 8
 
 
+def test_gpus_whose_links_are_all_off_are_not_said_to_have_left_the_fabric_too(
+    tmp_path: Path,
+) -> None:
+    found = later(all_of(), all_of(linkage(0, fabric=None)), tmp_path)
+    assert codes(found) == {"nvlink_off"}
+
+
 @pytest.mark.parametrize("elsewhere", [ELSEWHERE, OTHER_CLIQUE])
 def test_a_tray_that_moves_as_a_whole_is_warned_of_once(
     tmp_path: Path, elsewhere: NvlinkFabric
