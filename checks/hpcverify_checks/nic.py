@@ -145,11 +145,12 @@ def report_ports(
         if port.is_up:
             yield from _report_link(port, before or Expected())
             yield _remember(port, before)
-        elif _is_accepting(ctx) and before is None:
+        elif before is None and (ctx.accepts_parts or not (port.is_linked or _is_starting(now))):
             yield CarryOver(LINK_MARK, "", port.part_id)  # nothing is expected of it any more
     yield from _report_odd_lanes(ports, known)
-    if ctx.previous is None:
-        yield from _report_fewer_links(outward, known)
+    if not _is_starting(now):
+        seen = {p.part_id for p in outward if ctx.recall(LINK_MARK, p.part_id) is not None}
+        yield from _report_fewer_links(outward, seen | known.keys())
     yield from _report_firmware(ports)
     yield from _report_counters(ports, known, ctx, now)
     for port in ports:
@@ -176,14 +177,9 @@ def _report_unread(readings: PortReadings, patience: float) -> Iterator[Finding]
         yield Finding("nic_hung", part_id, text)
 
 
-def _is_accepting(ctx: Context) -> bool:
-    """Whether this is no first run, and all the same nothing is expected: --accept-parts."""
-    return ctx.previous is None and bool(ctx.carry_overs)
-
-
 def _recall_expected(ctx: Context, part_id: str) -> Expected | None:
-    # In the first run, and with --accept-parts, only what it was before the load counts.
-    carry_overs = () if ctx.previous is None else ctx.carry_overs
+    # With --accept-parts, only what it was before the load counts.
+    carry_overs = () if ctx.accepts_parts else ctx.carry_overs
     for marks in (carry_overs, ctx.before_load):
         try:
             text = replace(ctx, carry_overs=marks).recall(LINK_MARK, part_id) or ""
@@ -269,22 +265,22 @@ def _report_inactive(ports: Sequence[PortReading], ctx: Context, now: Moment) ->
     """Report ports of InfiniBand with a link that no subnet manager has activated."""
     linked = [p for p in ports if p.layer == nics.INFINIBAND and p.is_linked and not p.is_disabled]
     idle = [p for p in linked if not p.is_up and ctx.recall(LINK_MARK, p.part_id) != ""]
-    if _is_accepting(ctx) or not idle:
+    if ctx.accepts_parts or not idle:
         return
     if _is_starting(now):
         yield from map(_report_starting, idle)
     elif len(idle) == len(linked) >= MIN_TOGETHER:
         text = (
             f"none of the {len(linked)} InfiniBand ports with a link is in service "
-            f"({', '.join(p.label for p in idle)}): start the subnet manager of their fabric, "
-            f"which sminfo shows; {ACCEPT}"
+            f"({', '.join(p.label for p in idle)}): start the subnet manager of their fabric "
+            f"(sminfo prints it); {ACCEPT}"
         )
         yield Finding("port_not_active", "node", text, {p.label: p.state for p in idle})
     else:
         for port in idle:
             text = (
-                f"has a link and is not in service ({port.state}): does the subnet manager, which "
-                f"sminfo shows, know the port? {ACCEPT}"
+                f"has a link and is not in service ({port.state}): check that the subnet manager "
+                f"(sminfo prints it) is up and configures this port; {ACCEPT}"
             )
             yield Finding("port_not_active", port.part_id, text)
 
@@ -395,9 +391,7 @@ def _report_odd_lanes(
                 yield Finding("port_narrow", port.part_id, text)
 
 
-def _report_fewer_links(
-    ports: Sequence[PortReading], known: Mapping[str, Expected]
-) -> Iterator[Finding]:
+def _report_fewer_links(ports: Sequence[PortReading], known: Collection[str]) -> Iterator[Finding]:
     """
     Report new ports without a link on adapters that have fewer links than most of their like.
 

@@ -7,7 +7,13 @@ of that bridge. Fewer are a fault if GPUs of the same model in the node or an ea
 run show more, or if no bridge explains it. A GPU that shows no link at all has none up.
 Where all GPUs of a model have equally few, the board may be wired that way, or a
 virtual machine may have part of it: that is a warning. If no link of the node is up
-where all should be, they are not all broken: nobody set them up.
+where all should be, they are not all broken: nobody set them up. In MIG mode an A100 has
+no NVLink and later GPUs do not use theirs (NVIDIA Fabric Manager User Guide, "Interoperability
+With Multi-Instance GPUs"). Such a GPU is not judged, and nothing of it is remembered.
+
+The GPUs of a rack are in one NVLink domain, whose manager divides them into cliques. A GPU that
+leaves its domain, or is in another one than its siblings, fails. If all GPUs of the node move
+together, the manager has moved them, which is a warning. Nodes are compared by their facts.
 
 Errors that a good link never makes count: retrainings, and failed ones. Checksum errors
 matter only in large numbers, and forward error correction is how such links work: it is
@@ -235,7 +241,7 @@ def _report_active_links(
 
 def _recall(ctx: Context, name: str, part_id: str) -> str | None:
     """Recall what an earlier run left; nothing with --accept-parts."""
-    return ctx.recall(name, part_id) if ctx.previous else None
+    return None if ctx.accepts_parts else ctx.recall(name, part_id)
 
 
 def _may_lead_to_any(cut_up: frozenset[str], part_id: str, ctx: Context) -> bool:
@@ -426,24 +432,23 @@ def _report_places(
         ):
             models[find_model(ctx, part_id)][part_id] = _name_place(fabric)
     in_fabric = {find_model(ctx, w) for w, fabric in fabrics.items() if fabric}
-    accepting = ctx.previous is None and bool(ctx.carry_overs)  # by --accept-parts
     for model, places in models.items():
         held = {w: h for w in places if (h := _recall(ctx, FABRIC_PLACE, w))}
         lost = {w for w, h in held.items() if _rank_place(places[w]) < _rank_place(h)}
         for part_id, place in places.items():
             if part_id in lost:
                 text = (
-                    f"is in {place}, before in {held[part_id]}: look at this GPU and its NVLinks "
+                    f"is in {place}, before in {held[part_id]}: check this GPU and its NVLinks "
                     f"in the fabric manager (of a rack: NMX-C), then reset the GPU; {ACCEPT}"
                 )
                 yield Finding("fabric_lost", part_id, text)
             elif place == NO_FABRIC and model in in_fabric:
                 text = f"not in the fabric that other GPUs of this model are in: {SETUP_FIX}"
                 yield Finding("fabric_not_ready", part_id, text, fix=START_MANAGER)
-            if accepting and place == NO_FABRIC:
+            if ctx.accepts_parts and place == NO_FABRIC:
                 yield CarryOver(FABRIC_PLACE, "", part_id)
         rest = {w: p for w, p in places.items() if w not in lost and p != NO_FABRIC}
-        yield from _compare_places(rest, rest if accepting else held)
+        yield from _compare_places(rest, rest if ctx.accepts_parts else held)
 
 
 def _compare_places(
@@ -457,8 +462,8 @@ def _compare_places(
     if most == len(places) and moved == known:
         if moved:
             text = (
-                f"all GPUs are in {usual}, before in {held[min(moved)]}: did the manager of the "
-                "rack (NMX-C) divide it anew? Reported once"
+                f"all GPUs are in {usual}, before in {held[min(moved)]}: check that the fabric "
+                "manager of the rack (NMX-C) was meant to move them; this is reported once"
             )
             yield Finding("fabric_moved", "node", text)
     elif 2 * most > len(places) and (moved or known != places.keys()):
@@ -467,13 +472,15 @@ def _compare_places(
         odd = moved
     elif moved or known != places.keys():
         text = f"GPUs of one model are in {' and in '.join(sorted(set(places.values())))}"
-        yield Finding("fabric_split", "node", f"{text}: see the fabric manager; {ACCEPT}")
+        yield Finding(
+            "fabric_split", "node", f"{text}: check its partitions in the fabric manager; {ACCEPT}"
+        )
         return
     for part_id in sorted(odd):
         others = sorted({p for w, p in places.items() if w not in odd})
         text = (
-            f"is in {places[part_id]}, like GPUs of this node in {' and in '.join(others)}: look "
-            f"at this GPU in the fabric manager (of a rack: NMX-C); {ACCEPT}"
+            f"is in {places[part_id]}, like GPUs of this node in {' and in '.join(others)}: check "
+            f"this GPU in the fabric manager (of a rack: NMX-C); {ACCEPT}"
         )
         yield Finding("fabric_differs", part_id, text)
     for part_id, place in places.items():

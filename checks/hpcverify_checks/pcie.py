@@ -155,7 +155,7 @@ def _report_limited(
             text = (
                 f"PCIe {what} {level.now}, although GPU and slot support {level.best}, "
                 f"{alone if len(like) == 1 else shared}: check the riser and the firmware setting "
-                "of the slot; in a virtual machine it may be right. Reported once"
+                "of the slot; in a virtual machine it may be right; this is reported once"
             )
             yield Finding(f"{what}_limited", part_id, text)
         yield CarryOver(f"{what} reached", str(max(level.peak, before)), part_id)
@@ -170,7 +170,7 @@ def _list_judged(levels: Mapping[str, LinkLevel], ctx: Context) -> Iterator[tupl
 
 def _recall_level(ctx: Context, what: str, part_id: str) -> int:
     """Recall the most that earlier runs saw; 0 if there were none, or with --accept-parts."""
-    text = ctx.recall(f"{what} reached", part_id) if ctx.previous else None
+    text = None if ctx.accepts_parts else ctx.recall(f"{what} reached", part_id)
     return int(text) if text and text.isdecimal() else 0
 
 

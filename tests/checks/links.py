@@ -60,10 +60,7 @@ def inventory(sheet: Spec | None, count: int) -> Inventory:
 
 
 def node(tmp_path: Path, sheet: Spec | None = H100, count: int = 8, **changes: Any) -> Context:
-    """Make a node; one with `carry_overs` had an earlier run with the same parts."""
-    whole = inventory(sheet, count)
-    previous = whole if changes.get("carry_overs") else None
-    return make_context(tmp_path, **{"inventory": whole, "previous": previous, **changes})
+    return make_context(tmp_path, inventory=inventory(sheet, count), **changes)
 
 
 def clock(root: Path, seconds: float, boot: str = "boot-1") -> Path:
@@ -117,8 +114,7 @@ root = pathlib.Path(sys.argv[1])
 inventory = probe(root)
 print(msgspec.json.encode(inventory).decode())
 marks = msgspec.json.decode(sys.argv[3], type=tuple[CarryOver, ...])
-previous = inventory if marks else None
-ctx = make_context(root.parent, inventory=inventory, previous=previous, carry_overs=marks)
+ctx = make_context(root.parent, inventory=inventory, carry_overs=marks)
 if sys.argv[2] == "pcie":
     found = pcie.report_links(nvml.get_source().read_pcie(), ctx, root)
 else:

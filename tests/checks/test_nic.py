@@ -92,6 +92,7 @@ class Node:
             previous=None if first or accept else self.inventory,
             carry_overs=tuple(self.kept.values()),
             before_load=before_load,
+            accepts_parts=accept,
         )
         params = NicParams(patience=patience)
         readings = nics.read_ports(self.root, patience, lambda _name, _names: self.statistics)

@@ -306,7 +306,7 @@ def test_links_of_bridges_that_were_up_are_missed_until_that_is_accepted(
             judgement.reason
         )
         found = read(dead, ctx, tmp_path)
-    accepting = node(tmp_path, sheet, 2, carry_overs=marks(found), previous=None)
+    accepting = node(tmp_path, sheet, 2, carry_overs=marks(found), accepts_parts=True)
     ctx = node(tmp_path, sheet, 2, carry_overs=marks(read(dead, accepting, tmp_path)))
     assert "nvlink_down" not in codes(read(dead, ctx, tmp_path))
 
@@ -511,14 +511,14 @@ def tray(fabric: NvlinkFabric | None = RACK, **odd: NvlinkFabric | None) -> Answ
     return all_of(whole, 4, **{name: replace(whole, fabric=place) for name, place in odd.items()})
 
 
-def in_turn(tmp_path: Path, *answers: Answers, accepted: int = 0) -> list[Result]:
+def in_turn(tmp_path: Path, *answers: Answers, accepted: int = -1) -> list[Result]:
     """Judge one run after the other; the one *accepted* accepts the parts."""
     kept: dict[tuple[str, str], CarryOver] = {}
     judged: list[Result] = []
     for number, each in enumerate(answers):
         ctx = node(tmp_path, TRAY, 4, carry_overs=tuple(kept.values()))
         if number == accepted:
-            ctx = replace(ctx, previous=None)
+            ctx = replace(ctx, accepts_parts=True)
         found = read(each, ctx, tmp_path)
         kept |= {(mark.name, mark.part_id): mark for mark in marks(found)}
         judged.append(verdict(found, ctx))

@@ -161,7 +161,7 @@ def test_lanes_that_a_gpu_had_in_an_earlier_run_are_missed_until_accepted(
         assert judgement.verdict is Verdict.FAIL
         assert len(accused(judgement, ctx)) == count
         kept = marks(found)
-    accepting = node(tmp_path, count=count, carry_overs=kept, previous=None)
+    accepting = node(tmp_path, count=count, carry_overs=kept, accepts_parts=True)
     kept = marks(read(GpuAnswers(answers=narrow), accepting, tmp_path))
     ctx = node(tmp_path, count=count, carry_overs=kept)
     assert passes(verdict(read(GpuAnswers(answers=narrow), ctx, tmp_path), ctx))
