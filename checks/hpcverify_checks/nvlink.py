@@ -263,7 +263,7 @@ def _find_missing(
         text = (
             f"no NVLink is up on any of the {len(siblings)} GPUs of this model: systemctl "
             "start nvidia-fabricmanager, and check that NVreg_NvLinkDisable is not set (if NVLink "
-            "is off on purpose: links = 0)"
+            "is off on purpose: [params.nvlink] links = 0 in the site file)"
         )
         yield Finding("nvlink_off", wiring.part_id, text, fix=START_MANAGER)
     elif lost := wiring.before - links:
@@ -275,7 +275,8 @@ def _find_missing(
             text = (
                 f"{most} of {wiring.sheet_links} NVLinks are up, as on all {len(siblings)} GPUs of "
                 "this model: is the board wired that way, or only partly passed through, or "
-                f"is a switch dead? (if that is right: links = {most})"
+                f"is a switch dead? (if that is right: [params.nvlink] links = {most} in the "
+                "site file)"
             )
             yield Finding("nvlink_fewer", wiring.part_id, text)
         else:
