@@ -5,7 +5,7 @@ What a port should do is what it did: each run remembers the rate, the addresses
 keys of each port that is up, and the next one holds the port to that. So there is no list
 of what a node must have, and a counter or a port that a model lacks fails no part. A port
 that never had a link here, or that somebody switched off, is not judged; the first run warns
-of adapters that have fewer links than most of their like. A port of InfiniBand that has a link
+of adapters that have fewer links than most of the same board. A port of InfiniBand that has a link
 and is not in service is reported from the first run on: a subnet manager activates each. The
 ports by which an HGX B200 manages its NVSwitches are not judged. A port that is down or slower
 on purpose is accepted by a run with ``--accept-parts``.
@@ -372,7 +372,7 @@ def _report_limited(port: PortReading, now: Link, best: Link, *, is_new: bool) -
 def _report_odd_lanes(
     ports: Sequence[PortReading], known: Mapping[str, Expected]
 ) -> Iterator[Finding]:
-    """Report new ports with fewer lanes, at the same rate of a lane, than most of their like."""
+    """Report new ports with fewer lanes, at the same rate of a lane, than most of the same model."""
     models: defaultdict[tuple[str, str, float], list[PortReading]] = defaultdict(list)
     for port in ports:
         if port.lanes and port.rate and port.model:
@@ -393,7 +393,7 @@ def _report_odd_lanes(
 
 def _report_fewer_links(ports: Sequence[PortReading], known: Collection[str]) -> Iterator[Finding]:
     """
-    Report new ports without a link on adapters that have fewer links than most of their like.
+    Report new ports without a link on adapters that have fewer links than most of the same board.
 
     Many adapters have a second port that is not in use, so adapters are compared and not ports.
     """

@@ -427,7 +427,9 @@ def read_port(place: PortPlace, root: Path, statistics: StatisticsReader) -> Por
     )
     if place.net is None:
         reading = _read_rdma_state(place.folder, common)
-        internal = not reading.is_up and _manages_switches(address, root)
+        internal = (
+            place.layer == INFINIBAND and not reading.is_up and _manages_switches(address, root)
+        )
         return replace(reading, is_internal=internal)
     return _read_interface_state(place.net, facts.get("driver", ""), common)
 
