@@ -264,6 +264,16 @@ def test_a_port_may_wait_for_the_subnet_manager_after_the_boot(tmp_path: Path) -
     assert list_codes(node.look(hours=100 / 3600)) == ["port_not_active"]
 
 
+def test_new_ports_of_roce_without_a_carrier_are_compared_too(tmp_path: Path) -> None:
+    node = Node(tmp_path, roce)
+    for name in ("ens2", "ens5", "ens6"):
+        node.turn(**{f"sys/class/net/{name}/carrier": 0})
+    node.turn(**{"sys/class/net/ens6/flags": "0x1002"})  # ip link set ens6 down
+    found = node.look()
+    assert list_codes(found) == ["port_unlinked"] * 2
+    assert node.judge(found).verdict is Verdict.WARN
+
+
 def test_a_port_of_roce_waits_for_no_subnet_manager(tmp_path: Path) -> None:
     node = Node(tmp_path, roce)
     node.turn(**{f"{RDMA}/mlx5_2/ports/1/state": "2: INIT"})
@@ -294,6 +304,14 @@ def test_ports_that_manage_the_nvswitches_of_a_board_are_not_judged(
         node.turn(**{f"{port}/{name}": text for name, text in shown.items()})
     for _ in range(2):
         assert list_codes(node.look()) == []
+
+
+def test_ports_of_four_functions_that_manage_no_switch_are_judged(tmp_path: Path) -> None:
+    node = Node(tmp_path, hgx_b200)
+    for number in range(2):
+        (node.root / f"sys/bus/pci/devices/{address(12, number)}/vpd").unlink()
+    node.turn(**{f"{RDMA}/mlx5_12/ports/1/state": "2: INIT"})
+    assert list_codes(node.look()) == ["port_not_active"]
 
 
 def test_the_speed_of_a_virtual_adapter_is_not_judged(tmp_path: Path) -> None:
