@@ -372,7 +372,7 @@ def _report_limited(port: PortReading, now: Link, best: Link, *, is_new: bool) -
 def _report_odd_lanes(
     ports: Sequence[PortReading], known: Mapping[str, Expected]
 ) -> Iterator[Finding]:
-    """Report new ports with fewer lanes, at the same rate of a lane, than most of the same model."""
+    """Report new ports with fewer lanes, at the same rate of a lane, than most of their model."""
     models: defaultdict[tuple[str, str, float], list[PortReading]] = defaultdict(list)
     for port in ports:
         if port.lanes and port.rate and port.model:

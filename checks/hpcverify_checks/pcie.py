@@ -128,44 +128,40 @@ def _measure_widths(links: Mapping[str, PcieLink], ctx: Context) -> Iterator[Che
     for part_id, level in levels.items():
         yield Measurement("width", level.now, "", part_id)
     yield from _report_missing("width", levels, ctx)
-    yield from _report_limited("width", levels, ctx)
 
 
 def _report_missing(
     what: str, levels: Mapping[str, LinkLevel], ctx: Context, suffix: str = ""
-) -> Iterator[Measurement]:
-    """Measure by how much each link is below what it, or one of its like, was seen to do."""
-    for part_id, level in _list_judged(levels, ctx):
-        like = (s.now for w, s in levels.items() if find_model(ctx, w) == find_model(ctx, part_id))
-        seen = max(level.peak, _recall_level(ctx, what, part_id), *like)
-        missing = max(0, min(level.best, seen) - level.now)
-        yield Measurement(f"{what}.missing{suffix}", missing, "", part_id)
+) -> Iterator[CheckItem]:
+    """
+    Measure by how much each link is below what it, or one of its model, was seen to do.
 
-
-def _report_limited(
-    what: str, levels: Mapping[str, LinkLevel], ctx: Context
-) -> Iterator[Finding | CarryOver]:
-    """Report once each link that is below its maximum, and remember the most that it did."""
-    for part_id, level in _list_judged(levels, ctx):
+    Without a *suffix*, also report once a link that is below its maximum and has lost
+    nothing, and remember the most that it did.
+    """
+    for part_id, level in levels.items():
+        sheet = look_up_spec(ctx, part_id)
+        if sheet and sheet.key.startswith(SUPERCHIP_KEY_PREFIXES):
+            continue
         like = [s.now for w, s in levels.items() if find_model(ctx, w) == find_model(ctx, part_id)]
         before = _recall_level(ctx, what, part_id)
-        if level.now == max(like) < level.best and not before:
-            shared = f"as on all {len(like)} GPUs of this model"
-            alone = "and the node has no more GPUs of this model to compare with"
+        missing = max(0, min(level.best, max(level.peak, before, *like)) - level.now)
+        yield Measurement(f"{what}.missing{suffix}", missing, "", part_id)
+        if suffix:
+            continue
+        if level.now < level.best and not (missing or before):
+            shared = (
+                f"as on {like.count(level.now)} of {len(like)} GPUs of this model"
+                if len(like) > 1
+                else "and the node has no more GPUs of this model to compare with"
+            )
             text = (
-                f"PCIe {what} {level.now}, although GPU and slot support {level.best}, "
-                f"{alone if len(like) == 1 else shared}: check the riser and the firmware setting "
-                "of the slot; in a virtual machine it may be right; this is reported once"
+                f"PCIe {what} {level.now}, although GPU and slot support {level.best}, {shared}: "
+                "check the riser and the firmware setting of the slot; in a virtual machine it "
+                "may be right; this is reported once"
             )
             yield Finding(f"{what}_limited", part_id, text)
         yield CarryOver(f"{what} reached", str(max(level.peak, before)), part_id)
-
-
-def _list_judged(levels: Mapping[str, LinkLevel], ctx: Context) -> Iterator[tuple[str, LinkLevel]]:
-    for part_id, level in levels.items():
-        sheet = look_up_spec(ctx, part_id)
-        if not (sheet and sheet.key.startswith(SUPERCHIP_KEY_PREFIXES)):
-            yield part_id, level
 
 
 def _recall_level(ctx: Context, what: str, part_id: str) -> int:
@@ -270,7 +266,6 @@ def observe(watch: Watch, ctx: Context, params: PcieParams) -> Iterator[CheckIte
         yield Coverage(part_id, f"generation judged by {len(under_load)} samples under load")
         slowest[part_id] = LinkLevel(lowest, best, _find_peak(samples))
     yield from _report_missing("generation", slowest, ctx)
-    yield from _report_limited("generation", slowest, ctx)
     yield from _measure_run_widths(watch, ctx)
     for series, name, seconds in PEAKS:
         for part_id, samples in watch.group_by_part(series):

@@ -190,7 +190,7 @@ def test_what_all_gpus_lack_alike_is_warned_of(tmp_path: Path) -> None:
     reply = GpuAnswers(answers=dict.fromkeys(ids(2), with_(width=8)))
     judgement = verdict(read(reply, ctx, tmp_path), ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.INSPECT)
-    assert "all 2 GPUs of this model" in judgement.reason
+    assert "as on 2 of 2 GPUs of this model" in judgement.reason
 
 
 def test_what_the_slot_takes_is_listed_and_passes(tmp_path: Path) -> None:
