@@ -480,7 +480,7 @@ def _read_rdma_state(port: Path, common: Callable[..., PortReading]) -> PortRead
 
 
 def _manages_switches(address: str, root: Path) -> bool:
-    """Whether a function of the device at *address* says so; only root can read it."""
+    """Whether a function of the device at *address* manages NVSwitches; only root can read it."""
     device = root / pci.PCI_DEVICES_FOLDER / address.rpartition(".")[0]
     return any(
         SWITCH_MANAGEMENT in (sysfs.read_text(f"{device}.{number}/vpd") or "")
