@@ -175,6 +175,8 @@ class Context(Struct, frozen=True, kw_only=True):
     """What this check carried over from the node's last run that had it."""
     before_load: tuple[CarryOver, ...] = ()
     """What this check, if it is passive, carried over before the first load of this run."""
+    accepts_parts: bool = False
+    """Whether this run accepts what parts lost since earlier runs (--accept-parts)."""
 
     @property
     def rank(self) -> int:

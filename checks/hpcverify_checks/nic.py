@@ -5,8 +5,10 @@ What a port should do is what it did: each run remembers the rate, the addresses
 keys of each port that is up, and the next one holds the port to that. So there is no list
 of what a node must have, and a counter or a port that a model lacks fails no part. A port
 that never had a link here, or that somebody switched off, is not judged; the first run warns
-of one whose like all have a link. A port that is down or slower on purpose is accepted by a
-run with ``--accept-parts``.
+of adapters that have fewer links than most of the same board. A port of InfiniBand that has a link
+and is not in service is reported from the first run on: a subnet manager activates each. The
+ports by which an HGX B200 manages its NVSwitches are not judged. A port that is down or slower
+on purpose is accepted by a run with ``--accept-parts``.
 
 If all ports of a kind are down or slower at once, or half of them lost their link since the
 last run, the cause is hardly in this node: that is one finding, about a switch or a cable tray.
@@ -65,6 +67,7 @@ from hpcverify_checks.common.counters import (
     compare_with_last_run,
     read_moment,
 )
+from hpcverify_checks.common.fixes import ACCEPT
 
 START_SECONDS = 240.0
 """After the boot, in which a port that is down may still be in training: gpud, too, calls
@@ -79,7 +82,6 @@ MIN_SIBLINGS = 4
 """Ports of a model from which one that differs from all the others is odd."""
 SPARED_GENERATIONS = 1
 """An idle link of PCIe may be run slower to save power, and nothing loads it here."""
-ACCEPT = "if that is meant, run once with --accept-parts"
 FALLS_OF_INFINIBAND = "counters link_downed"
 SATURATED = {
     FALLS_OF_INFINIBAND: 0xFF,
@@ -134,18 +136,21 @@ def report_ports(
     expected = {port.part_id: _recall_expected(ctx, port.part_id) for port in ports}
     known = {part_id: before for part_id, before in expected.items() if before is not None}
     now = read_moment(root)
-    yield from _report_down(ports, known, now)
+    outward = [port for port in ports if not port.is_internal]
+    yield from _report_down(outward, known, now)
+    yield from _report_inactive(outward, ctx, now)
     yield from _report_slow([p for p in ports if p.is_up and p.part_id in known], known)
     for port in ports:
         before = known.get(port.part_id)
         if port.is_up:
             yield from _report_link(port, before or Expected())
             yield _remember(port, before)
-        elif ctx.previous is None and before is None:
+        elif before is None and (ctx.accepts_parts or not (port.is_linked or _is_starting(now))):
             yield CarryOver(LINK_MARK, "", port.part_id)  # nothing is expected of it any more
     yield from _report_odd_lanes(ports, known)
-    if ctx.previous is None:
-        yield from _report_odd_without_link(ports, known)
+    if not _is_starting(now):
+        seen = {p.part_id for p in outward if ctx.recall(LINK_MARK, p.part_id) is not None}
+        yield from _report_fewer_links(outward, seen | known.keys())
     yield from _report_firmware(ports)
     yield from _report_counters(ports, known, ctx, now)
     for port in ports:
@@ -173,8 +178,8 @@ def _report_unread(readings: PortReadings, patience: float) -> Iterator[Finding]
 
 
 def _recall_expected(ctx: Context, part_id: str) -> Expected | None:
-    # In the first run, and with --accept-parts, only what it was before the load counts.
-    carry_overs = () if ctx.previous is None else ctx.carry_overs
+    # With --accept-parts, only what it was before the load counts.
+    carry_overs = () if ctx.accepts_parts else ctx.carry_overs
     for marks in (carry_overs, ctx.before_load):
         try:
             text = replace(ctx, carry_overs=marks).recall(LINK_MARK, part_id) or ""
@@ -216,13 +221,8 @@ def _report_down(
     down = {port.part_id for port in enabled if not (port.is_up or port.is_linked)}
     for what, like in _group_alike(enabled, known, down):
         unlinked = [port for port in like if port.part_id in down]
-        if now.seconds is not None and now.seconds < START_SECONDS:
-            for port in unlinked:
-                text = (
-                    f"is down ({port.state}) so soon after the boot: its link may be in training; "
-                    f"run again {START_SECONDS:.0f} s after the boot"
-                )
-                yield Finding("port_starting", port.part_id, text)
+        if _is_starting(now):
+            yield from map(_report_starting, unlinked)
         elif len(unlinked) >= MIN_TOGETHER and len(unlinked) == len(like):
             text = (
                 f"all {len(like)} {what} are down at once "
@@ -236,7 +236,22 @@ def _report_down(
                 before = f", before {was}" if was else ""
                 text = f"is down ({port.state}){before}: {_fix_cable(port)}; {ACCEPT}"
                 yield Finding("port_down", port.part_id, text)
-    yield from _report_unused(used)
+    for port in used:
+        if port.is_disabled:
+            text = f"was up and is switched off now ({port.state}): switch it on; {ACCEPT}"
+            yield Finding("port_disabled", port.part_id, text)
+
+
+def _is_starting(now: Moment) -> bool:
+    return now.seconds is not None and now.seconds < START_SECONDS
+
+
+def _report_starting(port: PortReading) -> Finding:
+    text = (
+        f"is not in service ({port.state}) so soon after the boot: its link may be in training; "
+        f"run again {START_SECONDS:.0f} s after the boot"
+    )
+    return Finding("port_starting", port.part_id, text)
 
 
 def _fix_cable(port: PortReading) -> str:
@@ -246,16 +261,26 @@ def _fix_cable(port: PortReading) -> str:
     )
 
 
-def _report_unused(ports: Iterable[PortReading]) -> Iterator[Finding]:
-    """Report the *ports* that were in service and are not, though nothing is broken."""
-    for port in ports:
-        if port.is_disabled:
-            text = f"was up and is switched off now ({port.state}): switch it on; {ACCEPT}"
-            yield Finding("port_disabled", port.part_id, text)
-        elif port.is_linked and not port.is_up:
+def _report_inactive(ports: Sequence[PortReading], ctx: Context, now: Moment) -> Iterator[Finding]:
+    """Report ports of InfiniBand with a link that no subnet manager has activated."""
+    linked = [p for p in ports if p.layer == nics.INFINIBAND and p.is_linked and not p.is_disabled]
+    idle = [p for p in linked if not p.is_up and ctx.recall(LINK_MARK, p.part_id) != ""]
+    if ctx.accepts_parts or not idle:
+        return
+    if _is_starting(now):
+        yield from map(_report_starting, idle)
+    elif len(idle) == len(linked) >= MIN_TOGETHER:
+        text = (
+            f"none of the {len(linked)} InfiniBand ports with a link is in service "
+            f"({', '.join(p.label for p in idle)}): start the subnet manager of their fabric "
+            f"(sminfo prints it); {ACCEPT}"
+        )
+        yield Finding("port_not_active", "node", text, {p.label: p.state for p in idle})
+    else:
+        for port in idle:
             text = (
-                f"has a link and is not in service ({port.state}): is the subnet manager "
-                "up, and does it know the port?"
+                f"has a link and is not in service ({port.state}): check that the subnet manager "
+                f"(sminfo prints it) is up and configures this port; {ACCEPT}"
             )
             yield Finding("port_not_active", port.part_id, text)
 
@@ -312,7 +337,8 @@ def _report_link(port: PortReading, before: Expected) -> Iterator[CheckItem]:
         )
         yield Finding("pcie_narrow", port.part_id, text)
     elif port.pcie and port.best_pcie:
-        yield from _report_limited(port, port.pcie, port.best_pcie)
+        is_new = before.pcie_width is None
+        yield from _report_limited(port, port.pcie, port.best_pcie, is_new=is_new)
     for code, what, lost in (
         ("gid_missing", "GID index", _list_lost(before.gids, port.gids)),
         ("pkey_missing", "partition key", _list_lost(before.pkeys, port.pkeys)),
@@ -329,9 +355,9 @@ def _report_link(port: PortReading, before: Expected) -> Iterator[CheckItem]:
         yield Measurement("module.headroom", port.headroom, "°C", port.part_id)
 
 
-def _report_limited(port: PortReading, now: Link, best: Link) -> Iterator[Finding]:
+def _report_limited(port: PortReading, now: Link, best: Link, *, is_new: bool) -> Iterator[Finding]:
     shortage = ""
-    if now.width < best.width:
+    if is_new and now.width < best.width:
         shortage = f"has {now.width} PCIe lanes, although adapter and slot support {best.width}"
     elif now.generation < best.generation - SPARED_GENERATIONS:
         shortage = (
@@ -346,7 +372,7 @@ def _report_limited(port: PortReading, now: Link, best: Link) -> Iterator[Findin
 def _report_odd_lanes(
     ports: Sequence[PortReading], known: Mapping[str, Expected]
 ) -> Iterator[Finding]:
-    """Report a new port that has fewer lanes at the same rate of a lane than all its like."""
+    """Report new ports with fewer lanes, at the same rate of a lane, than most of their model."""
     models: defaultdict[tuple[str, str, float], list[PortReading]] = defaultdict(list)
     for port in ports:
         if port.lanes and port.rate and port.model:
@@ -354,32 +380,47 @@ def _report_odd_lanes(
     for like in models.values():
         most = max(port.lanes or 0 for port in like)
         odd = [port for port in like if (port.lanes or 0) < most]
-        if len(like) >= MIN_SIBLINGS and len(odd) == 1 and odd[0].part_id not in known:
-            text = (
-                f"runs at {odd[0].shown_rate}, the other {len(like) - 1} of its model on {most} "
-                f"lanes: {_fix_cable(odd[0])}"
-            )
-            yield Finding("port_narrow", odd[0].part_id, text)
+        if len(like) < MIN_SIBLINGS or 2 * len(odd) >= len(like):
+            continue
+        for port in odd:
+            if port.part_id not in known:
+                text = (
+                    f"runs at {port.shown_rate}, {len(like) - len(odd)} of {len(like)} of its "
+                    f"model on {most} lanes: {_fix_cable(port)}"
+                )
+                yield Finding("port_narrow", port.part_id, text)
 
 
-def _report_odd_without_link(
-    ports: Sequence[PortReading], known: Mapping[str, Expected]
-) -> Iterator[Finding]:
-    """Report a new port without a link where all its like have one; it is not reported again."""
-    boards: defaultdict[tuple[str, str], list[PortReading]] = defaultdict(list)
+def _report_fewer_links(ports: Sequence[PortReading], known: Collection[str]) -> Iterator[Finding]:
+    """
+    Report new ports without a link on adapters that have fewer links than most of the same board.
+
+    Many adapters have a second port that is not in use, so adapters are compared and not ports.
+    """
+    adapters: defaultdict[tuple[str, str, str], list[PortReading]] = defaultdict(list)
     for port in ports:
         if port.board:
-            boards[port.layer, port.board].append(port)
+            slot = port.address.rpartition(".")[0] or port.part_id
+            adapters[port.layer, port.board, slot].append(port)
+    boards: defaultdict[tuple[str, str, int], list[list[PortReading]]] = defaultdict(list)
+    for (layer, board, _), adapter in adapters.items():
+        boards[layer, board, len(adapter)].append(adapter)
     for like in boards.values():
-        odd = [port for port in like if not (port.is_up or port.is_linked)]
-        if len(like) >= MIN_SIBLINGS and len(odd) == 1:
-            (port,) = odd
-            if not port.is_disabled and port.part_id not in known:
-                text = (
-                    f"has no link ({port.state}), although the other {len(like) - 1} of its board "
-                    f"have: if it should, {_fix_cable(port)}; this is reported once"
-                )
-                yield Finding("port_unlinked", port.part_id, text)
+        counts = [sum(port.is_up or port.is_linked for port in adapter) for adapter in like]
+        usual = max(counts, key=lambda count: (counts.count(count), count))
+        many, total = counts.count(usual), sum(map(len, like))
+        if total < MIN_SIBLINGS or (2 * many <= len(like) and 2 * sum(counts) <= total):
+            continue
+        for adapter, count in zip(like, counts, strict=True):
+            unlinked = [p for p in adapter if not (p.is_up or p.is_linked or p.is_disabled)]
+            for port in unlinked[: max(0, usual - count)]:
+                if port.part_id not in known:
+                    text = (
+                        f"has no link ({port.state}), although {many} of {len(like)} adapters of "
+                        f"its board have {usual}: if it should, {_fix_cable(port)}; this is "
+                        "reported once"
+                    )
+                    yield Finding("port_unlinked", port.part_id, text)
 
 
 def _report_firmware(ports: Iterable[PortReading]) -> Iterator[Finding]:

@@ -7,7 +7,13 @@ of that bridge. Fewer are a fault if GPUs of the same model in the node or an ea
 run show more, or if no bridge explains it. A GPU that shows no link at all has none up.
 Where all GPUs of a model have equally few, the board may be wired that way, or a
 virtual machine may have part of it: that is a warning. If no link of the node is up
-where all should be, they are not all broken: nobody set them up.
+where all should be, they are not all broken: nobody set them up. In MIG mode an A100 has
+no NVLink and later GPUs do not use theirs (NVIDIA Fabric Manager User Guide, "Interoperability
+With Multi-Instance GPUs"). Such a GPU is not judged, and nothing of it is remembered.
+
+The GPUs of a rack are in one NVLink domain, whose manager divides them into cliques. A GPU that
+leaves its domain, or is in another one than its siblings, fails. If all GPUs of the node move
+together, the manager has moved them, which is a warning. Nodes are compared by their facts.
 
 Errors that a good link never makes count: retrainings, and failed ones. Checksum errors
 matter only in large numbers, and forward error correction is how such links work: it is
@@ -17,7 +23,7 @@ by its worst seconds while the other checks loaded the links.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -33,6 +39,7 @@ from hpcverify.check import (
     CheckItem,
     Context,
     Coverage,
+    Fact,
     Finding,
     FindingRule,
     Measurement,
@@ -53,8 +60,10 @@ from hpcverify.telemetry.vendors import SourceFinder, find_source
 from hpcverify.units import HOUR_SECONDS
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.counters import compare_with_last_run, find_peak_increase, read_moment
+from hpcverify_checks.common.fixes import ACCEPT
 from hpcverify_checks.common.parts import (
     LINKS_PER_BRIDGE,
+    MAX_MESH_GPUS,
     find_model,
     has_optional_links,
     look_up_spec,
@@ -62,6 +71,8 @@ from hpcverify_checks.common.parts import (
 
 LINKS_UP = "links up"
 """The carry-over with the links that were up."""
+FABRIC_PLACE = "fabric"
+"""The carry-over with the place in the fabric that a GPU is held to."""
 MIN_SPEED_SHARE = 0.95
 """The share of the fastest link of the same GPU; training steps are far larger."""
 WINDOW_SECONDS = 10.0
@@ -84,8 +95,9 @@ CORRECTED_KINDS = ("symbol", "recovered")
 class NvlinkParams(Params, frozen=True):
     """How many links to expect."""
 
-    links: Annotated[int, Meta(ge=0)] = 0
-    """Links that should be up on each GPU; 0 goes by the data sheet."""
+    links: Annotated[int, Meta(ge=0)] | None = None
+    """Links that should be up on each GPU, or 0 if NVLink is off on purpose; without it, the
+    data sheet decides."""
 
 
 def measure(
@@ -101,26 +113,40 @@ def report_linkage(
     reply: GpuAnswers[Linkage], ctx: Context, params: NvlinkParams, root: Path
 ) -> Iterator[CheckItem]:
     """Report the state and the errors of the links in *reply*."""
+    answers = {part_id: k for part_id, k in reply.answers.items() if not k.mig}
+    cut_up = frozenset(reply.answers.keys() - answers.keys())
     missed = frozenset(
         part_id
-        for part_id, linkage in reply.answers.items()
-        if not linkage.links and _should_have_links(part_id, reply.answers, ctx, params)
+        for part_id, linkage in answers.items()
+        if not linkage.links and _should_have_links(part_id, answers, ctx, params)
     )
     linked = {
         part_id: linkage
-        for part_id, linkage in reply.answers.items()
+        for part_id, linkage in answers.items()
         if linkage.links or linkage.fabric or part_id in missed
     }
     if not (linked or reply.findings):
+        if cut_up:
+            raise Skip("GPUs in MIG mode do not use NVLink", Cause.NOT_OBSERVABLE)
         raise Skip("no GPU of this node has NVLink")
     yield from gpu_source.report_troubles(reply)
+    for part_id in sorted(cut_up):
+        yield Coverage(part_id, "NVLinks not judged: the GPU is in MIG mode")
     yield from _report_unread(linked, missed)
-    yield from _report_active_links(linked, missed, ctx, params)
+    yield from _report_active_links(linked, missed, cut_up, ctx, params)
     for part_id, linkage in linked.items():
         yield from _report_speeds(linkage, look_up_spec(ctx, part_id), part_id)
         yield from report_errors(linkage, ctx, part_id, root)
         yield from _report_fabric(linkage.fabric, part_id)
-    yield from _compare_fabrics(linked, ctx)
+    unwell = {finding.part_id for finding in reply.findings}
+    # Without a link a GPU is in no fabric, and the links are reported.
+    apart = {
+        w
+        for w, k in linked.items()
+        if k.links is not None and all(link.active is False for link in k.links)
+    }
+    sound = {w: k.fabric for w, k in linked.items() if w not in unwell | apart}
+    yield from _report_places(sound, ctx)
 
 
 def _should_have_links(
@@ -136,7 +162,7 @@ def _should_have_links(
         return True
     # A single GPU, as in a virtual machine, has nothing to link to.
     siblings = [g for g in ctx.inventory.of_kind("gpu") if find_model(ctx, g.id) == name]
-    return not has_optional_links(sheet) and (len(siblings) > 1 or params.links > 0)
+    return not has_optional_links(sheet) and (len(siblings) > 1 or bool(params.links))
 
 
 def _report_unread(
@@ -168,8 +194,8 @@ class Wiring(Struct, frozen=True):
     sheet: Spec | None
     before: frozenset[int]
     """Links that were up in earlier runs."""
-    wanted: int
-    """What the suite asks for; 0 if nothing."""
+    wanted: int | None
+    """What the suite asks for."""
 
     @property
     def sheet_links(self) -> int:
@@ -183,7 +209,11 @@ class Wiring(Struct, frozen=True):
 
 
 def _report_active_links(
-    linked: Mapping[str, Linkage], missed: frozenset[str], ctx: Context, params: NvlinkParams
+    linked: Mapping[str, Linkage],
+    missed: frozenset[str],
+    cut_up: frozenset[str],
+    ctx: Context,
+    params: NvlinkParams,
 ) -> Iterator[CheckItem]:
     counted = {
         part_id: _list_active(linkage)
@@ -193,35 +223,51 @@ def _report_active_links(
     }
     for part_id, links in counted.items():
         siblings = [n for w, n in counted.items() if find_model(ctx, w) == find_model(ctx, part_id)]
-        before = frozenset(map(int, (ctx.recall(LINKS_UP, part_id) or "").split()))
+        before = frozenset(map(int, (_recall(ctx, LINKS_UP, part_id) or "").split()))
         sheet = look_up_spec(ctx, part_id)
         wiring = Wiring(part_id, linked[part_id], sheet, before, params.links)
         yield Measurement("links", len(links), "", part_id)
-        yield Coverage(
-            part_id, f"{len(links)} of {len(_list_links(linked[part_id]))} NVLinks are up"
-        )
-        yield from _find_missing(wiring, links, [len(n) for n in siblings])
+        yield Fact("NVLinks up", str(len(links)), part_id)
+        text = f"{len(links)} of {len(_list_links(linked[part_id]))} NVLinks are up"
+        if _may_lead_to_any(cut_up, part_id, ctx):
+            text += "; others may lead to GPUs in MIG mode, and are not missed"
+        else:
+            yield from _find_missing(wiring, links, [len(n) for n in siblings])
+        yield Coverage(part_id, text)
         # A link that went down stays missing until somebody says that it may be down.
-        kept = links if params.links else links | before
+        kept = links | before if params.links is None else links
         yield CarryOver(LINKS_UP, " ".join(map(str, sorted(kept))), part_id)
+
+
+def _recall(ctx: Context, name: str, part_id: str) -> str | None:
+    """Recall what an earlier run left; nothing with --accept-parts."""
+    return None if ctx.accepts_parts else ctx.recall(name, part_id)
+
+
+def _may_lead_to_any(cut_up: frozenset[str], part_id: str, ctx: Context) -> bool:
+    """Whether links of *part_id* may end at one of the GPUs *cut_up*, and not at a switch."""
+    model = find_model(ctx, part_id)
+    like = [gpu.id for gpu in ctx.inventory.of_kind("gpu") if find_model(ctx, gpu.id) == model]
+    has_switches = not has_optional_links(look_up_spec(ctx, part_id)) and len(like) > MAX_MESH_GPUS
+    return not (has_switches or cut_up.isdisjoint(like))
 
 
 def _find_missing(
     wiring: Wiring, links: frozenset[int], siblings: Sequence[int]
 ) -> Iterator[Finding]:
     most, wanted = max(siblings), wiring.wanted
-    if not (most or has_optional_links(wiring.sheet)) and len(siblings) > 1:
-        text = (
-            f"no NVLink is up on any of the {len(siblings)} GPUs of this model: systemctl "
-            "start nvidia-fabricmanager, and check that NVreg_NvLinkDisable is not set"
-        )
-        yield Finding("nvlink_off", wiring.part_id, text, fix=START_MANAGER)
-    elif wanted:
+    if wanted is not None:
         if len(links) < wanted:
             yield _report_down(wiring, f"the suite wants {wanted}")
+    elif not (most or has_optional_links(wiring.sheet)) and len(siblings) > 1:
+        text = (
+            f"no NVLink is up on any of the {len(siblings)} GPUs of this model: systemctl "
+            "start nvidia-fabricmanager, and check that NVreg_NvLinkDisable is not set (if NVLink "
+            "is off on purpose: [params.nvlink] links = 0 in the site file)"
+        )
+        yield Finding("nvlink_off", wiring.part_id, text, fix=START_MANAGER)
     elif lost := wiring.before - links:
-        why = f"up in an earlier run (if that is right now: links = {len(links)})"
-        yield _report_down(wiring, why, lost)
+        yield _report_down(wiring, f"up in an earlier run; {ACCEPT}", lost)
     elif wiring.links_per_bridge:
         yield from _check_bridges(wiring, len(links))
     elif most and len(links) < max(most, wiring.sheet_links):
@@ -229,7 +275,8 @@ def _find_missing(
             text = (
                 f"{most} of {wiring.sheet_links} NVLinks are up, as on all {len(siblings)} GPUs of "
                 "this model: is the board wired that way, or only partly passed through, or "
-                f"is a switch dead? (if that is right: links = {most})"
+                f"is a switch dead? (if that is right: [params.nvlink] links = {most} in the "
+                "site file)"
             )
             yield Finding("nvlink_fewer", wiring.part_id, text)
         else:
@@ -336,6 +383,8 @@ FABRIC_FLAG_TEXTS = {
 
 
 def _report_fabric(fabric: NvlinkFabric | None, part_id: str) -> Iterator[CheckItem]:
+    yield Fact("NVLink domain", fabric.domain if fabric and fabric.domain else "none", part_id)
+    yield Fact("NVLink clique", str(fabric.clique if fabric else 0), part_id)
     if fabric is None:
         return
     if fabric.state != "completed":
@@ -354,12 +403,90 @@ def _report_fabric(fabric: NvlinkFabric | None, part_id: str) -> Iterator[CheckI
         yield Finding(f"fabric_{fabric.summary}", part_id, text)
 
 
-def _compare_fabrics(linked: Mapping[str, Linkage], ctx: Context) -> Iterator[Finding]:
-    in_fabric = {find_model(ctx, w) for w, linkage in linked.items() if linkage.fabric}
-    for part_id, linkage in linked.items():
-        if linkage.fabric is None and find_model(ctx, part_id) in in_fabric:
-            text = f"not in the fabric that other GPUs of this model are in: {SETUP_FIX}"
-            yield Finding("fabric_not_ready", part_id, text, fix=START_MANAGER)
+NO_FABRIC, OWN_BOARD = "no fabric", "no NVLink domain"
+"""Places of a GPU that is registered nowhere, and of one with the switches of its board."""
+
+
+def _name_place(fabric: NvlinkFabric | None) -> str:
+    """Name the place in the fabric; NCCL, too, takes the zero UUID for no domain (init.cc)."""
+    if fabric is None:
+        return NO_FABRIC
+    if not (fabric.domain and fabric.clique):
+        return OWN_BOARD
+    return f"NVLink domain {fabric.domain}, clique {fabric.clique}"
+
+
+def _rank_place(place: str) -> int:
+    return {NO_FABRIC: 0, OWN_BOARD: 1}.get(place, 2)
+
+
+def _report_places(
+    fabrics: Mapping[str, NvlinkFabric | None], ctx: Context
+) -> Iterator[Finding | CarryOver]:
+    """Compare where like GPUs are in the fabric: with each other, and with earlier runs."""
+    models: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for part_id, fabric in fabrics.items():
+        # `_report_fabric` has what the manager has not settled, or reports itself.
+        if fabric is None or (
+            (fabric.state, fabric.status) == ("completed", "ok")
+            and SETUP_FLAGS.isdisjoint(fabric.trouble)
+        ):
+            models[find_model(ctx, part_id)][part_id] = _name_place(fabric)
+    in_fabric = {find_model(ctx, w) for w, fabric in fabrics.items() if fabric}
+    for model, places in models.items():
+        held = {w: h for w in places if (h := _recall(ctx, FABRIC_PLACE, w))}
+        lost = {w for w, h in held.items() if _rank_place(places[w]) < _rank_place(h)}
+        for part_id, place in places.items():
+            if part_id in lost:
+                text = (
+                    f"is in {place}, before in {held[part_id]}: check this GPU and its NVLinks "
+                    f"in the fabric manager (of a rack: NMX-C), then reset the GPU; {ACCEPT}"
+                )
+                yield Finding("fabric_lost", part_id, text)
+            elif place == NO_FABRIC and model in in_fabric:
+                text = f"not in the fabric that other GPUs of this model are in: {SETUP_FIX}"
+                yield Finding("fabric_not_ready", part_id, text, fix=START_MANAGER)
+            if ctx.accepts_parts and place == NO_FABRIC:
+                yield CarryOver(FABRIC_PLACE, "", part_id)
+        rest = {w: p for w, p in places.items() if w not in lost and p != NO_FABRIC}
+        yield from _compare_places(rest, rest if ctx.accepts_parts else held)
+
+
+def _compare_places(
+    places: Mapping[str, str], held: Mapping[str, str]
+) -> Iterator[Finding | CarryOver]:
+    """Compare the *places* of GPUs in the fabric with those that they are *held* to."""
+    usual, most = Counter(places.values()).most_common(1)[0] if places else ("", 0)
+    known = held.keys() & places.keys()
+    moved = {w for w in known if held[w] != places[w]}
+    odd = set[str]()
+    if most == len(places) and moved == known:
+        if moved:
+            text = (
+                f"all GPUs are in {usual}, before in {held[min(moved)]}: check that the fabric "
+                "manager of the rack (NMX-C) was meant to move them; this is reported once"
+            )
+            yield Finding("fabric_moved", "node", text)
+    elif 2 * most > len(places) and (moved or known != places.keys()):
+        odd = {w for w, place in places.items() if place != usual}
+    elif moved and moved != places.keys():
+        odd = moved
+    elif moved or known != places.keys():
+        text = f"GPUs of one model are in {' and in '.join(sorted(set(places.values())))}"
+        yield Finding(
+            "fabric_split", "node", f"{text}: check its partitions in the fabric manager; {ACCEPT}"
+        )
+        return
+    for part_id in sorted(odd):
+        others = sorted({p for w, p in places.items() if w not in odd})
+        text = (
+            f"is in {places[part_id]}, like GPUs of this node in {' and in '.join(others)}: check "
+            f"this GPU in the fabric manager (of a rack: NMX-C); {ACCEPT}"
+        )
+        yield Finding("fabric_differs", part_id, text)
+    for part_id, place in places.items():
+        before = held[part_id] if part_id in moved else usual
+        yield CarryOver(FABRIC_PLACE, before if part_id in odd else place, part_id)
 
 
 def observe(watch: Watch, ctx: Context, params: NvlinkParams) -> Iterator[CheckItem]:
@@ -430,6 +557,10 @@ CHECK = Check(
         "fabric_manager": NOT_SET_UP,
         "fabric_unhealthy": FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
         "fabric_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "fabric_lost": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+        "fabric_differs": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+        "fabric_split": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "fabric_moved": FindingRule(Verdict.WARN, Remedy.INSPECT),
     },
     placement=Placement.PASSIVE,
     timeout=60,

@@ -3,9 +3,10 @@ The PCIe link of each GPU: is it as wide and fast as it can be, and is it clean.
 
 An idle GPU lowers its link to generation 1 to save power, so the generation is judged
 by samples of the run while the GPU worked; the width of a healthy link never falls. A
-link slower than GPU and slot support is a fault, unless all GPUs of the same model show
-the same: then a riser or the firmware may limit them, which is a warning. A slot that
-supports less than the GPU is listed and passes.
+link fails if a GPU of the same model in this node has more, or if it had more itself, in this
+run or an earlier one. What the driver calls the maximum is no such evidence: a hypervisor hides
+the slot, and a healthy L40S of AWS has 8 of 16 lanes. So a link that is below that maximum and
+has lost nothing is a warning, once. A slot that supports less than the GPU is listed and passes.
 
 Errors are read at both ends: the GPU's own counters, and the kernel's (AER) for the GPU
 and the ports above it up to the root, since the faulty end need not be the one that
@@ -28,6 +29,7 @@ from msgspec import Meta, Struct
 
 from hpcverify.check import (
     LISTED,
+    CarryOver,
     Cause,
     Check,
     CheckItem,
@@ -107,41 +109,65 @@ def report_links(reply: GpuAnswers[PcieLink], ctx: Context, root: Path) -> Itera
         yield growth.carry_over
 
 
-def _measure_widths(links: Mapping[str, PcieLink], ctx: Context) -> Iterator[CheckItem]:
-    levels = {
-        part_id: LinkLevel(link.width, link.max_width)
-        for part_id, link in links.items()
-        if link.width is not None and link.max_width is not None
-    }
-    for part_id, shown in levels.items():
-        yield Measurement("width", shown.now, "", part_id)
-    yield from _report_missing("width", levels, ctx)
-
-
 class LinkLevel(Struct, frozen=True):
-    """What a link does now, and the best that GPU and slot support."""
+    """What a link does, and what it could do."""
 
     now: int
     best: int
+    """The maximum by the driver."""
+    peak: int
+    """The most that it did in this run."""
+
+
+def _measure_widths(links: Mapping[str, PcieLink], ctx: Context) -> Iterator[CheckItem]:
+    levels = {
+        part_id: LinkLevel(link.width, link.max_width, link.width)
+        for part_id, link in links.items()
+        if link.width is not None and link.max_width is not None
+    }
+    for part_id, level in levels.items():
+        yield Measurement("width", level.now, "", part_id)
+    yield from _report_missing("width", levels, ctx)
 
 
 def _report_missing(
     what: str, levels: Mapping[str, LinkLevel], ctx: Context, suffix: str = ""
 ) -> Iterator[CheckItem]:
-    for part_id, shown in levels.items():
+    """
+    Measure by how much each link is below what it, or one of its model, was seen to do.
+
+    Without a *suffix*, also report once a link that is below its maximum and has lost
+    nothing, and remember the most that it did.
+    """
+    for part_id, level in levels.items():
         sheet = look_up_spec(ctx, part_id)
         if sheet and sheet.key.startswith(SUPERCHIP_KEY_PREFIXES):
             continue
-        siblings = [s for w, s in levels.items() if find_model(ctx, w) == find_model(ctx, part_id)]
-        missing = max(0, shown.best - shown.now)
-        if missing and len(siblings) > 1 and set(siblings) == {shown}:
+        like = [s.now for w, s in levels.items() if find_model(ctx, w) == find_model(ctx, part_id)]
+        before = _recall_level(ctx, what, part_id)
+        missing = max(0, min(level.best, max(level.peak, before, *like)) - level.now)
+        yield Measurement(f"{what}.missing{suffix}", missing, "", part_id)
+        if suffix:
+            continue
+        if level.now < level.best and not (missing or before):
+            shared = (
+                f"as on {like.count(level.now)} of {len(like)} GPUs of this model"
+                if len(like) > 1
+                else "and the node has no more GPUs of this model to compare with"
+            )
             text = (
-                f"PCIe {what} {shown.now}, although GPU and slot support {shown.best}, as on "
-                f"all {len(siblings)} GPUs of this model: a riser, or a firmware setting?"
+                f"PCIe {what} {level.now}, although GPU and slot support {level.best}, {shared}: "
+                "check the riser and the firmware setting of the slot; in a virtual machine it "
+                "may be right; this is reported once"
             )
             yield Finding(f"{what}_limited", part_id, text)
-        else:
-            yield Measurement(f"{what}.missing{suffix}", missing, "", part_id)
+        yield CarryOver(f"{what} reached", str(max(level.peak, before)), part_id)
+
+
+def _recall_level(ctx: Context, what: str, part_id: str) -> int:
+    """Recall the most that earlier runs saw; 0 if there were none, or with --accept-parts."""
+    text = None if ctx.accepts_parts else ctx.recall(f"{what} reached", part_id)
+    return int(text) if text and text.isdecimal() else 0
 
 
 def _report_platform_limits(link: PcieLink, ctx: Context, part_id: str) -> Iterator[Finding]:
@@ -238,7 +264,7 @@ def observe(watch: Watch, ctx: Context, params: PcieParams) -> Iterator[CheckIte
             continue
         yield Measurement("generation", lowest, "", part_id)
         yield Coverage(part_id, f"generation judged by {len(under_load)} samples under load")
-        slowest[part_id] = LinkLevel(lowest, best)
+        slowest[part_id] = LinkLevel(lowest, best, _find_peak(samples))
     yield from _report_missing("generation", slowest, ctx)
     yield from _measure_run_widths(watch, ctx)
     for series, name, seconds in PEAKS:
@@ -274,9 +300,13 @@ def _find_steady_low(samples: Sequence[Sample]) -> int | None:
     return min((int(max(a.value, b.value)) for a, b in pairwise(samples)), default=None)
 
 
+def _find_peak(samples: Sequence[Sample]) -> int:
+    return max(int(sample.value) for sample in samples)
+
+
 def _measure_run_widths(watch: Watch, ctx: Context) -> Iterator[CheckItem]:
     narrowest = {
-        part_id: LinkLevel(lowest, best)
+        part_id: LinkLevel(lowest, best, _find_peak(samples))
         for part_id, samples in watch.group_by_part("pcie.width")
         if (best := _read_fact(ctx, part_id, "pcie_width")) is not None
         and (lowest := _find_steady_low(samples)) is not None
@@ -284,7 +314,7 @@ def _measure_run_widths(watch: Watch, ctx: Context) -> Iterator[CheckItem]:
     yield from _report_missing("width", narrowest, ctx, ".run")
 
 
-BEST_LINK_SOURCE = "what GPU and slot support, by the driver"
+SEEN_SOURCE = "what it, or a GPU of this model in the node, was seen to do"
 FATAL_SOURCE = "PCI Express: after a fatal error a link is unreliable"
 REPLAYS_SOURCE = "DCGM 4: 8 replays a minute, as NVIDIA's driver team recommends"
 
@@ -296,14 +326,14 @@ CHECK = Check(
     metrics={
         "width": Metric(unit="", worse="low", meaning="lanes of the link now"),
         "width.missing": Metric(
-            unit="", worse="high", meaning="lanes fewer than GPU and slot support"
+            unit="", worse="high", meaning="lanes fewer than it or its siblings were seen to have"
         ),
         "width.missing.run": Metric(
             unit="", worse="high", meaning="the same at its worst in the run"
         ),
         "generation": Metric(unit="", worse="low", meaning="the lowest while the GPU worked"),
         "generation.missing": Metric(
-            unit="", worse="high", meaning="generations below what GPU and slot support"
+            unit="", worse="high", meaning="generations below what it or its siblings did"
         ),
         "fatal": Metric(unit="", worse="high", meaning="fatal errors since the driver started"),
         "fatal.delta": Metric(unit="", worse="high", meaning="fatal errors since the last run"),
@@ -325,9 +355,9 @@ CHECK = Check(
         ),
     },
     rules={
-        "width.missing": fail_outside(high=0, source=BEST_LINK_SOURCE),
-        "width.missing.run": fail_outside(high=0, source=BEST_LINK_SOURCE),
-        "generation.missing": fail_outside(high=0, source=BEST_LINK_SOURCE),
+        "width.missing": fail_outside(high=0, source=SEEN_SOURCE),
+        "width.missing.run": fail_outside(high=0, source=SEEN_SOURCE),
+        "generation.missing": fail_outside(high=0, source=SEEN_SOURCE),
         "fatal": warn_outside(high=0, source=FATAL_SOURCE),
         "fatal.delta": fail_outside(high=0, conclusive=True, source=FATAL_SOURCE),
         "non_fatal.delta": warn_outside(high=0, source="PCI Express: a request was lost"),

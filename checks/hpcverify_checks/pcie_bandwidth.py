@@ -5,7 +5,8 @@ The host buffers are pinned, so that the GPU's copy engines access them directly
 they are placed by and copied from cores on the GPU's own socket: from the other socket,
 the link between the sockets would be measured. Each GPU copies alone, since GPUs may
 share the way to the host. The rate is compared with what the link carries at that
-moment, which an idle GPU does not show, and that with what GPU and slot support.
+moment, which an idle GPU does not show, and that with the links of its siblings: whether a
+link lost lanes or speed is for the check pcie.
 
 Each word is a hash of its place in one round and the complement in the next, so every
 bit travels as 0 and as 1, and old data is never mistaken for new. If words come back
@@ -48,7 +49,6 @@ from hpcverify_checks.common.cores import format_ranges, list_near_cores
 from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
 from hpcverify_checks.common.gpu_source import name_vendor
 from hpcverify_checks.common.mismatch import Mismatch, find_mismatch
-from hpcverify_checks.common.parts import SUPERCHIP_KEY_PREFIXES, look_up_spec
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import Copy, copy, make_pattern
 from hpcverify_checks.common.vote import (
@@ -96,8 +96,6 @@ class Route:
     device: torch.device
     link: Callable[[], aer.Link | None]
     """Reads what the link carries now."""
-    best: aer.Link | None
-    """What GPU and slot support together."""
     cores: frozenset[int]
     """Those near the GPU, to which this process keeps; empty if unknown."""
     copy: Copy = copy
@@ -123,14 +121,11 @@ def measure(ctx: Context, params: PcieBandwidthParams) -> Iterator[CheckItem]:
     require_memory(device, 2 * params.size)
     gpu = ctx.inventory.find_part(ctx.device.part)
     address = gpu.facts.get("pci_address", "") if gpu else ""
-    sheet = look_up_spec(ctx, ctx.device.part)
     # The links of others may be within the package, as with MI300A.
     known = name_vendor(ctx) == NVIDIA
-    by_pcie = known and not (sheet and sheet.key.startswith(SUPERCHIP_KEY_PREFIXES))
     route = Route(
         device,
         partial(aer.read_link, address) if known else _read_no_link,
-        aer.find_best_link(address) if by_pcie else None,
         list_near_cores(ctx, ctx.device.part),
     )
     yield from measure_route(route, ctx, params)
@@ -228,14 +223,9 @@ def _time_direction(
     timer(step, params.warm_up_seconds)
     rate = params.size / median(timer(copy_and_read_link, params.seconds)) / GIGA
     yield Measurement(name, rate, "GB/s", part_id)
-    link = links[-1]
-    if not link:
-        return
-    yield Measurement(f"{name}.link", link.bandwidth, "GB/s", part_id)
-    yield Measurement(f"{name}.of_link", rate / link.bandwidth, "ratio", part_id)
-    if route.best:
-        share = link.bandwidth / route.best.bandwidth
-        yield Measurement(f"{name}.link.of_best", share, "ratio", part_id)
+    if link := links[-1]:
+        yield Measurement(f"{name}.link", link.bandwidth, "GB/s", part_id)
+        yield Measurement(f"{name}.of_link", rate / link.bandwidth, "ratio", part_id)
 
 
 CHECK = Check(
@@ -249,10 +239,9 @@ CHECK = Check(
         "d2h": Metric(unit="GB/s", worse="low", meaning="GPU to host, pinned, median copy"),
         "*.link": Metric(unit="GB/s", worse="low", meaning="maximum of the link at that moment"),
         "*.of_link": Metric(unit="ratio", worse="low", meaning="rate / maximum of the link"),
-        "*.of_best": Metric(unit="ratio", worse="low", meaning="link / what GPU and slot support"),
     },
     rules={
-        "?2?": warn_outside(of_spec=0.7, of_siblings=0.7, of_baseline=0.85),
+        "?2?": warn_outside(of_siblings=0.7, of_baseline=0.85),
         "?2?.of_link": fail_outside(
             low=0.6,
             of_siblings=0.85,
@@ -261,7 +250,7 @@ CHECK = Check(
         "*.of_link": warn_outside(
             low=0.75, source="nvbandwidth: 0.76 to 0.88 of the link on good nodes"
         ),
-        "*.link.of_best": warn_outside(low=1, source="GPU and slot, by the kernel; see pcie"),
+        "*.link": warn_outside(of_siblings=1, source="links of GPUs of one model; see pcie"),
     },
     finding_rules={
         "transfer_corrupted": FindingRule(Verdict.FAIL, Remedy.INSPECT, conclusive=True),

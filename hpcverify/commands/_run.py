@@ -232,6 +232,7 @@ def verify(
         past_values=lambda check: store.make_past_lookup(node, todo.suite, check),
         carry_overs=store.load_carry_overs(node),
         run_count=store.count_runs(node),
+        accepts_parts=request.accept_parts,
     )
     with ExitStack() as stack:
         folders = stack.enter_context(

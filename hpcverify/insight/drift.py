@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from hpcverify.fleet.states import DAY_S
 from hpcverify.records.reported_facts import ReportedFacts
-from hpcverify.summary.facts import KIND_FACTS, PARTS_SOURCE
+from hpcverify.summary.facts import KIND_FACTS, PARTS_SOURCE, PLACE_FACTS
 
 MIN_NODES = 3
 """Nodes of one kind with facts, from which one of them can be odd."""
@@ -233,7 +233,7 @@ def _group_by_value(
         inside = [name for name in names if name in counted]
         outside = [name for name in names if name not in counted]
         for fact, text in facts.items():
-            if fact not in KIND_FACTS:
+            if fact not in KIND_FACTS and fact not in PLACE_FACTS:
                 value = by_fact.setdefault(fact, {}).setdefault(text, _Value([], []))
                 value.counted += inside
                 value.uncounted += outside

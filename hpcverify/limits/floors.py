@@ -19,13 +19,10 @@ from msgspec.structs import replace
 
 from hpcverify.limits.specs import (
     DTYPES,
-    PCIE_LANE_RATES,
-    PCIE_WIDTHS,
     SOUND_CONFIDENCES,
     Fraction,
     Promise,
     Spec,
-    compute_pcie_bandwidth,
     explain_unknown,
     find_achievable,
     find_spec,
@@ -72,7 +69,6 @@ ALIKE_DTYPES: Mapping[str, tuple[str, ...]] = {
 }
 """Types that the same kind of units computes: their shares of the peak differ by 15 %. That
 of int8 follows from the library more than from the part."""
-PCIE_QUANTITIES = frozenset({"h2d", "d2h"})
 SPEED_SETTINGS = ("power_limit", "clock_limit")
 """The facts of a part that say what somebody set, as ``500 of 700 W``."""
 POWER_PATTERN = r"([\d.]+) of ([\d.]+) W"
@@ -157,7 +153,6 @@ def list_floored(spec: Spec) -> tuple[str, ...]:
     return (
         *(f"{dtype}.{mode}" for dtype in spec.peaks for mode in ("sustained", "burst")),
         *(f"memory.{mode}" for mode in ("read", "write", "copy")),
-        *sorted(PCIE_QUANTITIES),
         "p2p.write",
     )
 
@@ -170,8 +165,6 @@ def find_floor(part: Part, measured: str) -> Floor | str:
     """
     spec = find_spec(part)
     quantity, _, mode = measured.partition(".")
-    if quantity in PCIE_QUANTITIES:
-        return _find_pcie_floor(part)
     if spec is None:
         return explain_unknown(part)
     promise = spec.find_promise(quantity)
@@ -276,19 +269,6 @@ def _build(
         confidence=max(promise.confidence, share.confidence, BEST_CONFIDENCE[basis]),
         source=share.source,
     )
-
-
-def _find_pcie_floor(part: Part) -> Floor | str:
-    """Decide the floor of copies from and to the host: by what GPU and slot support."""
-    name = part.facts.get("name", "the GPU")
-    link_facts = [part.facts.get(fact, "") for fact in ("pcie_generation", "pcie_width")]
-    generation, width = (int(word) if word.isdecimal() else 0 for word in link_facts)
-    if generation not in PCIE_LANE_RATES or width not in PCIE_WIDTHS:
-        return f"{name} does not report what its PCIe link supports"
-    promise = Promise(compute_pcie_bandwidth(generation, width), "GB/s", "A")
-    share = load_least_shares()[ANY_CAPABILITY, "pcie"]
-    why = (Basis.LEAST, "the least that good nodes reach")
-    return _build(f"PCIe {generation} x{width}", promise, share, 1.0, why)
 
 
 def _scale_by_settings(floor: Floor, part: Part, quantity: str) -> Floor:

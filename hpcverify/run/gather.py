@@ -327,6 +327,7 @@ class StepRun(Struct, kw_only=True):
             rotation=now.history.run_count,
             carry_overs=now.history.carry_overs.get(self.step.name, ()),
             before_load=self.before_load,
+            accepts_parts=now.history.accepts_parts,
         )
 
     def _make_rendezvous(self) -> Path:

@@ -20,6 +20,8 @@ class NodeHistory(Struct, frozen=True, kw_only=True):
     """What each check carries over from its last run."""
     run_count: int = 0
     """Each round counts as one."""
+    accepts_parts: bool = False
+    """Whether this round accepts what parts lost since earlier runs."""
 
 
 def extend_history(

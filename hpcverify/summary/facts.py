@@ -19,6 +19,8 @@ PARTS_SOURCE, SOFTWARE_SOURCE = "parts", "software"
 SYSTEM_FACT, CPU_FACT, GPU_FACT = "system", "CPU", "GPU"
 KIND_FACTS = (SYSTEM_FACT, CPU_FACT, GPU_FACT)
 """What like nodes have in common by their make; nodes that differ in it are not compared."""
+PLACE_FACTS = ("NVLink domain",)
+"""What differs from rack to rack: it is recorded and not compared between nodes."""
 
 MAX_SOURCES, MAX_FACTS = 64, 2000
 MAX_NAME_CHARACTERS, MAX_VALUE_CHARACTERS = 200, 2000

@@ -49,11 +49,15 @@ def read_link(address: str, root: Path = Path("/")) -> Link | None:
 
 
 def find_best_link(address: str, root: Path = Path("/")) -> Link | None:
-    """Say what the device at *address* and the port above it can do together."""
+    """
+    Find what the device at *address* and the port above it can do together.
+
+    None if there is no such port, as in a virtual machine that hides the slot.
+    """
     ends = (address, *list_ports(address, root)[:1])
     links = [_read_link_end(root / pci.PCI_DEVICES_FOLDER / end, "max") for end in ends]
     known = [link for link in links if link]
-    if len(known) < len(ends):
+    if len(known) < 2:  # noqa: PLR2004 - a link has two ends
         return None
     return Link(min(k.generation for k in known), min(k.width for k in known))
 

@@ -69,6 +69,11 @@ class NvlinkFabric(Struct, frozen=True, kw_only=True):
     ``access_timeout``, ``incorrect_configuration``, ``partition``, ``manager``."""
     summary: str
     """``healthy``, ``unhealthy``, ``limited``, or nothing where it is not known."""
+    domain: str = ""
+    """The UUID of the NVLink domain of several nodes; empty on boards with switches of their
+    own."""
+    clique: int = 0
+    """The partition of that domain; 0 is none."""
 
 
 class Linkage(Struct, frozen=True, kw_only=True):
@@ -76,6 +81,8 @@ class Linkage(Struct, frozen=True, kw_only=True):
 
     links: tuple[NvLink, ...] | None = ()
     fabric: NvlinkFabric | None = None
+    mig: bool = False
+    """Whether it is in MIG mode, which leaves NVLink off or unused; nothing else is read then."""
 
 
 class PcieLink(Struct, frozen=True, kw_only=True):

@@ -104,6 +104,12 @@ FIRST_PKEYS, MAX_PKEYS = 4, 128
 """How many of the first keys are looked at, set or not; beyond them, all up to an unset one."""
 UNSET_PKEY = "0x0000"
 
+SWITCH_MANAGEMENT = "SMDL=SW_MNG"
+"""In the vital product data of the functions by which an HGX B200 or B300 manages its NVSwitches;
+in all else they are ConnectX-7 adapters (NVIDIA Fabric Manager User Guide)."""
+FUNCTIONS = range(8)
+"""The functions that a device of PCI may have."""
+
 NETWORK = ("node", "the network")
 """Stands for the ports if not even their list can be read."""
 
@@ -131,6 +137,8 @@ class PortReading(Struct, frozen=True, kw_only=True):
     """Whether somebody switched it off."""
     is_linked: bool
     """Whether the cable carries a signal, even if the port is not in service yet."""
+    is_internal: bool = False
+    """Whether it leads to the NVSwitches of the board; not looked at while it is up."""
     rate: float | None = None
     """Gb/s; None if it is not known, or made up."""
     shown_rate: str = ""
@@ -418,7 +426,11 @@ def read_port(place: PortPlace, root: Path, statistics: StatisticsReader) -> Por
         counts=_read_counts(place, statistics),
     )
     if place.net is None:
-        return _read_rdma_state(place.folder, common)
+        reading = _read_rdma_state(place.folder, common)
+        internal = (
+            place.layer == INFINIBAND and not reading.is_up and _manages_switches(address, root)
+        )
+        return replace(reading, is_internal=internal)
     return _read_interface_state(place.net, facts.get("driver", ""), common)
 
 
@@ -464,6 +476,16 @@ def _read_rdma_state(port: Path, common: Callable[..., PortReading]) -> PortRead
         rate=rate if is_up else None,
         shown_rate=shown if is_up else "",
         lanes=lanes if is_up else None,
+    )
+
+
+def _manages_switches(address: str, root: Path) -> bool:
+    """Whether a function of the device at *address* manages NVSwitches; only root can read it."""
+    device = root / pci.PCI_DEVICES_FOLDER / address.rpartition(".")[0]
+    return any(
+        SWITCH_MANAGEMENT in (sysfs.read_text(f"{device}.{number}/vpd") or "")
+        for number in FUNCTIONS
+        if address
     )
 
 

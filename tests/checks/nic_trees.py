@@ -41,14 +41,14 @@ AER = {
 }
 
 
-def address(index: int) -> str:
-    return f"0000:{0x18 + index:02x}:00.0"
+def address(index: int, function: int = 0) -> str:
+    return f"0000:{0x18 + index:02x}:00.{function}"
 
 
-def device(root: Path, index: int, driver: str = "mlx5_core") -> str:
+def device(root: Path, index: int, driver: str = "mlx5_core", function: int = 0) -> str:
     """Plug in adapter *index* below a port of the root, on 16 lanes of generation 5."""
     above = f"sys/devices/pci0000:{index:02x}/0000:{index:02x}:01.0"
-    folder = f"{above}/{address(index)}"
+    folder = f"{above}/{address(index, function)}"
     lanes = {
         "current_link_speed": "32.0 GT/s PCIe",
         "current_link_width": 16,
@@ -57,7 +57,8 @@ def device(root: Path, index: int, driver: str = "mlx5_core") -> str:
     }
     for end in (above, folder):
         grow(root, {f"{end}/{name}": text for name, text in lanes.items()})
-        link(root, f"sys/bus/pci/devices/{Path(end).name}", end)
+        if not (root / f"sys/bus/pci/devices/{Path(end).name}").exists():
+            link(root, f"sys/bus/pci/devices/{Path(end).name}", end)
     grow(root, {f"{folder}/{name}": text for name, text in AER.items()})
     link(root, f"{folder}/driver", f"sys/bus/pci/drivers/{driver}")
     return folder

@@ -36,10 +36,12 @@ from tests.checks.nic_faults import (
 )
 from tests.checks.nic_trees import (
     UNSET_GID,
+    adapter,
     address,
     azure,
     cloud,
     container,
+    device,
     gb200,
     h100,
     interface,
@@ -90,6 +92,7 @@ class Node:
             previous=None if first or accept else self.inventory,
             carry_overs=tuple(self.kept.values()),
             before_load=before_load,
+            accepts_parts=accept,
         )
         params = NicParams(patience=patience)
         readings = nics.read_ports(self.root, patience, lambda _name, _names: self.statistics)
@@ -176,19 +179,139 @@ def test_a_port_that_became_faster_is_held_to_that(node: Node) -> None:
     assert verdict_after(node, {f"{ENS8}/speed": 25000}).verdict is Verdict.FAIL
 
 
-def test_a_port_that_never_had_a_link_is_not_judged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unused", [4, 5, 8])
+def test_new_ports_of_which_half_or_more_have_no_link_are_not_judged(
+    tmp_path: Path, unused: int
+) -> None:
     node = Node(tmp_path, h100)
-    node.turn(**DOWN, **lose_link("mlx5_5"))
+    for index in range(unused):
+        node.turn(**lose_link(f"mlx5_{index}"))
     assert [node.judge(node.look()).reason for _ in range(3)] == [""] * 3
 
 
-def test_a_new_port_without_a_link_unlike_all_its_like_is_warned_of_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "unlinked", [["mlx5_3"], ["mlx5_3", "mlx5_5"], ["mlx5_0", "mlx5_6", "mlx5_7"]]
+)
+def test_new_ports_without_a_link_unlike_most_of_their_like_are_warned_of_once(
+    tmp_path: Path, unlinked: list[str]
+) -> None:
     node = Node(tmp_path, h100)
-    node.turn(**DOWN)
-    judgement = node.judge(node.look())
+    for name in unlinked:
+        node.turn(**lose_link(name))
+    found = node.look()
+    judgement = node.judge(found)
+    assert list_codes(found) == ["port_unlinked"] * len(unlinked)
     assert judgement.verdict is Verdict.WARN
-    assert judgement.reason.startswith("mlx5_3: has no link (DOWN, Polling), although the other 7")
+    text = f"has no link (DOWN, Polling), although {8 - len(unlinked)} of 8 adapters of its board"
+    assert text in judgement.reason
     assert node.judge(node.look()).reason == ""
+
+
+def dual(root: Path, linked: tuple[int, ...]) -> Path:
+    """Build a node of adapters with two ports, of which so many each have a link."""
+    for index, count in enumerate(linked):
+        for number in range(2):
+            folder = device(root, 2 * index, function=number)
+            name = f"mlx5_{2 * index + number}"
+            adapter(root, name, folder, 2 * index + number)
+            if number >= count:
+                grow(root, lose_link(name))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("linked", "missing"),
+    [
+        ((1, 1, 1, 1), 0),  # second ports that nobody uses, as on OCI
+        ((2, 2, 2, 2), 0),
+        ((1, 1, 0, 1), 1),
+        ((2, 0, 2, 2), 2),
+        ((2, 1), 1),
+        ((1, 0), 0),
+    ],
+)
+def test_adapters_with_two_ports_are_compared_by_how_many_have_a_link(
+    tmp_path: Path, linked: tuple[int, ...], missing: int
+) -> None:
+    node = Node(tmp_path, lambda root: dual(root, linked))
+    assert list_codes(node.look()) == ["port_unlinked"] * missing
+
+
+# A port that is up goes through INIT and ARMED, and a subnet manager takes it on to ACTIVE
+# (InfiniBand Architecture Specification 14.3; NVIDIA NVSentinel, link-state-detection.md, 3.2).
+@pytest.mark.parametrize("state", ["2: INIT", "3: ARMED"])
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_new_ports_with_a_link_that_no_subnet_manager_activates_are_reported_until_accepted(
+    tmp_path: Path, state: str, count: int
+) -> None:
+    node = Node(tmp_path, h100)
+    for index in range(count):
+        node.turn(**{f"{RDMA}/mlx5_{index}/ports/1/state": state})
+    for _ in range(2):
+        found = node.look()
+        judgement = node.judge(found)
+        assert told(judgement) == (Verdict.ERROR, Cause.MISCONFIGURED, Remedy.FIX_CONFIGURATION)
+        assert list_codes(found) == ["port_not_active"] * (count if count < 8 else 1)
+        assert "sminfo" in judgement.reason
+    assert list_codes(node.look(accept=True)) == list_codes(node.look()) == []
+
+
+def test_a_port_may_wait_for_the_subnet_manager_after_the_boot(tmp_path: Path) -> None:
+    node = Node(tmp_path, h100)
+    node.turn(**{f"{IB3}/state": "2: INIT"})
+    node.hours = 0
+    assert list_codes(node.look(hours=200 / 3600)) == ["port_starting"]
+    assert list_codes(node.look(hours=100 / 3600)) == ["port_not_active"]
+
+
+def test_new_ports_of_roce_without_a_carrier_are_compared_too(tmp_path: Path) -> None:
+    node = Node(tmp_path, roce)
+    for name in ("ens2", "ens5", "ens6"):
+        node.turn(**{f"sys/class/net/{name}/carrier": 0})
+    node.turn(**{"sys/class/net/ens6/flags": "0x1002"})  # ip link set ens6 down
+    found = node.look()
+    assert list_codes(found) == ["port_unlinked"] * 2
+    assert node.judge(found).verdict is Verdict.WARN
+
+
+def test_a_port_of_roce_waits_for_no_subnet_manager(tmp_path: Path) -> None:
+    node = Node(tmp_path, roce)
+    node.turn(**{f"{RDMA}/mlx5_2/ports/1/state": "2: INIT"})
+    assert list_codes(node.look()) == []
+
+
+def hgx_b200(root: Path) -> Path:
+    """Build eight NDR ports, and four functions of one adapter that lead to the NVSwitches."""
+    h100(root)
+    for number in range(4):
+        folder = device(root, 12, function=number)
+        adapter(root, f"mlx5_{12 + number}", folder, 12 + number)
+        if number < 2:  # the limited functions; the full ones have no such keyword
+            grow(root, {f"{folder}/vpd": "\x82\x2eNVIDIA ConnectX-7\x90 SMDL=SW_MNG V2"})
+    return root
+
+
+# NVIDIA Fabric Manager User Guide, "NVIDIA HGX B200/B300 GPU Baseboard": four functions 05:00.0-3
+# of a ConnectX-7; siderolabs/extensions issue 893 and prometheus/node_exporter issue 3434.
+@pytest.mark.parametrize("state", ["1: DOWN", "2: INIT", "3: ARMED", "4: ACTIVE"])
+def test_ports_that_manage_the_nvswitches_of_a_board_are_not_judged(
+    tmp_path: Path, state: str
+) -> None:
+    node = Node(tmp_path, hgx_b200)
+    shown = {"phys_state": "2: Polling" if state == "1: DOWN" else "5: LinkUp", "state": state}
+    for number in range(4):
+        port = f"{RDMA}/mlx5_{12 + number}/ports/1"
+        node.turn(**{f"{port}/{name}": text for name, text in shown.items()})
+    for _ in range(2):
+        assert list_codes(node.look()) == []
+
+
+def test_ports_of_four_functions_that_manage_no_switch_are_judged(tmp_path: Path) -> None:
+    node = Node(tmp_path, hgx_b200)
+    for number in range(2):
+        (node.root / f"sys/bus/pci/devices/{address(12, number)}/vpd").unlink()
+    node.turn(**{f"{RDMA}/mlx5_12/ports/1/state": "2: INIT"})
+    assert list_codes(node.look()) == ["port_not_active"]
 
 
 def test_the_speed_of_a_virtual_adapter_is_not_judged(tmp_path: Path) -> None:
@@ -205,15 +328,16 @@ def test_all_ports_but_one_down_are_named_each(node: Node) -> None:
 
 
 @pytest.mark.parametrize("others", ["400 Gb/sec (4X NDR)", "200 Gb/sec (4X HDR)"])
-def test_a_new_port_with_fewer_lanes_than_all_its_like_is_warned_of(
+def test_new_ports_with_fewer_lanes_than_most_of_their_like_are_warned_of(
     tmp_path: Path, others: str
 ) -> None:
     half = {"400 Gb/sec (4X NDR)": "200 Gb/sec (2X NDR)"}.get(others, "100 Gb/sec (2X HDR)")
     node = Node(tmp_path, lambda root: h100(root, rate=others))
-    node.turn(**{f"{IB3}/rate": half})
-    judgement = node.judge(node.look())
-    assert judgement.verdict is Verdict.WARN
-    assert judgement.reason.startswith(f"mlx5_3: runs at {half}")
+    node.turn(**{f"{IB3}/rate": half, f"{RDMA}/mlx5_6/ports/1/rate": half})
+    found = node.look()
+    assert list_codes(found) == ["port_narrow"] * 2
+    assert node.judge(found).verdict is Verdict.WARN
+    assert f"mlx5_3: runs at {half}" in node.judge(found).reason
 
 
 def test_ports_of_another_fabric_are_not_odd(tmp_path: Path) -> None:
@@ -228,6 +352,19 @@ def test_an_adapter_in_a_slot_that_gives_fewer_lanes_is_warned_of(tmp_path: Path
     judgement = node.judge(node.look())
     assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.INSPECT)
     assert "although adapter and slot support 16" in judgement.reason
+    assert node.judge(node.look()).reason == ""  # as it was
+
+
+def test_the_lanes_of_a_slot_that_a_hypervisor_hides_are_not_judged(tmp_path: Path) -> None:
+    node = Node(tmp_path, h100)
+    above = node.root / "sys/devices/pci0000:03/0000:03:01.0"
+    bare = node.root / f"sys/devices/pci0000:03/{address(3)}"
+    shutil.move(above / address(3), bare)
+    for entry in (node.root / PCI3, node.root / RDMA / "mlx5_3/device"):
+        entry.unlink()
+        entry.symlink_to(bare)
+    node.turn(**{f"{PCI3}/current_link_width": 8})
+    assert node.judge(node.look()).reason == ""
 
 
 WITHIN = {

@@ -132,10 +132,57 @@ def test_a_link_that_lost_lanes_fails_on_its_gpu(tmp_path: Path) -> None:
     assert accused(judgement, ctx) == ["GPU 3"]
 
 
-def test_a_single_gpu_that_lacks_lanes_fails(tmp_path: Path) -> None:
-    ctx = node(tmp_path, count=1)
-    reply = GpuAnswers(answers={"GPU-0": with_(address=address(0), width=4)})
-    assert verdict(read(reply, ctx, tmp_path), ctx).verdict is Verdict.FAIL
+# AWS g6e.2xlarge and g4dn.xlarge, healthy: `nvidia-smi -q` has link widths "Max : 16x" and
+# "Current : 8x", and no host (595.91; NVIDIA/k8s-test-infra).
+@pytest.mark.parametrize("key", ["l40s", "a10", "v100-sxm2-16gb"])
+def test_lanes_that_no_gpu_of_the_node_ever_had_are_warned_of_once(
+    tmp_path: Path, key: str
+) -> None:
+    ctx = node(tmp_path, BY_KEY[key], 1)
+    reply = GpuAnswers(answers={"GPU-0": with_(address=address(0), width=8)})
+    found = read(reply, ctx, tmp_path)
+    judgement = verdict(found, ctx)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.INSPECT)
+    assert "PCIe width 8, although GPU and slot support 16" in judgement.reason
+    again = node(tmp_path, BY_KEY[key], 1, carry_overs=marks(found))
+    assert passes(verdict(read(reply, again, tmp_path), again))
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_lanes_that_a_gpu_had_in_an_earlier_run_are_missed_until_accepted(
+    tmp_path: Path, count: int
+) -> None:
+    narrow = {w: with_(address=address(i), width=8) for i, w in enumerate(ids(count))}
+    kept = marks(read(links(count), node(tmp_path, count=count), tmp_path))
+    for _ in range(2):
+        ctx = node(tmp_path, count=count, carry_overs=kept)
+        found = read(GpuAnswers(answers=narrow), ctx, tmp_path)
+        judgement = verdict(found, ctx)
+        assert judgement.verdict is Verdict.FAIL
+        assert len(accused(judgement, ctx)) == count
+        kept = marks(found)
+    accepting = node(tmp_path, count=count, carry_overs=kept, accepts_parts=True)
+    kept = marks(read(GpuAnswers(answers=narrow), accepting, tmp_path))
+    ctx = node(tmp_path, count=count, carry_overs=kept)
+    assert passes(verdict(read(GpuAnswers(answers=narrow), ctx, tmp_path), ctx))
+
+
+def test_of_two_gpus_the_one_with_fewer_lanes_fails(tmp_path: Path) -> None:
+    ctx = node(tmp_path, BY_KEY["l40s"], 2)
+    answers = {"GPU-0": with_(address=address(0)), "GPU-1": with_(address=address(1), width=8)}
+    judgement = verdict(read(GpuAnswers(answers=answers), ctx, tmp_path), ctx)
+    assert (judgement.verdict, accused(judgement, ctx)) == (Verdict.FAIL, ["GPU 1"])
+
+
+def test_gpus_of_another_model_show_nothing_of_a_slot(tmp_path: Path) -> None:
+    ctx = node(tmp_path, BY_KEY["l40s"], 1)
+    other = replace(
+        ctx.inventory.parts[0], id="GPU-1", facts={**ctx.inventory.parts[0].facts, "name": "T400"}
+    )
+    ctx = replace(ctx, inventory=replace(ctx.inventory, parts=(*ctx.inventory.parts, other)))
+    answers = {"GPU-0": with_(address=address(0), width=8), "GPU-1": with_(address=address(1))}
+    judgement = verdict(read(GpuAnswers(answers=answers), ctx, tmp_path), ctx)
+    assert judgement.verdict is Verdict.WARN
 
 
 def test_what_all_gpus_lack_alike_is_warned_of(tmp_path: Path) -> None:
@@ -143,7 +190,7 @@ def test_what_all_gpus_lack_alike_is_warned_of(tmp_path: Path) -> None:
     reply = GpuAnswers(answers=dict.fromkeys(ids(2), with_(width=8)))
     judgement = verdict(read(reply, ctx, tmp_path), ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.INSPECT)
-    assert "all 2 GPUs of this model" in judgement.reason
+    assert "as on 2 of 2 GPUs of this model" in judgement.reason
 
 
 def test_what_the_slot_takes_is_listed_and_passes(tmp_path: Path) -> None:
@@ -236,7 +283,7 @@ def test_a_counter_that_was_not_read_for_once_is_not_new_afterwards(tmp_path: Pa
 
 def test_marks_are_few_and_small(tmp_path: Path) -> None:
     found = read(links(), node(tmp_path), clock(tmp_path / "root", 10))
-    assert [m.part_id for m in marks(found)] == ids(8)
+    assert sorted(m.part_id for m in marks(found)) == sorted(2 * ids(8))
     assert max(len(m.value) for m in marks(found)) < 200
 
 
@@ -355,11 +402,23 @@ def test_looking_for_devices_is_no_error(tmp_path: Path) -> None:
     assert passes(verdict(read(links(), ctx, root), ctx))
 
 
-def test_a_link_that_is_slow_under_load_fails(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("before", "verdict_"), [(5, Verdict.FAIL), (4, Verdict.PASS)])
+def test_a_link_that_is_slow_under_load_fails_if_it_was_faster_in_an_earlier_run(
+    tmp_path: Path, before: int, verdict_: Verdict
+) -> None:
+    ctx = node(tmp_path, BY_KEY["h100-nvl-94gb"], 1)
+    found = observed(run_of(*[before] * 9, part_id="GPU-0"), ctx)
+    first = verdict(found, ctx)
+    assert first.verdict is (Verdict.PASS if before == 5 else Verdict.WARN)
+    ctx = node(tmp_path, BY_KEY["h100-nvl-94gb"], 1, carry_overs=marks(found))
+    judgement = verdict(observed(run_of(1, *[4] * 10, 1, part_id="GPU-0"), ctx), ctx)
+    assert judgement.verdict is verdict_
+
+
+def test_a_link_that_slows_down_within_a_run_fails(tmp_path: Path) -> None:
     ctx = node(tmp_path)
-    found = observed(run_of(1, *[4] * 10, 1), ctx)
-    judgement = verdict(found, ctx)
-    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
+    judgement = verdict(observed(run_of(*[5] * 5, *[4] * 5), ctx), ctx)
+    assert (judgement.verdict, accused(judgement, ctx)) == (Verdict.FAIL, ["GPU 3"])
 
 
 def test_a_slow_link_among_fast_ones_names_its_gpu(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from hpcverify_checks.pcie_bandwidth import (
     measure,
     measure_route,
 )
-from tests.checks.links import H100, codes, ids, node, passes
+from tests.checks.links import H100, accused, codes, ids, node, passes
 
 SHORT = PcieBandwidthParams(size=2**20, seconds=0.02, warm_up_seconds=0, rounds=2)
 HOST = torch.device("cpu")
@@ -43,7 +43,7 @@ def copied(
     link: Callable[[], Link | None] = nothing,
     cores: frozenset[int] = frozenset(),
 ) -> list[CheckItem]:
-    route = Route(HOST, link, Link(5, 16), cores, by)
+    route = Route(HOST, link, cores, by)
     return list(measure_route(route, ctx, SHORT))
 
 
@@ -151,27 +151,23 @@ def test_what_is_reached_is_a_share_of_what_the_link_carries(tmp_path: Path) -> 
     assert find_value(found, "d2h.link", "GPU-0") == pytest.approx(63.015, rel=1e-3)
 
 
+# A healthy L40S of AWS has 8 of its 16 lanes (nvidia-smi of a g6e.2xlarge, 595.91, in
+# NVIDIA/k8s-test-infra): alone it is no fault.
 @pytest.mark.parametrize(
-    ("link", "complaint"),
-    [
-        (Link(5, 16), ""),
-        (Link(4, 16), "of_best 5"),
-        (Link(5, 8), "of_best 5"),
-        (Link(1, 16), "of_best 6.3"),
-    ],
+    ("carried", "slow"), [([31.5] * 4, []), ([31.5], []), ([63.0] * 3 + [31.5], ["GPU 3"])]
 )
-def test_a_link_that_carries_less_than_it_can_is_warned_of(
-    tmp_path: Path, link: Link, complaint: str
+def test_a_link_is_compared_with_those_of_its_siblings(
+    tmp_path: Path, carried: list[float], slow: list[str]
 ) -> None:
-    ctx = gpu(tmp_path)
+    ctx = node(tmp_path, H100, len(carried))
     found = [
-        f
-        for f in copied(ctx, link=lambda: link)
-        if isinstance(f, Measurement) and f.name.endswith("of_best")
+        Measurement(name, rate, "GB/s", f"GPU-{gpu}")
+        for gpu, link in enumerate(carried)
+        for name, rate in (("h2d", link * 0.85), ("h2d.link", link))
     ]
     judgement = judge_items(CHECK, found, ctx.inventory)
-    assert judgement.verdict is (Verdict.WARN if complaint else Verdict.PASS)
-    assert complaint in judgement.reason
+    assert judgement.verdict is (Verdict.WARN if slow else Verdict.PASS)
+    assert accused(judgement, ctx) == slow
 
 
 def test_a_link_that_is_not_told_gives_no_share(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def measure_route(ctx: Context, _params: Params) -> Iterator[CheckItem]:
     params = pcie_bandwidth.PcieBandwidthParams(
         size=4096, seconds=0.01, warm_up_seconds=0.0, rounds=1
     )
-    route = pcie_bandwidth.Route(HOST, lambda: None, None, frozenset())
+    route = pcie_bandwidth.Route(HOST, lambda: None, frozenset())
     yield from pcie_bandwidth.measure_route(route, replace(ctx, device=gpu), params)
 
 

@@ -157,7 +157,7 @@ def test_a_node_is_told_which_floors_it_is_held_to_and_how_sure_they_are(
     assert bf16 in found["floor bf16"]["state"]
     assert "confidence " in found["floor bf16"]["state"]
     assert "else warn (confidence C" in found["floor int8"]["state"]
-    assert {"floor fp32", "floor memory", "floor h2d"} <= found.keys()
+    assert {"floor fp32", "floor memory"} <= found.keys()
 
 
 def test_floors_are_scaled_by_a_power_limit_and_it_is_named(cli: Cli, lab: Lab) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hpcverify.limits.specs import load_specs
 from hpcverify.model import Remedy, Run
 from hpcverify.summary.actions import list_actions
 from hpcverify.summary.diagnosis import diagnose
@@ -18,6 +19,7 @@ from hpcverify.summary.verdict import (
 )
 from tests.cli import Cli
 from tests.nvml_lab.nvmllab import Lab
+from tests.nvml_lab.parts import profile
 
 GPUS = 8
 
@@ -133,6 +135,24 @@ def test_parts_that_were_taken_out_can_be_accepted(node: Cli, lab: Lab) -> None:
 
     assert accepted.returncode == 0, accepted.stderr
     results(node, "inventory", status=0)
+
+
+@pytest.mark.parametrize(
+    ("check", "lost"),
+    [("nvlink", "gpu.*.nvlink.*.state = 0"), ("pcie", "gpu.*.pcie.width = 8")],
+)
+def test_what_gpus_lost_since_an_earlier_run_can_be_accepted(
+    node: Cli, lab: Lab, check: str, lost: str
+) -> None:
+    part = profile(next(s for s in load_specs() if s.key == "h100-nvl-94gb"), busy=False)
+    for line, status in (("", 0), (lost, 1)):
+        lab.write(*part, line)
+        results(node, check, status=status)
+
+    accepted = node("run", "--check", check, "--accept-parts")
+
+    assert accepted.returncode == 0, accepted.stderr
+    assert results(node, check, status=0)[check]["verdict"] == "pass"
 
 
 def test_a_driver_at_odds_with_its_library_is_an_error_of_all_checks(node: Cli, lab: Lab) -> None:

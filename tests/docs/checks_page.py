@@ -89,7 +89,7 @@ def _list_rules(check: Check[Any]) -> Iterator[tuple[RuleKey, Rule]]:
 
 
 def _format_value(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    return "none" if value is None else msgspec.json.encode(value).decode()
 
 
 def write_suites() -> Iterator[str]:

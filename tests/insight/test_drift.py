@@ -173,6 +173,21 @@ def test_what_each_node_has_for_itself_is_no_version() -> None:
     assert drift == Drift()
 
 
+def test_racks_differ_in_their_nvlink_domain_and_a_tray_that_is_in_none_by_its_clique() -> None:
+    # NMX-C's default partition is 32766 in each domain (NMX-C gRPC API, partitionId).
+    racks = [
+        *stay(name_nodes(18), NVLink_domain="00000001-a", NVLink_clique="32766"),
+        *stay(name_nodes(5, start=19), NVLink_domain="00000002-a", NVLink_clique="32766"),
+    ]
+    assert compare(racks) == Drift()
+    outside = stay(["gpu024"], NVLink_domain="none", NVLink_clique="0")
+    (odd,) = compare([*racks, *outside]).deviations
+    assert (odd.name, odd.value, odd.majority, odd.nodes) == (
+        *("NVLink clique", "0", "32766"),
+        ("gpu024",),
+    )
+
+
 def test_only_like_nodes_are_compared() -> None:
     others = [
         ReportedFacts(

@@ -9,7 +9,7 @@ from hpcverify.limits.resolve import resolve
 from hpcverify.limits.specs import Spec, find_achievable, load_specs, read_rows
 from hpcverify.model import Inventory, Measurement, Part, Verdict
 from hpcverify.testing import has_no_past, judge_by
-from hpcverify_checks import gemm, gpu_memory, pcie_bandwidth
+from hpcverify_checks import gemm, gpu_memory
 
 ALL = pytest.mark.parametrize("spec", load_specs(), ids=lambda spec: spec.key)
 RULES = {
@@ -53,7 +53,7 @@ def of(key: str) -> Spec:
 
 def list_measured(spec: Spec) -> list[str]:
     """Name what the checks measure on such a part alone."""
-    return [name for name in list_floored(spec) if not name.startswith(("p2p", "h2d", "d2h"))]
+    return [name for name in list_floored(spec) if not name.startswith("p2p")]
 
 
 def floor_of(part: Part, measured: str) -> Floor:
@@ -231,20 +231,6 @@ def test_of_power_and_clock_the_lower_counts() -> None:
 def test_no_setting_moves_what_links_carry() -> None:
     h100 = part_of(of("h100-sxm5-80gb"), power_limit="350 of 700 W")
     assert floor_of(h100, "p2p.write").scale == 1.0
-
-
-def test_copies_from_the_host_are_held_to_what_gpu_and_slot_support() -> None:
-    rule = {n: r for n, r in pcie_bandwidth.CHECK.rules.items() if n == "?2?"}
-    unknown = Part("gpu", "gpu-0", "GPU 0", {"pcie_generation": "5", "pcie_width": "16"})
-    for rate, verdict in ((50.0, Verdict.PASS), (25.0, Verdict.WARN)):
-        found = [Measurement("h2d", rate, "GB/s", "gpu-0")]
-        limits = resolve(rule, found, Inventory(parts=(unknown,)), has_no_past)
-        assert judge_by(found, limits, {}).verdict is verdict
-    assert "of 63.02 GB/s (PCIe 5 x16), the least that good nodes reach" in limits[0].source
-    for width in ("", "0", "63"):  # as a virtual machine may show
-        facts = {"name": "NVIDIA X", "pcie_generation": "5", "pcie_width": width}
-        silent = find_floor(Part("gpu", "gpu-0", "GPU 0", facts), "d2h")
-        assert silent == "NVIDIA X does not report what its PCIe link supports"
 
 
 def test_an_unknown_part_has_no_floor_and_is_said_to_be_unknown() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from hpcverify.telemetry.vendors import AMD, NVIDIA
 
 UNKNOWN_VENDOR = ""
+ACCEPT = "if that is meant, run once with --accept-parts"
+"""Ends the text of what a part lost since an earlier run."""
 FIXES: Mapping[str, Mapping[str, str]] = {
     "free_memory": {
         NVIDIA: "end the processes that nvidia-smi lists",

@@ -99,6 +99,9 @@ MEGA, GIGA = 1e6, 1e9
 
 def read_linkage(gpu: GpuQuery) -> Linkage:
     """Read the state, the speed and the errors of every NVLink, and the fabric."""
+    mig = gpu.ask(nv.nvmlDeviceGetMigMode)
+    if mig and mig[0]:
+        return Linkage(mig=True)
     links = read_nvlinks(gpu)
     return Linkage(links=None if links is None else tuple(links), fabric=_read_fabric(gpu))
 
@@ -152,23 +155,32 @@ FABRIC_TROUBLE: Mapping[str, tuple[int, int, frozenset[int]]] = {
 trouble (nvml.h 13, NVML_GPU_FABRIC_HEALTH_MASK_*; 0 is always "not supported")."""
 
 
+FABRIC_CALLS: tuple[tuple[Any, Any], ...] = (
+    (nv.c_nvmlGpuFabricInfo_v3_t, nv.nvmlDeviceGetGpuFabricInfoV),
+    (nv.c_nvmlGpuFabricInfo_v2_t, nv.nvmlDeviceGetGpuFabricInfoV),  # drivers before R570
+    (nv.c_nvmlGpuFabricInfo_t, nv.nvmlDeviceGetGpuFabricInfo),  # before R550
+)
+
+
 def _read_fabric(gpu: GpuQuery) -> NvlinkFabric | None:
-    info: Any = nv.c_nvmlGpuFabricInfo_v3_t()
-    if gpu.ask(nv.nvmlDeviceGetGpuFabricInfoV, byref(info)) is None:
-        info = nv.c_nvmlGpuFabricInfo_v2_t()  # drivers before R570
-        if gpu.ask(nv.nvmlDeviceGetGpuFabricInfoV, byref(info)) is None:
-            return None
-    if info.state not in FABRIC_STATES:
+    answers = (
+        (info, gpu.ask(call, byref(info))) for make, call in FABRIC_CALLS for info in [make()]
+    )
+    info: Any = next((info for info, code in answers if code is not None), None)
+    if info is None or info.state not in FABRIC_STATES:
         return None
+    uuid = bytes(info.clusterUuid).hex() if any(info.clusterUuid) else ""
     return NvlinkFabric(
         state=FABRIC_STATES[info.state],
         status=_format_status(info.status),
         trouble=tuple(
             name
             for name, (shift, mask, bad) in FABRIC_TROUBLE.items()
-            if (info.healthMask >> shift) & mask in bad
+            if (getattr(info, "healthMask", 0) >> shift) & mask in bad
         ),
         summary=FABRIC_SUMMARIES.get(getattr(info, "healthSummary", 0), ""),
+        domain="-".join(filter(None, (uuid[:8], uuid[8:12], uuid[12:16], uuid[16:20], uuid[20:]))),
+        clique=info.cliqueId,
     )
 
 

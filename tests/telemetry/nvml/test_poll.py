@@ -84,13 +84,44 @@ def test_the_fabric_is_told_by_its_flags(lab: Lab) -> None:
         "status": "ok",
         "trouble": ["degraded_bandwidth"],
         "summary": "unhealthy",
+        "domain": "",
+        "clique": 0,
     }
+
+
+DOMAIN = "00000001-0000-0000-0000-000000000001"
+"""As a healthy GB200 has it (nvidia-smi of NVIDIA/k8s-test-infra, with clique 2)."""
+
+
+@pytest.mark.parametrize(
+    ("missing", "summary"),
+    [
+        ([], "healthy"),
+        (["nvmlDeviceGetGpuFabricInfoV"], ""),  # a driver before R550
+    ],
+)
+def test_the_place_in_the_fabric_is_read_from_drivers_of_any_age(
+    lab: Lab, missing: list[str], summary: str
+) -> None:
+    faults = [f"fault = {call} return=FUNCTION_NOT_FOUND" for call in missing]
+    place = (f"gpu.*.fabric.cluster_uuid = {DOMAIN}", "gpu.*.fabric.clique_id = 2")
+    lab.write(*place, "gpu.*.fabric.health_summary = 1", *faults)
+    (heard,) = hear(lab, "read_links")
+    fabric = first(heard)["fabric"]
+    assert (fabric["domain"], fabric["clique"], fabric["state"]) == (DOMAIN, 2, "completed")
+    assert fabric["summary"] == summary
+
+
+def test_nothing_but_its_mode_is_read_of_the_links_of_a_gpu_in_mig_mode(lab: Lab) -> None:
+    lab.write("gpu.0.mig.mode = 1", "gpu.0.nvlink.*.state = 0")
+    (heard,) = hear(lab, "read_links")
+    assert first(heard) == {"links": [], "fabric": None, "mig": True}
 
 
 def test_a_part_without_links_or_fabric_has_none(lab: Lab) -> None:
     lab.write("gpu.*.nvlink.count = na", "gpu.*.fabric.state = 0")
     (heard,) = hear(lab, "read_links")
-    assert first(heard) == {"links": None, "fabric": None}
+    assert first(heard) == {"links": None, "fabric": None, "mig": False}
     assert heard[1] == []
 
 
