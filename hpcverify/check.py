@@ -280,7 +280,8 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     How to make a `Limit` for a measurement; the ways can be combined.
 
     *low* and *high* are absolute. The others are fractions of what the measured
-    part should reach: *of_spec* of what good ones do (`limits.floors`), *of_siblings* of the
+    part should reach: *of_spec* of what good ones typically do, or of the least that they do if a
+    value outside fails (`limits.floors`), *of_siblings* of the
     median over the like parts of this node in this run (three or more), and
     *of_baseline* of the median over this node's earlier runs (five or more).
     Fractions below 1 are lower limits, those above 1 upper limits.

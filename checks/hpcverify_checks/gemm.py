@@ -346,6 +346,11 @@ def _measure_core(seconds: float, _core: int) -> float:
     return 2.0 * CORE_SIZE**3 / median(steps) / GIGA
 
 
+SPREAD_SOURCE = (
+    "hpcverify default: good GPUs at their power limit differ by 8 % (arXiv 2208.11035), more if "
+    "one row breathes the warm air of the other"
+)
+
 CHECK = Check(
     summary="throughput of matrix products, for each type the part has units for",
     measure=measure,
@@ -368,12 +373,8 @@ CHECK = Check(
         "*.core": Metric(unit="GFLOP/s", worse="low", meaning="throughput of one core alone"),
     },
     rules={
-        "*.sustained": fail_outside(
-            of_spec=0.85,
-            of_siblings=0.9,
-            remedy=Remedy.INSPECT,
-            source="hpcverify default: good GPUs of one node differ by 5 %",
-        ),
+        "*.sustained": fail_outside(of_spec=0.9, of_siblings=0.8, source=SPREAD_SOURCE),
+        "*sustained": warn_outside(of_spec=0.9, of_siblings=0.9, source=SPREAD_SOURCE),
         "*.burst": warn_outside(
             of_spec=0.75,
             of_baseline=0.7,

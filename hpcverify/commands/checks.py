@@ -14,7 +14,7 @@ from rich.text import Text
 from hpcverify.check import ANY_PART, Check, Params, Placement, Rule, RuleKey, format_quantity
 from hpcverify.commands._json import print_json
 from hpcverify.console import report_mistakes
-from hpcverify.model import FindingRule, Maturity, Remedy
+from hpcverify.model import FindingRule, Maturity, Remedy, Verdict
 from hpcverify.plan.catalog import load_checks
 from hpcverify.plan.config import load_site
 from hpcverify.plan.suite import Step, load_suite, make_plan
@@ -31,7 +31,7 @@ PLACES = {
     Placement.DEVICES_ALONE: "loads one device after the other",
 }
 REFERENCES = {
-    "of_spec": "what good parts reach of their data sheet",
+    "of_spec": "what good parts typically reach of their data sheet",
     "of_siblings": "the median of like parts in the node",
     "of_baseline": "the median of the node's earlier runs",
 }
@@ -146,9 +146,11 @@ def format_rule(rule: Rule, unit: str) -> str:
         for sign, bound in ((">=", rule.low), ("<=", rule.high))
         if bound is not None
     ]
+    least = {"of_spec": "the least that good parts reach of their data sheet"}
+    references = REFERENCES | (least if rule.otherwise is Verdict.FAIL else {})
     bounds += [
         f"{'>=' if fraction <= 1 else '<='} {fraction:g} x {reference}"
-        for name, reference in REFERENCES.items()
+        for name, reference in references.items()
         if (fraction := getattr(rule, name)) is not None
     ]
     return " and ".join(bounds)

@@ -427,13 +427,19 @@ def _describe_floors(gpu: Part, count: int, steps: Sequence[Step]) -> Iterator[A
 
 def _find_floors(gpu: Part, spec: Spec, steps: Sequence[Step]) -> Iterator[tuple[str, Floor, Rule]]:
     for name in list_floored(spec):
-        floor = find_floor(gpu, name)
         hits = chain.from_iterable(
             find_rules(s.check.rules, s.overrides, name, gpu.aliases) for s in steps
         )
-        rule = next((hit[1] for hit in hits if hit and hit[1].of_spec is not None), None)
-        if rule and isinstance(floor, Floor):
-            yield name, floor, rule
+        listed = [
+            (name, floor, rule)
+            for _, rule in hits
+            if rule.of_spec is not None
+            and isinstance(floor := find_floor(gpu, name, rule.otherwise), Floor)
+        ]
+        # Without a sound figure, a rule that fails has the floor of the one that warns.
+        yield from {
+            floor.compute(rule.of_spec or 0.0): (name, floor, rule) for name, floor, rule in listed
+        }.values()
 
 
 def _describe_problem(problem: Finding, inventory: Inventory) -> Advice:

@@ -174,7 +174,9 @@ def _make_unresolved_limit(rule: Rule, item: Measurement, without: str) -> Itera
 
 def _look_up_floor(rule: Rule, item: Measurement, inventory: Inventory) -> Floor | str | None:
     part = _find_gpu(item.part_id, inventory)
-    return find_floor(part, item.name) if part and rule.of_spec is not None else None
+    if part is None or rule.of_spec is None:
+        return None
+    return find_floor(part, item.name, rule.otherwise)
 
 
 def _find_gpu(part_id: str, inventory: Inventory) -> Part | None:

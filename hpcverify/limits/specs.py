@@ -40,7 +40,7 @@ BITS_PER_BYTE = 8
 BOARD_PARTS = frozenset(
     {
         *("a100-sxm4-40gb", "a100-sxm4-80gb", "h100-sxm5-80gb", "h200-sxm", "b200-sxm", "b300-sxm"),
-        *("gb200", "gb300"),
+        *("a800-sxm4-80gb", "h800-sxm5-80gb", "h20-96gb", "gb200", "gb300"),
     }
 )
 """Parts of which a node has 1, 2, 4 or 8, or a multiple of 8: their boards and trays have 4 or
@@ -259,8 +259,9 @@ def find_achievable(spec: Spec, quantity: str, mode: str) -> Fraction | None:
     """
     Find the share of *quantity* that the part *spec* reaches in a *mode*.
 
-    That of products is ``sustained``, ``burst`` (for a second, and as large as ours) or
-    ``best`` (the best of many shapes, for a moment).
+    That of products is ``sustained`` (as we measure), ``expected`` (an estimate of the same),
+    ``other`` (as long, with other operands or another program), ``burst`` (for a second, and as
+    large as ours) or ``best`` (the best of many shapes, for a moment).
     """
     return _load_fractions().get((spec.key, quantity, mode))
 

@@ -50,7 +50,7 @@ class Setting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     unit: str | None = None
     """The unit of *low* and *high*; without one, that of the measurement."""
     of_spec: float | None = None
-    """The limit as a share of what good parts reach of their data sheet."""
+    """The limit as a share of what good parts reach: typically, or the least if it fails."""
     of_siblings: float | None = None
     """The limit as a share of the median of equal parts in the node."""
     of_baseline: float | None = None

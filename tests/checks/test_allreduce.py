@@ -41,6 +41,7 @@ from hpcverify_checks.common.collective import (
     all_reduce,
 )
 from hpcverify_checks.common.operations import ALL_REDUCE
+from hpcverify_checks.common.parts import has_optional_links
 from hpcverify_checks.common.process_group import join_group
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import RankGroup
@@ -449,7 +450,7 @@ def test_a_node_that_reduces_by_rings_where_its_switches_could_warns(
     assert judge_bandwidth(tmp_path, key, 6, ring).reason == ""  # NCCL may, with six
 
 
-@pytest.mark.parametrize("key", [key for key in BY_KEY if (key, 4) not in HEALTHY])
+@pytest.mark.parametrize("key", [k for k, sheet in BY_KEY.items() if has_optional_links(sheet)])
 def test_a_part_that_nvlink_does_not_join_has_no_floor_and_says_so(
     tmp_path: Path, key: str
 ) -> None:

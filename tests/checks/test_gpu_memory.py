@@ -256,8 +256,8 @@ def test_bandwidth_is_measured_here_too() -> None:
     assert len(numbers) == 3
 
 
-@pytest.mark.parametrize(("slow", "verdict"), [(0.97, "pass"), (0.94, "fail")])
-def test_memory_slower_than_the_siblings_fails(slow: float, verdict: str) -> None:
+@pytest.mark.parametrize(("slow", "verdict"), [(0.97, "pass"), (0.94, "warn"), (0.89, "fail")])
+def test_memory_slower_than_the_siblings_warns_then_fails(slow: float, verdict: str) -> None:
     names = [f"GPU-{i}" for i in range(4)]
     parts = tuple(Part("gpu", n, n, {"name": "some GPU"}) for n in names)
     sound = [*clean_numbers()]
@@ -266,10 +266,8 @@ def test_memory_slower_than_the_siblings_fails(slow: float, verdict: str) -> Non
     ]
     judgement = judge_items(CHECK, [*sound, *rates], Inventory(parts=parts))
     assert judgement.verdict.value == verdict
-    assert (judgement.remedy is Remedy.INSPECT) == (judgement.verdict is Verdict.FAIL)
-    assert ("GPU-2: memory.read 2820 GB/s < 2850" in judgement.reason) == (
-        judgement.verdict is Verdict.FAIL
-    )
+    assert (judgement.remedy is Remedy.INSPECT) == (verdict != "pass")
+    assert judgement.reason.startswith("GPU-2: memory.read") == (verdict != "pass")
 
 
 def clean_numbers() -> list[CheckItem]:

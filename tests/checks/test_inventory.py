@@ -12,7 +12,6 @@ from hpcverify.check import Params
 from hpcverify.model import (
     Cause,
     CheckItem,
-    Coverage,
     Device,
     Fact,
     Finding,
@@ -418,16 +417,17 @@ def test_a_driver_at_odds_with_its_library_is_no_fault_of_the_hardware(
 
 
 @pytest.mark.parametrize(("name", "expected"), [("NVIDIA H100 80GB HBM3", 0), ("NVIDIA X", 1)])
-def test_a_part_that_no_data_sheet_describes_is_said_to_be_unknown(
+def test_gpus_that_no_data_sheet_describes_are_named_once_in_the_reason_of_the_pass(
     tmp_path: Path, name: str, expected: int
 ) -> None:
     facts = {"name": name, "compute_capability": "9.0", "memory": "80 GiB"}
-    node = Inventory(parts=(Part("gpu", "GPU-1", "GPU 1", facts),))
+    node = Inventory(parts=tuple(Part("gpu", f"GPU-{i}", f"GPU {i}", facts) for i in range(8)))
     found, _ = compare(tmp_path, node, None)
 
-    unknown = [f for f in found if isinstance(f, Coverage) and f.part_id == "GPU-1"]
-    assert len(unknown) == expected
-    assert all("not in the table of parts" in f.text for f in unknown)
+    judged = judge_items(CHECK, found, node)
+    assert judged.verdict is Verdict.PASS
+    assert judged.reason.count("no reference for this GPU") == expected
+    assert judged.reason.count("NVIDIA X (PCI device id unknown) is not in the table") == expected
 
 
 def test_an_adapter_that_left_the_bus_is_missed(tmp_path: Path) -> None:

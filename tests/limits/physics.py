@@ -26,52 +26,70 @@ CLOSE = 0.04
 
 CHIPS = {
     "1d": ("7.0", "GV100"),
+    "1e": ("7.5", "TU104"),
     "20": ("8.0", "GA100"),
     "22": ("8.6", "GA102"),
     "23": ("9.0", "GH100"),
     "26": ("8.9", "AD102"),
     "27": ("8.9", "AD104"),
     "29": ("10.0", "GB100"),
+    "2b": ("12.0", "GB202"),
+    "2e": ("12.1", "GB20B"),
     "31": ("10.3", "GB110"),
 }
 """The chip by the upper half of the PCI device id, with its compute capability."""
-FLOP_PER_CLOCK = {"7.0": 1024, "8.0": 2048, "8.6": 1024, "8.9": 1024, "9.0": 4096}
+FLOP_PER_CLOCK = {
+    **dict.fromkeys(("7.0", "7.5", "8.6", "12.0", "12.1"), (1024,)),
+    "8.0": (2048,),
+    "8.9": (1024, 512),  # an L40 has half the rate
+    "9.0": (4096,),
+    **dict.fromkeys(("10.0", "10.3"), (8192,)),
+}
 """Of the tensor cores of one SM, dense, with operands of 16 bits."""
-BLACKWELL = 8192
-LANES = {"7.0": 64, "8.0": 64}
+LANES = {"7.0": 64, "7.5": 64, "8.0": 64}
 """Of 32 bits in one SM; 128 in all others."""
 FP64_OF_FP32 = {"7.0": 1 / 2, "8.0": 1, "9.0": 1, "10.0": 1 / 2, "10.3": 1 / 60}
 """With tensor cores where they do fp64; other chips are left out of the sheet."""
 INT8_OF_16 = {"10.3": 1 / 18}
 """Twice the rate of 16 bits, but cut on this chip."""
 FP32_OF_16 = (0.03, 0.3)
-"""FP32 lanes against tensor cores: from Blackwell to GA102."""
+"""FP32 lanes against tensor cores at their full rate: from Blackwell to GA102."""
 PIN_GBITS = {
     "HBM2": (1.6, 2.5),
     "HBM2e": (2.8, 3.7),
     "HBM3": (4.8, 6.5),
     "HBM3e": (6.0, 9.3),
     "GDDR6": (12.0, 20.5),
+    "GDDR6 7.5": (9.0, 11.0),  # of the T4, the slowest
+    "GDDR7": (24.0, 32.0),
+    "LPDDR5X": (6.4, 10.7),
 }
 """What one data pin carries, Gbit/s, by type of memory."""
-STACKS = {"HBM": (1024, (4, 8, 16, 24, 36)), "GDDR": (32, (1, 2, 4))}
-"""How many pins a stack or chip has, and the sizes that it comes in, GB."""
+STACKS = {
+    "HBM": (1024, (4, 8, 16, 24, 36)),
+    "GDDR": (32, (1, 2, 4, 6)),
+    "LPDD": (32, (16,)),
+}
+"""How many pins a stack, chip or pair of chips has, and the sizes that it comes in, GB."""
 USABLE = (0.93, 1.001)
 """Of the memory that is fitted, what is sold."""
-NVLINK = {2: ("7", {6}), 3: ("8", {4, 12}), 4: ("9", {12, 18}), 5: ("10", {18})}
+NVLINK = {2: ("7", {6}), 3: ("8", {4, 8, 12}), 4: ("9", {8, 12, 18}), 5: ("10", {18})}
 """By generation: the major compute capability that has it, and numbers of links."""
 PER_LINK = {2: {50.0}, 3: {50.0, 28.125}, 4: {50.0}, 5: {100.0}}
 """Both directions, GB/s; the bridge of GA102 is slower than that of GA100."""
-PCIE = {"7": {3}, "8": {4}, "9": {5}, "10": {5, 6}}
+PCIE = {"7": {3}, "8": {4}, "9": {5}, "10": {5, 6}, "12": {5}}
 """The generation by major compute capability."""
 GFLOPS_PER_WATT = {
     "7.0": (300, 600),
+    "7.5": (700, 1100),
     "8.0": (600, 1400),
     "8.6": (400, 1000),
-    "8.9": (850, 1900),
-    "9.0": (900, 2400),
+    "8.9": (600, 1900),
+    "9.0": (280, 2400),
     "10.0": (1700, 2600),
     "10.3": (1500, 2600),
+    "12.0": (700, 1600),
+    "12.1": (700, 1100),
 }
 """Dense, with operands of 16 bits, at the default power limit."""
 UNITS = {
@@ -171,9 +189,10 @@ def chip(spec: Spec) -> Iterator[str]:
 
 def tensor_cores(spec: Spec) -> Iterator[str]:
     """Reckon the peak of 16 bits: SMs x clock x width."""
-    width = FLOP_PER_CLOCK.get(spec.compute_capability, BLACKWELL)
-    yield from _near("flop_per_clk_per_sm", spec.flop_per_clk_per_sm, width, 0)
-    if spec.sms is None or spec.peak_clock_mhz is None:
+    width, widths = spec.flop_per_clk_per_sm, FLOP_PER_CLOCK.get(spec.compute_capability, ())
+    if width is not None:
+        yield from _among("flop_per_clk_per_sm", width, widths)
+    if width is None or spec.sms is None or spec.peak_clock_mhz is None:
         return
     reached = spec.sms * spec.peak_clock_mhz * width / 1e6
     yield from _near("SMs x clock x width", reached, _sixteen(spec), EXACT)
@@ -191,8 +210,9 @@ def operands(spec: Spec) -> Iterator[str]:
 
 def lanes(spec: Spec) -> Iterator[str]:
     """Reckon FP32, lanes x 2 x SMs at the highest clock, and FP64, a share of it."""
-    fp32 = spec.sheet["fp32"].number
-    yield from _between("fp32 / 16 bits", fp32 / _sixteen(spec), FP32_OF_16)
+    fp32, full = spec.sheet["fp32"].number, FLOP_PER_CLOCK.get(spec.compute_capability, (1,))[0]
+    rate = (spec.flop_per_clk_per_sm or full) / full
+    yield from _between("fp32 / 16 bits", rate * fp32 / _sixteen(spec), FP32_OF_16)
     clock = read_number(spec, "max_clock") or spec.peak_clock_mhz
     if spec.sms and clock:
         reached = 2 * LANES.get(spec.compute_capability, 128) * spec.sms * clock / 1e6
@@ -212,8 +232,9 @@ def memory(spec: Spec) -> Iterator[str]:
     """Reckon bandwidth, pins x rate of the type, and size, stacks x one of theirs."""
     kind, pins = spec.sheet["memory_type"].text, spec.sheet["memory_bus"].number
     rate = spec.sheet["memory_bandwidth"].number * 8 / pins
-    yield from _between(f"Gbit/s per pin of {kind}", rate, PIN_GBITS.get(kind, (0, 0)))
-    width, sizes = STACKS["HBM" if kind.startswith("HBM") else "GDDR"]
+    rates = PIN_GBITS.get(f"{kind} {spec.compute_capability}", PIN_GBITS.get(kind, (0, 0)))
+    yield from _between(f"Gbit/s per pin of {kind}", rate, rates)
+    width, sizes = STACKS["HBM" if kind.startswith("HBM") else kind[:4]]
     per_stack = spec.memory_gb / round(pins / width) if pins >= width else 0.0
     low, high = USABLE
     if not any(low * size <= per_stack <= high * size for size in sizes):

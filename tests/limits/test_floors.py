@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcverify.limits.floors import MODE_MARGINS, Basis, Floor, find_floor, list_floored
+from hpcverify.limits.floors import MODES, Floor, find_floor, list_floored
 from hpcverify.limits.resolve import resolve
 from hpcverify.limits.specs import Spec, find_achievable, load_specs, read_rows
 from hpcverify.model import Inventory, Measurement, Part, Verdict
@@ -18,6 +18,42 @@ RULES = {
     for name, rule in check.rules.items()
     if rule.of_spec is not None
 }
+REAL = {
+    **dict.fromkeys(
+        [(part, "bf16") for part in ("a100-sxm4-40gb", "a100-sxm4-80gb", "a800-sxm4-80gb")],
+        (240, 265),
+    ),
+    ("a100-pcie-40gb", "bf16"): (200, 215),
+    **dict.fromkeys([("a100-pcie-80gb", "bf16"), ("a800-pcie-80gb", "bf16")], (205, 235)),
+    **dict.fromkeys([("h100-sxm5-80gb", "bf16"), ("h800-sxm5-80gb", "bf16")], (640, 720)),
+    **dict.fromkeys([("h100-pcie-80gb", "bf16"), ("h800-pcie-80gb", "bf16")], (400, 430)),
+    ("h100-nvl-94gb", "bf16"): (430, 480),
+    ("h200-sxm", "bf16"): (660, 730),
+    ("h200-nvl", "bf16"): (550, 620),
+    **dict.fromkeys([("gh200-96gb", "bf16"), ("gh200-144gb", "bf16")], (620, 700)),
+    ("b200-sxm", "bf16"): (1268, 1500),
+    ("gb200", "bf16"): (1450, 1600),
+    **dict.fromkeys([("b300-sxm", "bf16"), ("gb300", "bf16")], (1400, 1650)),
+    ("l40s", "bf16"): (210, 250),
+    ("l4", "bf16"): (50, 60),
+    ("h20-96gb", "bf16"): (136, 142),
+    **dict.fromkeys([("h100-sxm5-80gb", "fp8"), ("h800-sxm5-80gb", "fp8")], (1100, 1300)),
+    **dict.fromkeys(
+        [(part, "fp8") for part in ("h100-pcie-80gb", "h800-pcie-80gb", "h100-nvl-94gb")],
+        (700, 800),
+    ),
+    **dict.fromkeys([("h200-sxm", "fp8"), ("h200-nvl", "fp8")], (1150, 1350)),
+    **dict.fromkeys([("gh200-96gb", "fp8"), ("gh200-144gb", "fp8")], (1100, 1300)),
+    **dict.fromkeys([("b200-sxm", "fp8"), ("gb200", "fp8")], (2600, 3000)),
+    **dict.fromkeys([("b300-sxm", "fp8"), ("gb300", "fp8")], (2600, 3100)),
+    ("l40s", "fp8"): (380, 450),
+}
+"""What the worst and the best healthy part sustain, TFLOP/s, with random normal operands of 8192^3:
+an expert's estimate of 2026-11-28 from published figures, with 5 % of doubt; of B200 the slowest of
+8 air-cooled GPUs, of H20 zzc0721/torch-performance-test-data issue 77."""
+WARN_ROOM, FAIL_DISTANCE = 0.15, 0.08
+"""The most that a part may lose unseen, of what is typical, and the least distance of the worst
+healthy part from FAIL."""
 HEALTHY = {
     ("h100-sxm5-80gb", "bf16.sustained"): (668, 719.7),
     ("h100-sxm5-80gb", "tf32.sustained"): (376.7,),
@@ -42,6 +78,11 @@ HEALTHY = {
 torch.mm of 10240^3, and what the sources of `gpu_reached.csv` name beside them."""
 
 
+UNSURE = {"t4", "gb10", "l40", "rtx-pro-6000-max-q"}
+UNSURE_MEMORY = {"gb200", "gb10", "h20-96gb"}
+"""Parts of which no sound figure is known, of products and of memory."""
+
+
 def part_of(spec: Spec, **facts: str) -> Part:
     named = {"name": spec.name, "pci_device_id": spec.pci_device_ids[0]}
     return Part("gpu", "gpu-0", "GPU 0", named | facts)
@@ -56,8 +97,8 @@ def list_measured(spec: Spec) -> list[str]:
     return [name for name in list_floored(spec) if not name.startswith("p2p")]
 
 
-def floor_of(part: Part, measured: str) -> Floor:
-    floor = find_floor(part, measured)
+def floor_of(part: Part, measured: str, otherwise: Verdict = Verdict.WARN) -> Floor:
+    floor = find_floor(part, measured, otherwise)
     assert isinstance(floor, Floor), floor
     return floor
 
@@ -104,9 +145,9 @@ def test_whatever_anybody_measured_on_a_good_part_passes(spec: Spec) -> None:
         promise = spec.find_promise(row["quantity"])
         assert share
         assert promise
-        for mode, margins in MODE_MARGINS.items():
+        for mode, used in MODES.items():
             name = f"{row['quantity']}.{mode}"
-            if row["mode"] in margins and (row["quantity"] == "memory") == (
+            if row["mode"] in used and (row["quantity"] == "memory") == (
                 mode in ("read", "write", "copy")
             ):
                 assert judged(spec, {name: share.value * promise.value})[0] is Verdict.PASS, name
@@ -122,16 +163,16 @@ def test_what_good_parts_were_seen_to_reach_elsewhere_passes(key: str, name: str
 def test_at_half_the_speed_every_part_fails(spec: Spec) -> None:
     halved = {name: value / 2 for name, value in healthy_speeds(spec).items()}
     verdict, reason = judged(spec, halved)
-    assert verdict is Verdict.FAIL
+    assert verdict is (Verdict.WARN if spec.key == "gb10" else Verdict.FAIL)
     tensor = "bf16" if "bf16" in spec.peaks else "fp16"
-    assert f"{tensor}.sustained" in reason
-    assert "memory.copy" in reason or spec.key == "gb200"  # whose only figure is disputed
+    assert f"{tensor}.sustained" in reason or spec.key in UNSURE
+    assert "memory.copy" in reason or spec.key in UNSURE_MEMORY
 
 
 @ALL
 def test_only_a_floor_of_a_sound_source_fails(spec: Spec) -> None:
     for name, healthy in healthy_speeds(spec).items():
-        floor = floor_of(part_of(spec), name)
+        floor = floor_of(part_of(spec), name, Verdict.FAIL)
         verdict, reason = judged(spec, {name: healthy / 100})
         weak = floor.confidence == "C" or name.endswith(".burst")
         assert verdict is (Verdict.WARN if weak else Verdict.FAIL), name
@@ -141,22 +182,60 @@ def test_only_a_floor_of_a_sound_source_fails(spec: Spec) -> None:
 
 def test_the_nearer_the_source_the_higher_its_rank() -> None:
     h100 = part_of(of("h100-sxm5-80gb"))
-    assert floor_of(h100, "bf16.sustained").basis is Basis.MEASURED
-    assert floor_of(h100, "fp16.sustained").basis is Basis.SHORTER
-    assert floor_of(part_of(of("h200-sxm")), "tf32.sustained").basis is Basis.ARCHITECTURE
-    assert floor_of(h100, "fp64.sustained").basis is Basis.TYPE
-    assert floor_of(h100, "int8.sustained").basis is Basis.LEAST
+    for part, name, evidence in (
+        (h100, "bf16.sustained", "estimated for such a part"),
+        (h100, "tf32.sustained", "measured on such a part with other operands"),
+        (h100, "fp16.sustained", "measured on such a part in a burst"),
+        (
+            part_of(of("h200-sxm")),
+            "tf32.sustained",
+            "as NVIDIA H100 80GB HBM3 of the same",
+        ),
+        (h100, "fp64.sustained", "in fp32, measured on such a part in a burst"),
+        (h100, "int8.sustained", "the least that any good part is known to reach"),
+    ):
+        assert floor_of(part, name).evidence.startswith(evidence)
+
+
+@pytest.mark.parametrize(("key", "dtype"), REAL)
+def test_healthy_parts_are_apart_from_both_floors_and_slow_ones_are_seen(
+    key: str, dtype: str
+) -> None:
+    """The distances of both floors from what healthy parts do, for every part that is known."""
+    worst, best = (1e3 * rate for rate in REAL[key, dtype])
+    typical = (worst + best) / 2
+    rule = RULES["*sustained"].of_spec
+    assert rule is not None
+    warn = floor_of(part_of(of(key)), f"{dtype}.sustained")
+    assert (1 - WARN_ROOM) * typical <= warn.compute(rule) <= worst
+    fail = floor_of(part_of(of(key)), f"{dtype}.sustained", Verdict.FAIL)
+    if fail.is_sound:
+        assert fail.compute(rule) <= (1 - FAIL_DISTANCE) * worst
+
+
+@pytest.mark.parametrize("key", ["h200-sxm", "b200-sxm", "l40s"])
+def test_a_part_that_lost_a_third_is_seen_though_its_siblings_lost_as_much(key: str) -> None:
+    """A power cap of the BMC or a locked clock slows all GPUs of a node alike."""
+    worst, best = REAL[key, "bf16"]
+    slow = 0.63 * 1e3 * (worst + best) / 2
+    assert judged(of(key), {"bf16.sustained": slow})[0] is Verdict.FAIL
+
+
+def test_an_estimate_only_warns() -> None:
+    h200 = of("h200-sxm")
+    assert judged(h200, {"bf16.sustained": 600e3})[0] is Verdict.WARN
+    assert "estimated for such a part; confidence C" in judged(h200, {"bf16.sustained": 600e3})[1]
 
 
 def test_what_was_measured_on_a_part_needs_no_sure_sheet() -> None:
     ada = part_of(of("rtx6000-ada"))  # its peaks are recalled
-    assert floor_of(ada, "bf16.sustained").is_sound
-    assert not floor_of(ada, "fp16.sustained").is_sound
+    assert floor_of(ada, "bf16.sustained", Verdict.FAIL).is_sound
+    assert not floor_of(ada, "fp16.sustained", Verdict.FAIL).is_sound
 
 
 def test_a_disputed_figure_of_the_part_itself_is_not_passed_over_for_that_of_another() -> None:
-    floor = floor_of(part_of(of("gb200")), "memory.copy")
-    assert (floor.basis, floor.confidence) == (Basis.MEASURED, "C")
+    floor = floor_of(part_of(of("gb200")), "memory.copy", Verdict.FAIL)
+    assert (floor.evidence, floor.confidence) == ("measured on such a part", "C")
 
 
 def test_a_part_is_not_held_to_one_with_more_power_for_its_peak() -> None:
@@ -165,9 +244,9 @@ def test_a_part_is_not_held_to_one_with_more_power_for_its_peak() -> None:
 
 
 def test_a_floor_of_another_part_says_of_which() -> None:
-    floor = floor_of(part_of(of("gb300")), "bf16.sustained")
-    assert floor.describe(0.85, "2500 TFLOP/s") == (
-        "0.51 x 0.786 of 2500 TFLOP/s (data sheet of NVIDIA GB300), as NVIDIA B300 SXM6 AC of "
+    floor = floor_of(part_of(of("gb300")), "bf16.sustained", Verdict.FAIL)
+    assert floor.describe(0.9, "2500 TFLOP/s") == (
+        "0.6 x 0.786 of 2500 TFLOP/s (data sheet of NVIDIA GB300), as NVIDIA B300 SXM6 AC of "
         "the same architecture reaches with its best shape; confidence B"
     )
 

@@ -8,6 +8,7 @@ from hpcverify.check import Rule
 from hpcverify.limits.resolve import MIN_BASELINE_RUNS, resolve
 from hpcverify.model import Inventory, Limit, Measurement, Part, Verdict
 from hpcverify.testing import has_no_past
+from hpcverify_checks import gemm
 
 H100 = {"pci_device_id": "2330", "name": "NVIDIA H100 80GB HBM3"}
 GPUS = Inventory(parts=tuple(Part("gpu", f"gpu-{i}", f"GPU {i}", H100) for i in range(4)))
@@ -34,14 +35,32 @@ def test_an_optional_limit_is_gone_when_nothing_was_measured() -> None:
 
 
 def test_a_known_part_is_held_to_its_data_sheet() -> None:
-    (limit,) = limits(Rule(of_spec=0.85), rates(700e3))
+    (limit,) = limits(Rule(of_spec=0.9), rates(700e3))
 
-    assert limit.low is not None
-    assert 500e3 < limit.low < 700e3  # H100: 989 TFLOP/s dense, of which it keeps 0.74
+    assert limit.low == pytest.approx(0.9 * 0.87 * 730e3)
     assert limit.source == (
-        "0.85 x 0.738 of 989 TFLOP/s (data sheet of NVIDIA H100 80GB HBM3), "
-        "measured on such a part; confidence A"
+        "0.78 x 0.738 of 989 TFLOP/s (data sheet of NVIDIA H100 80GB HBM3), measured on such a "
+        "part with other operands or another program; confidence B"
     )
+
+
+def test_a_rule_that_warns_is_held_to_what_is_typical_and_one_that_fails_to_the_least() -> None:
+    rules = {name: r for name, r in gemm.CHECK.rules.items() if name.endswith("sustained")}
+
+    made = resolve(rules, rates(700e3), GPUS, has_no_past)
+
+    assert {limit.otherwise: limit.low for limit in made} == {
+        Verdict.WARN: pytest.approx(0.9 * 680e3),
+        Verdict.FAIL: pytest.approx(0.9 * 0.87 * 730e3),
+    }
+
+
+def test_without_a_sound_figure_both_rules_make_one_limit_that_warns() -> None:
+    rules = {name: r for name, r in gemm.CHECK.rules.items() if name.endswith("sustained")}
+
+    (limit,) = resolve(rules, rates(1, name="fp64.sustained"), GPUS, has_no_past)
+
+    assert limit.otherwise is Verdict.WARN
 
 
 def test_an_unknown_part_has_no_data_sheet_to_be_held_to() -> None:
@@ -53,10 +72,10 @@ def test_an_unknown_part_has_no_data_sheet_to_be_held_to() -> None:
 @pytest.mark.parametrize(
     ("name", "unit", "low"),
     [
-        ("memory.copy", "GB/s", 0.8 * 2540),  # of 3350
-        ("memory.copy", "TB/s", 0.8 * 2.540),
+        ("memory.copy", "GB/s", 0.8 * 0.94 * 2540),  # of 3350
+        ("memory.copy", "TB/s", 0.8 * 0.94 * 2.540),
         ("p2p.write", "GB/s", 0.8 * 380),  # one direction: of 450
-        ("bf16.sustained", "TFLOP/s", 0.8 * 730),  # of 989
+        ("bf16.sustained", "TFLOP/s", 0.8 * 0.87 * 730),  # of 989
     ],
 )
 def test_the_data_sheet_speaks_in_the_unit_that_was_measured(

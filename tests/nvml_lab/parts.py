@@ -24,7 +24,7 @@ from tests.limits.physics import read_number
 Values = dict[str, object]
 """Scenario values by key, of all GPUs; None is `na`."""
 
-VOLTA, AMPERE, ADA, HOPPER, BLACKWELL = 5, 7, 8, 9, 10
+VOLTA, TURING, AMPERE, ADA, HOPPER, BLACKWELL = 5, 6, 7, 8, 9, 10
 """Architectures as NVML numbers them."""
 
 
@@ -56,12 +56,15 @@ class Chip:
 
 CHIPS = {
     "7.0": Chip(VOLTA, 64, (83, 87, 90), None, (2, 25781), 135),
+    "7.5": Chip(TURING, 64, (85, 93, 96), None, (0, 0), 300),
     "8.0": Chip(AMPERE, 64, (85, 89, 92), 7, (4, 25000), 210),
     "8.6": Chip(AMPERE, 128, (88, 95, 98), None, (5, 14062), 210),
     "8.9": Chip(ADA, 128, (87, 89, 92), None, (0, 0), 210),
     "9.0": Chip(HOPPER, 128, (87, 89, 95), 7, (6, 26562), 345),
     "10.0": Chip(BLACKWELL, 128, (88, 91, 93), 7, (7, 53125), 120),
     "10.3": Chip(BLACKWELL, 128, (88, 91, 93), 7, (7, 53125), 120),
+    "12.0": Chip(BLACKWELL, 128, (88, 91, 93), 4, (0, 0), 180),
+    "12.1": Chip(BLACKWELL, 128, (88, 91, 93), None, (0, 0), 208),
 }
 """By compute capability."""
 
@@ -78,16 +81,19 @@ BANKS_PER_STACK = {"8.0": 128, "9.0": 512, "10.0": 512, "10.3": 512}
 """With room for remapped rows, by stack of HBM; seen on A100, H100 and H200."""
 BANKS_PER_GB = 4
 """Of GDDR6; seen on L4."""
-FITTED = {"GDDR6": 0.9375, "b300-sxm": 0.934, "gb300": 0.934, "gh200-144gb": 1.017}
+FITTED = {"GDDR6": 0.9375, "gb10": 0.95, "b300-sxm": 0.934, "gb300": 0.934, "gh200-144gb": 1.017}
 """GiB that NVML shows, of the GB on the sheet; nearly all on other parts."""
-GPUS = {"gh200-96gb": 1, "gh200-144gb": 1, "gb200": 4, "gb300": 4}
+GPUS = {"gh200-96gb": 1, "gh200-144gb": 1, "gb200": 4, "gb300": 4, "gb10": 1}
 """In a node; eight of other parts."""
 C2C = ("gh200-96gb", "gh200-144gb", "gb200", "gb300")
 """On a module with the CPU, to which their own link leads."""
 MESH = ("v100-sxm2-16gb", "v100-sxm2-32gb")
 """With NVLinks from GPU to GPU; from A100 on they lead to switches."""
-SXM = ("sxm", "gb200", "gb300")
-BRIDGED = ("a100-pcie", "a40", "h100-pcie", "h100-nvl", "h200-nvl", "gh200")
+SXM = ("sxm", "gb200", "gb300", "h20-")
+BRIDGED = (
+    *("a100-pcie", "a800-pcie", "a30", "a40", "h100-pcie", "h800-pcie"),
+    *("h100-nvl", "h200-nvl", "gh200"),
+)
 """With links that lead nowhere unless someone bought a bridge or a backplane."""
 SPEEDS = {1: 2500, 2: 5000, 3: 8000, 4: 16000, 5: 32000, 6: 64000}
 """MT/s of a lane by PCIe generation."""
@@ -192,7 +198,7 @@ def _abilities(spec: Spec, chip: Chip) -> Values:
     if chip.arch < HOPPER:
         values["repair.unrepairable_memory"] = None
         values["power.memory_mw"] = None
-    if chip.arch == VOLTA:
+    if chip.arch < AMPERE:
         values |= _before_ampere()
     if "rtx" in spec.key:  # it sits under a desk, too
         values |= {"fan.speed": 30, "fan.count": 1}
@@ -283,7 +289,7 @@ def _pcie(spec: Spec, chip: Chip, *, busy: bool) -> Values:
         "pcie.tx_kbps": "steps 0:500 2:2100000" if busy else 500,
         "pcie.rx_kbps": "steps 0:500 2:1900000" if busy else 500,
     }
-    if chip.arch > VOLTA:
+    if chip.arch >= AMPERE:
         values["pcie.l0_to_recovery"] = "steps 0:12 1:14" if busy else 12
     if spec.key in C2C:  # the host is on NVLink-C2C; DCGM asks for a width of 1 here
         values |= {"pcie.width": 1, "c2c.count": 10, "c2c.status": 1}

@@ -40,7 +40,7 @@ def test_a_power_limit_of_the_site_is_no_fault_of_the_gpus(
     tmp_path: Path, nvml_library: Path
 ) -> None:
     node = make_node(tmp_path, nvml_library, gpus=2)
-    capped = "slow@*:share=0.8"
+    capped = "slow@*:share=0.7"
     unset = node.run("--check", "gemm", faults=capped)
     scenario = tmp_path / "scenario.txt"
     lines = scenario.read_text().replace("power.limit_mw = 700000", "power.limit_mw = 500000")

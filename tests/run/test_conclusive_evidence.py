@@ -146,7 +146,6 @@ def test_a_sites_own_bound_leaves_the_rule_as_hard_as_it_was(tmp_path: Path) -> 
 HARD_FINDINGS = {
     ("sdc", "corruption"),
     ("sdc", "miscopied"),
-    ("sdc", "outvoted"),
     ("cpu_units", "defective_core"),
     ("gpu_memory", "memory_corrupted"),
     ("host_memory", "memory_corrupted"),
@@ -176,8 +175,6 @@ HARD_FINDINGS = {
     ("kernel_log", "disk_medium_error"),
 }
 SOFT_FINDINGS = {
-    ("thermal", "outvoted"),  # most may err alike
-    ("training", "outvoted"),
     ("training", "misfed"),
     ("inventory", "disk_missing"),
     ("storage", "io_error"),

@@ -10,13 +10,16 @@ from hpcverify.limits.specs import Spec, find_spec
 LINKS_PER_BRIDGE = {
     "a100-pcie-40gb": 4,
     "a100-pcie-80gb": 4,
+    "a800-pcie-80gb": 4,
+    "a30": 4,
     "a40": 4,
     "h100-pcie-80gb": 4,
+    "h800-pcie-80gb": 4,
     "h100-nvl-94gb": 4,
     "h200-nvl": 6,
 }
 """Parts (by `Spec.key`) that have NVLink only through a plugged bridge, and the links of
-one bridge: they take three for all their links, and an A40 one."""
+one bridge: they take three for all their links, an A800 and an H800 two, an A30 and an A40 one."""
 SUPERCHIP_KEY_PREFIXES = ("gh200", "gb200", "gb300")
 """Keys of parts on NVLink-C2C to their CPU: their data does not come over PCIe, and their
 boards wire few lanes of it."""
@@ -26,7 +29,7 @@ MAX_MESH_GPUS = 4
 """GPUs on boards without switches (HGX A100 and H100 with 4 GPUs)."""
 SINGLE_GPU_KEY_PREFIX = "gh200"
 """Keys of parts that may be alone in their node, with no NVLink."""
-MIN_LINKS_ALL_PAIRS = 12
+MIN_LINKS_ALL_PAIRS = 8
 """A GPU with this many NVLinks has some to every other GPU of its node; with fewer, some pairs
 have none (V100)."""
 

@@ -1,12 +1,14 @@
 """
 What the results of all parts mean together: which part is outvoted, which plan is inexact.
 
-Like parts that do the same work must give the same bits. If most agree, the others are
+Like parts that do the same work must give the same bits. If most agree, the others may be
 wrong; if not, it is unknown which are. This needs no reference, and finds a part that errs
 the same way every time. A part that was proven wrong has no vote, in this check or in a
-later one of the run: several may err alike, and would outvote the good one. Where no exact
-product showed who is right, being outvoted is no proof (`RANDOM_FINDING_RULES`). A vote counts
-if the part and the host take the same digest of the same bits: the host errs, too.
+later one of the run: several may err alike, and would outvote the good one. Being outvoted is
+no proof and only warns: it is not yet confirmed on real nodes that a library computes the
+same bits on all GPUs of a kind, however their SMs are spread over clusters. Only an exact
+product fails a part. A vote counts if the part and the host take the same digest of the same
+bits: the host errs, too.
 
 A product that was proven wrong fails its part, with one exception: if several parts of a
 kind all made the very same wrong bits, the plan was not exact with this library. Faults
@@ -66,7 +68,8 @@ MEMORY_TEXT = (
 CORES_GROUP = "cores"
 PRODUCT_FINDING_RULES = {
     CORRUPTION_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
-    "outvoted": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
+    # No proof: the library may compute otherwise on a GPU with its SMs in other clusters.
+    "outvoted": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "dissent": FindingRule(Verdict.WARN, Remedy.RERUN),
     "disagreement": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
     "inexact": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
@@ -76,10 +79,6 @@ PRODUCT_FINDING_RULES = {
     ANSWER_CODE: FindingRule(Verdict.PASS, Remedy.NONE),
 }
 """Every check that compares products has these, so that a fault has the same remedy in each."""
-RANDOM_FINDING_RULES = PRODUCT_FINDING_RULES | {
-    "outvoted": FindingRule(Verdict.FAIL, Remedy.INSPECT)
-}
-"""Those of checks without exact products: most parts may err alike, and `sdc` tells who does."""
 DISPUTED_METRICS = {"mismatched_words": "disputed_words", "stress.mismatched": "stress.disputed"}
 """The metrics that fail a part, and their names if the plan is at fault."""
 

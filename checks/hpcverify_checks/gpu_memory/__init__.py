@@ -49,6 +49,7 @@ from hpcverify.check import (
     Verdict,
     fail_outside,
     operation,
+    warn_outside,
 )
 from hpcverify.units import GIB, GIGA
 from hpcverify_checks.common.device import (
@@ -226,6 +227,11 @@ def _report_tally(
     yield Coverage(part_id, f"{size}, {tally.describe()}")
 
 
+CLOCK_SOURCE = (
+    "hpcverify default: the memory clock of a healthy GPU is fixed; that of the SMs, which the "
+    "power limit lowers, may bound a sum"
+)
+
 CHECK = Check(
     summary="GPU memory: patterns over nearly all of it, and its bandwidth",
     measure=measure,
@@ -248,11 +254,9 @@ CHECK = Check(
             "of others that use the GPU",
         ),
         "memory.*": fail_outside(
-            of_spec=0.85,
-            of_siblings=0.95,
-            of_baseline=0.9,
-            source="hpcverify default: the memory clock of a healthy GPU is fixed",
+            of_spec=0.9, of_siblings=0.9, of_baseline=0.9, source=CLOCK_SOURCE
         ),
+        "memory*": warn_outside(of_spec=0.9, of_siblings=0.95, source=CLOCK_SOURCE),
     },
     finding_rules=MARCH_FINDING_RULES,
     placement=Placement.DEVICES,

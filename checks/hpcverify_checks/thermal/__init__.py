@@ -283,7 +283,7 @@ CHECK = Check(
         "rate_sag": warn_outside(high=0.15),
         "clock.sag": warn_outside(high=0.2),
     },
-    finding_rules={**problems.PROBLEM_RULES, **vote.RANDOM_FINDING_RULES},
+    finding_rules={**problems.PROBLEM_RULES, **vote.PRODUCT_FINDING_RULES},
     placement=Placement.ALL_DEVICES,  # heat and current of a node add up
     timeout=900,
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from math import sqrt
 from operator import itemgetter
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 
 from hpcverify.check import CheckItem, Context, Finding, Measurement, Sample, Watch
 from hpcverify.telemetry import problems
@@ -52,6 +53,10 @@ USED_SERIES = frozenset(
 QUARTERS = 4
 MIN_SAMPLES = 8
 """With fewer values, start and end are not compared, and no mean is judged."""
+MAX_CLOCK_ERROR = 0.015
+"""The standard error of the mean clock, as a share, up to which work per clock is compared: a
+tenth less than that of the siblings is then more than four of both errors away. A clock that
+dithers by 7 % under a power limit needs 22 samples, a steady one `MIN_SAMPLES`."""
 MIN_RISE_CELSIUS = 10.0
 """A smaller rise drowns in the sensor's steps of 1 °C."""
 MIN_SOAK_SECONDS, MIN_REST_SECONDS = 100.0, 60.0
@@ -97,11 +102,16 @@ class LoadSamples:
 
 def average_recent(samples: Sequence[Sample], account: LoadRecord | None) -> float | None:
     """Average the *samples* under recent steady load, if there are enough."""
+    values = list_recent(samples, account)
+    return fmean(values) if len(values) >= MIN_SAMPLES else None
+
+
+def list_recent(samples: Sequence[Sample], account: LoadRecord | None) -> list[float]:
+    """List the values of *samples* under recent steady load."""
     recent = account.recent if account else None
-    values = [
+    return [
         s.value for s in samples if recent is None or any(done.contains(s.t) for done in recent)
     ]
-    return fmean(values) if len(values) >= MIN_SAMPLES else None
 
 
 def group_samples(watch: Watch) -> Mapping[str, Values]:
@@ -274,7 +284,8 @@ def _measure_work(observed: LoadSamples, ctx: Context) -> Iterator[Measurement]:
         yield Measurement("loaded", seen, "ratio", observed.part_id)
     if clock:
         per_clock = account.rate / (clock * 1e6)
-        yield Measurement("work_per_clock", per_clock, "", observed.part_id)
+        if _compute_clock_error(observed) <= MAX_CLOCK_ERROR:
+            yield Measurement("work_per_clock", per_clock, "", observed.part_id)
         spec = look_up_spec(ctx, observed.part_id)
         if spec and spec.sms and spec.flop_per_clk_per_sm:
             full = spec.sms * spec.flop_per_clk_per_sm
@@ -282,6 +293,12 @@ def _measure_work(observed: LoadSamples, ctx: Context) -> Iterator[Measurement]:
     watts = _average_watts(observed)
     if watts:
         yield Measurement("energy_per_work", watts / account.rate * PETA, "J", observed.part_id)
+
+
+def _compute_clock_error(observed: LoadSamples) -> float:
+    """Compute the standard error of the mean clock under recent steady load, as a share of it."""
+    clocks = list_recent(observed.steady.get("clock", ()), observed.account)
+    return stdev(clocks) / sqrt(len(clocks)) / fmean(clocks)
 
 
 def _compute_busy_share(observed: LoadSamples) -> float | None:

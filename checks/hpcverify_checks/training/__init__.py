@@ -639,7 +639,7 @@ CHECK = Check(
         "irreproducible_cpu": FindingRule(Verdict.WARN, Remedy.INSPECT),
         **WRONG_SUM_RULES,
         RANK_LOST_CODE: RANK_LOST_RULE,
-        **{c: vote.RANDOM_FINDING_RULES[c] for c in ("answer", "outvoted", "disagreement")},
+        **{c: vote.PRODUCT_FINDING_RULES[c] for c in ("answer", "outvoted", "disagreement")},
     },
     placement=Placement.DEVICES,
     timeout=300.0,

@@ -114,10 +114,10 @@ def test_parts_that_all_agree_pass(count: int) -> None:
 
 @pytest.mark.parametrize("count", [3, 4, 8])
 @pytest.mark.parametrize("bad", [0, 2])
-def test_one_against_all_others_is_outvoted_and_fails(count: int, bad: int) -> None:
+def test_one_against_all_others_is_outvoted_and_warns(count: int, bad: int) -> None:
     digests = [WRONG if i == bad else RIGHT for i in range(count)]
     judgement = judge_answers(answers(*digests), node(count))
-    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.INSPECT)
     agree = f"its bits differ from those of {count - 1} of {count} parts, which agree"
     assert judgement.reason == f"GPU-{bad}: bf16: {agree}"
 

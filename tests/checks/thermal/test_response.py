@@ -63,6 +63,8 @@ class Gpu:
     watts: float = 690.0
     idle_watts: float = 75.0
     mhz: float = 1500.0
+    dither: float = 40.0
+    """The standard deviation of the clock, MHz."""
     efficiency: float = 0.88
     busy: float = 1.0
     events: tuple[str, ...] = ()
@@ -95,7 +97,7 @@ class Gpu:
                 "temperature.memory": round(celsius * 1.1 + chance.gauss(0, 0.3)),
                 "power": power + chance.gauss(0, 4),
                 "energy": energy,
-                "clock": self.mhz + chance.gauss(0, 40) if load else 345.0,
+                "clock": self.mhz + chance.gauss(0, self.dither) if load else 345.0,
                 "utilization": self.busy if load else 0.0,
                 "event.idle": float(not load or self.busy < 0.5),
                 "event.sw_power_cap": float(bool(load)),
@@ -240,6 +242,17 @@ def test_a_short_soak_finds_the_defective_one_as_well(tmp_path: Path) -> None:
     verdict, reason, _ = judge_board(tmp_path, alike(gpu3=Gpu(efficiency=0.75)), QUICK)
     assert verdict is Verdict.FAIL
     assert reason.startswith("GPU 3: work_per_clock")
+
+
+@pytest.mark.parametrize(("soak", "count"), [(QUICK, 0), (LONG, 1)])
+def test_work_per_clock_needs_as_many_samples_as_the_clock_dithers(
+    tmp_path: Path, soak: Soak, count: int
+) -> None:
+    """Under a power limit the clock dithers by 100 to 200 MHz: ten samples are off by 2 to 4 %."""
+    found = observed(tmp_path, alike(gpu3=Gpu(dither=150)), soak)
+    names = [f.name for f in found if isinstance(f, Measurement) and f.part_id == "GPU-3"]
+    assert names.count("work_per_clock") == count
+    assert names.count("efficiency") == 1
 
 
 def test_an_unknown_part_is_judged_by_its_siblings_and_its_past(tmp_path: Path) -> None:

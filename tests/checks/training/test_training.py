@@ -359,7 +359,7 @@ def test_a_gpu_that_errs_every_time_is_outvoted_by_its_peers(tmp_path: Path) -> 
     wrong = trained(faulty(flip(12), since(0, OUT)))
     assert wrong.difference is None
     judgement = verdict_on(tmp_path, [trained(), wrong, trained(), trained()])
-    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.INSPECT)
     assert judgement.reason.startswith("GPU 1: ")
     assert "GPU 0" not in judgement.reason
 
