@@ -37,18 +37,18 @@ NVME_WARNINGS = {
     0x10: "the backup of the volatile memory failed",
     0x20: "the persistent memory region is read-only or unreliable",
 }
-"""The bits of the critical warning (NVM Express Base Specification 2.0, figure 207)."""
+"""The bits of the critical warning (NVM Express Base Specification, log page 02h, byte 0)."""
 TEMPERATURE_BIT, RELIABILITY_BIT = 0x02, 0x04
 RATED_ENDURANCE = 100
-"""Percentage used at which the rated endurance is consumed; not a failure, by the same figure."""
-SCSI_WARNING_ASC, SCSI_FAILURE_ASC = 0x0B, 0x5D
+"""Percentage used at which the rated endurance is consumed, which is no failure by itself."""
+SCSI_FAILURE_ASC = 0x5D
 SCSI_CODES = {
     **dict.fromkeys(((0x0B, 0x01), *((0x0B, q) for q in range(0x0A, 0x0E))), TEMPERATURE),
     (0x5D, 0x73): WORN,
     (0x5D, 0xFF): UNDEFINED,
 }
 """
-Additional sense codes (T10, SPC-5 annex F) that are not what their first byte stands for.
+Additional sense codes (asc-num.txt of T10) that are not what their first byte stands for.
 
 0B/01 and 0B/0A to 0B/0D are temperatures, 5D/73 is "endurance limit met", and 5D/FF is sent on
 request, to test the reporting.

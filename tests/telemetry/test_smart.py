@@ -149,7 +149,7 @@ def test_each_bit_of_the_critical_warning_has_the_meaning_of_the_standard(
     log: dict[str, int], codes: set[str]
 ) -> None:
     """
-    NVM Express Base Specification 2.0, figure 207: SMART / Health Information Log, byte 0.
+    NVM Express Base Specification, log page 02h, byte 0.
 
     smartctl (nvmeprint.cpp) prints ``passed: false`` for any bit.
     """

@@ -60,7 +60,9 @@ def measure_health(
 ) -> Iterator[Measurement | Finding]:
     """Report the SMART data of the disk *part_id*, and which counts grew since *before*."""
     for code, text in after.warnings.items():
-        yield Finding(code, part_id, f"{text}: {FIXES[code]}" if code in FIXES else text)
+        is_read = code == smart.TEMPERATURE and "temperature" in after.values
+        now = f" ({after.values['temperature']:g} °C)" if is_read else ""
+        yield Finding(code, part_id, f"{text}{now}: {FIXES[code]}" if code in FIXES else text)
     for name, value in after.values.items():
         yield Measurement(f"smart.{name}", value, SMART_METRICS[f"smart.{name}"].unit, part_id)
     for name, grown in after.compute_growth(before).items():

@@ -91,7 +91,7 @@ def test_a_disk_that_predicts_its_failure_fails_and_is_named(tmp_path: Path) -> 
     ("bits", "used", "verdict", "reason"),
     [
         (0x00, 3, Verdict.PASS, ""),
-        (0x02, 3, Verdict.WARN, "cool it"),
+        (0x02, 3, Verdict.WARN, "a threshold (84 °C): cool it"),
         (0x04, 100, Verdict.WARN, "plan its replacement"),
         (0x06, 255, Verdict.WARN, "plan its replacement"),
         (0x04, 3, Verdict.FAIL, "replace the drive"),
@@ -102,9 +102,10 @@ def test_a_disk_that_predicts_its_failure_fails_and_is_named(tmp_path: Path) -> 
 def test_a_hot_or_worn_drive_stays_in_service_and_a_failing_one_does_not(
     tmp_path: Path, bits: int, used: int, verdict: Verdict, reason: str
 ) -> None:
-    """0x40 is reserved in the NVM Express Base Specification 2.0."""
+    """Bit 0x40 is reserved in the NVM Express Base Specification 2.0."""
     document = {
         "smart_status": {"passed": not bits, "nvme": {"value": bits}},
+        "temperature": {"current": 84},
         "nvme_smart_health_information_log": {
             "critical_warning": bits,
             "available_spare": 100,

@@ -501,6 +501,11 @@ def test_only_what_is_the_nodes_own_fails_the_node() -> None:
         "io_error": Verdict.FAIL,
         "remote_corruption": Verdict.ERROR,
         "remote_io_error": Verdict.ERROR,
+        "drive_failing": Verdict.FAIL,
+        "drive_temperature": Verdict.WARN,
+        "drive_worn": Verdict.WARN,
+        "drive_warning": Verdict.WARN,
+        "drive_warning_undefined": Verdict.PASS,
     }
 
 
