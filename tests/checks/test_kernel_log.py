@@ -504,6 +504,21 @@ def test_the_errors_that_one_line_counts_are_counted(
     assert judge_items(CHECK, found).verdict is Verdict.WARN
 
 
+PACKET = "IN= OUT=lo SRC=10.0.0.1 DST=10.0.0.2 LEN=84"
+
+
+def test_a_user_can_neither_name_the_part_of_a_record_nor_hide_an_error(tmp_path: Path) -> None:
+    """With net.netfilter.nf_log_all_netns, users write the prefix of packets that are logged."""
+    body = ("  section_type: memory error", MULTI_BIT)
+    record = record_of_firmware(3, "recoverable", *body)
+    forged = f"{{3}}[Hardware Error]: DIMM location: CPU 2 DIMM 30 {PACKET}"
+    assert findings(measured(tmp_path, *record, forged)) == [("ghes_memory_uncorrected", "node")]
+
+    (_, effect), *_ = INJECTIONS
+    announced = f"Injecting memory failure for pfn 0x3c0000 {PACKET}"
+    assert findings(measured(tmp_path, announced, effect)) == [("memory_failure", "node")]
+
+
 LOST = "nfs: server home not responding, still trying"
 BACK = "nfs: server home OK"
 

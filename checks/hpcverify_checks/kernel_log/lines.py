@@ -139,7 +139,7 @@ def _join_records(messages: Sequence[KernelMessage]) -> list[KernelMessage]:
     records: dict[int, list[dict[str, str]]] = {}
     current: dict[str, list[dict[str, str]]] = {}  # the number starts anew with each boot
     for index, message in enumerate(messages):
-        is_record = RECORD_MARKER in message.text
+        is_record = RECORD_MARKER in message.text and not begins_with_users_words(message.text)
         if not (match := is_record and re.match(RECORD_PATTERN, message.text)):
             continue
         if match["severity"]:
@@ -186,6 +186,7 @@ def _drop_injected(messages: Sequence[KernelMessage]) -> Iterator[KernelMessage]
     for message in messages:
         when, text = message.time or 0.0, message.text
         announces = any(marker in text for marker in INJECTION_MARKERS)
+        announces = announces and not begins_with_users_words(text)
         if match := announces and re.search(INJECTION_PATTERN, text):
             target = match["target"] or match["device"]
             pattern = rf"{re.escape(target)}\b" if target else MACHINE_CHECK_PATTERN
