@@ -8,6 +8,7 @@ table is a mistake in a file, never a silent factor of one.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated
@@ -87,6 +88,35 @@ def convert_unit(value: float, unit: str, to: str) -> float:
     if dimension != wanted:
         raise ConfigError(f"unit {unit!r} is a {dimension}; {to!r} is a {wanted}")
     return value * (factor / per)
+
+
+DECIMAL_COMMA_PATTERN = r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+"
+GROUPED_PATTERN = r"[+-]?\d{1,3}((,\d{3})+\.\d+|(,\d{3}){2,}|(\.\d{3}){2,})"
+"""Numbers with separators between groups of three digits."""
+EITHER_PATTERN = r"[+-]?[1-9]\d{0,2},\d{3}"
+"""What matches `DECIMAL_COMMA_PATTERN` and may be a thousand and more as well."""
+
+
+def parse_decimal(text: str) -> float:
+    """
+    Parse a number as people write it: 38.1, 38,1, 1,234.5 and 1.234,5.
+
+    Raises:
+        ValueError: it is no number, or may be either of two, as 1,234; the text is for people.
+
+    """
+    plain = text
+    if re.fullmatch(EITHER_PATTERN, text):
+        either = f"{text.replace(',', '.')} or {text.replace(',', '')}"
+        raise ValueError(f"{text!r} may be {either}: write a decimal point and no separators")
+    if re.fullmatch(DECIMAL_COMMA_PATTERN, text):
+        plain = text.replace(".", "").replace(",", ".")
+    elif re.fullmatch(GROUPED_PATTERN, text):
+        plain = text.replace("," if "," in text else ".", "")
+    try:
+        return float(plain)
+    except ValueError:
+        raise ValueError(f"{text[:40]!r} is not a number") from None
 
 
 def format_percent(share: float) -> str:

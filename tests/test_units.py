@@ -14,6 +14,7 @@ from hpcverify.units import (
     format_age,
     format_count,
     have_one_dimension,
+    parse_decimal,
     scale_unit,
 )
 
@@ -113,3 +114,36 @@ def test_units_of_one_dimension_can_be_compared() -> None:
     assert have_one_dimension("a unit of a site", "a unit of a site")
     assert not have_one_dimension("ms", "GB/s")
     assert not have_one_dimension("ms", "a unit of a site")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("38.125", 38.125),
+        ("-1e-3", -0.001),
+        ("38,1", 38.1),
+        ("0,125", 0.125),
+        ("1234,567", 1234.567),
+        ("1.234,5", 1234.5),
+        ("1,234.5", 1234.5),
+        ("1,234,567", 1234567),
+        ("-1.234.567", -1234567),
+    ],
+)
+def test_a_number_is_read_as_people_write_it(text: str, number: float) -> None:
+    assert parse_decimal(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("1,234", "'1,234' may be 1.234 or 1234: write a decimal point and no separators"),
+        ("1,2,3", "'1,2,3' is not a number"),
+        ("1.23.4", "'1.23.4' is not a number"),
+        ("fast", "'fast' is not a number"),
+        ("", "'' is not a number"),
+    ],
+)
+def test_a_number_that_may_be_either_of_two_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse_decimal(text)

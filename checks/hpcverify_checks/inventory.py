@@ -358,7 +358,7 @@ def _compare_facts(now: Inventory, before: Inventory) -> Iterator[Finding]:
     changes: dict[tuple[str, str, str, str], list[Part]] = {}
     for part in now.parts:
         had = earlier[part.id].facts if part.id in earlier else {}
-        for fact in part.facts.keys() & had.keys() - {"total", "beside_cores"}:
+        for fact in part.facts.keys() & had.keys() - {"total", "beside_cores", "handle", "bank"}:
             if part.facts[fact] != had[fact]:
                 change = (part.kind, fact, had[fact], part.facts[fact])
                 changes.setdefault(change, []).append(part)

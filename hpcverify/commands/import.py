@@ -50,6 +50,8 @@ def nhc(file: Path, out: Path | None) -> None:
         imported = import_nhc(file.read_text(encoding="utf-8", errors="replace"))
     except OSError as exc:
         raise ConfigError(f"{file} cannot be read: {exc.strerror}") from exc
+    except ConfigError as exc:
+        raise ConfigError(_make_line(f"{file}: {exc}")) from exc
     if not imported.turned and all("||" not in line.text for line in imported.unturned):
         raise ConfigError(f"{file} has no line as NHC writes them: target || check arguments")
     site = convert_config(imported.site, SiteFile, str(file))

@@ -38,7 +38,13 @@ from hpcverify.peers.table import (
     split_unit,
 )
 from hpcverify.peers.values import PLACES, SENSORS, MetricName
-from hpcverify.units import UNIT_FACTORS
+from hpcverify.units import (
+    DECIMAL_COMMA_PATTERN,
+    EITHER_PATTERN,
+    GROUPED_PATTERN,
+    UNIT_FACTORS,
+    parse_decimal,
+)
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -54,6 +60,8 @@ RAW = ("time", "limit", *SENSORS)
 """What is kept as it is written, for the metrics that are read row by row."""
 METRIC, VALUE, UNIT = "metric of a column", "value of a column", "unit of a column"
 """What is made of the columns of a wide table."""
+DOTTED_PATTERN = r"[+-]?[1-9]\d{0,2}\.\d{3}"
+"""A thousand and more, where other cells have decimal commas."""
 ROW = "number of a row"
 """Which row it is, by a name that no table has: "row" may be a place."""
 
@@ -190,7 +198,7 @@ def _find_values(db: DuckDBPyConnection, sql: str, columns: Columns) -> tuple[Co
     if not columns.others:
         return columns, rows
     counts = ", ".join(
-        f"2 * count({_read_number(name_column(c))}) > count({_read_text(name_column(c))})"
+        f"2 * count({_look_for_number(name_column(c))}) > count({_read_text(name_column(c))})"
         for c in columns.others
     )
     flags = db.execute(f"select {counts} from {sql}").fetchone() or ()
@@ -226,15 +234,30 @@ def _write_rows(db: DuckDBPyConnection, source: str, columns: Columns, path: Pat
     column = name_column(columns.roles["value"])
     text, number = f"trim({column})", _read_number(column)
     is_wrong = f"{number} is null and lower({text}) not in ({_list_words(NOT_A_NUMBER)})"
+    plain = f"coalesce(nullif({_cut_unit(column)}, ''), {text})"
+    named = columns.roles["value"]
+    name = name_column(METRIC) if named == VALUE else quote(named)
+    commas = f"select {name} from {source} where {_matches(plain, DECIMAL_COMMA_PATTERN)}"
+    is_wrong += f" or ({_matches(plain, DOTTED_PATTERN)} and {name} in ({commas}))"
     wrong: tuple[Any, ...] | None = db.execute(
-        f"select {name_column(ROW)}, {text} from {source} where {is_wrong} order by 1 limit 1"
+        f"select {name_column(ROW)}, {name}, {plain} from {source} where {is_wrong} "
+        "order by 1 limit 1"
     ).fetchone()
     if wrong:
-        raise ConfigError(f"row {wrong[0]}: the value {wrong[1][:40]!r} is not a number")
+        raise ConfigError(f"row {wrong[0]}, column {wrong[1]}: {_explain_wrong(wrong[2])}")
     cells = _write_cells(columns)
     listed = ", ".join(f"{cell} as {name_column(name)}" for name, cell in cells.items())
     db.execute(f"copy (select {listed} from {source}) to {quote(path)} (format parquet)")
     return path
+
+
+def _explain_wrong(text: str) -> str:
+    try:
+        parse_decimal(text)
+    except ValueError as exc:
+        return str(exc)
+    why = "since other cells have decimal commas"
+    return f"{text!r} may be a thousand and more, {why}: write all with a decimal point"
 
 
 def _write_cells(columns: Columns) -> dict[str, str]:
@@ -280,10 +303,38 @@ def _read_text(column: str) -> str:
 
 
 def _read_number(column: str) -> str:
-    """Write the number of a cell in SQL, which may have its unit behind it; null if it has none."""
+    """
+    Write the number of a cell in SQL, which may have its unit behind it; null if it has none.
+
+    As `parse_decimal`, it reads decimal commas and separators of thousands.
+    """
+    with_unit = _cut_unit(column)
+    text = f"coalesce(nullif({with_unit}, ''), trim({column}))"
+    plain = (
+        f"case when {_matches(text, EITHER_PATTERN)} then null "
+        f"when {_matches(text, DECIMAL_COMMA_PATTERN)} "
+        f"then replace(replace({text}, '.', ''), ',', '.') "
+        f"when {_matches(text, GROUPED_PATTERN)} "
+        f"then if(contains({text}, ','), replace({text}, ',', ''), replace({text}, '.', '')) end"
+    )
+    texts = (f"trim({column})", with_unit, plain)
+    return f"coalesce({', '.join(f'try_cast({text} as double)' for text in texts)})"
+
+
+def _look_for_number(column: str) -> str:
+    """Write in SQL what is not null if a cell is a number, or may be either of two."""
+    text = f"coalesce(nullif({_cut_unit(column)}, ''), trim({column}))"
+    return f"coalesce({_read_number(column)}, if({_matches(text, EITHER_PATTERN)}, 0, null))"
+
+
+def _cut_unit(column: str) -> str:
+    """Write in SQL what stands before the unit of a cell; empty if it has none."""
     units = "|".join(map(re.escape, sorted(filter(None, UNIT_FACTORS))))
-    with_unit = f"regexp_extract(trim({column}), {quote(f'^([^ ]+) +({units})$')}, 1)"
-    return f"coalesce(try_cast(trim({column}) as double), try_cast({with_unit} as double))"
+    return f"regexp_extract(trim({column}), {quote(f'^([^ ]+) +({units})$')}, 1)"
+
+
+def _matches(text: str, pattern: str) -> str:
+    return f"regexp_full_match({text}, {quote(pattern)})"
 
 
 def _read_unit(column: str) -> str:

@@ -20,6 +20,7 @@ from hpcverify.errors import ConfigError
 from hpcverify.isolation.outliers import MIN_EXCESS_SHARE, MIN_STEPS, MIN_UNITS, find_outliers
 from hpcverify.isolation.stragglers import MIN_GAIN
 from hpcverify.records.collectives import Straggler
+from hpcverify.units import parse_decimal
 
 COMPUTING, COMMUNICATING, WAITING = "computing", "communicating", "waiting_for_input"
 COLUMNS = ("rank", COMPUTING, COMMUNICATING)
@@ -85,7 +86,9 @@ def read_step_log(lines: Iterable[str], subject: str) -> list[RankShares]:
 
 def _read_step(row: Mapping[str, str | None]) -> _LoggedStep:
     names = (COMPUTING, COMMUNICATING, WAITING)
-    computing, communicating, waiting = (float(row.get(name, "0") or "nan") for name in names)
+    computing, communicating, waiting = (
+        parse_decimal(row.get(name, "0") or "nan") for name in names
+    )
     if not all(
         isfinite(seconds) and seconds >= 0 for seconds in (computing, communicating, waiting)
     ):

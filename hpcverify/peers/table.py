@@ -19,6 +19,7 @@ from msgspec import Struct
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.peers.foreign import find_foreign
 from hpcverify.peers.values import NODE_PART, PLACES, SENSORS, MetricName, PartRuns
+from hpcverify.units import parse_decimal
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "node": ("node", "host", "hostname"),
@@ -193,9 +194,9 @@ def _read_number(cell: object, row: int, what: str) -> float:
     for unit in (SENSORS.get(what, ""), *OTHER_UNIT_SPELLINGS.get(what, ())):
         text = text.removesuffix(f" {unit}")
     try:
-        return float(text)
-    except ValueError:
-        raise ConfigError(f"row {row}: the {what} {text[:40]!r} is not a number") from None
+        return parse_decimal(text)
+    except ValueError as exc:
+        raise ConfigError(f"row {row}: the {what} {exc}") from None
 
 
 def _read_time(cell: object, row: int) -> float:

@@ -23,7 +23,13 @@ def _explain_range_error(complaint: str) -> str:
     found = re.fullmatch(
         r"Expected `(?:float|int)` ([<>]=? \S+?)(?:\.0)? - at `\$\.?(.*)`", complaint
     )
-    return complaint if found is None else f"{found[2]} must be {found[1]}"
+    if found is not None:
+        return f"{found[2]} must be {found[1]}"
+    text = re.fullmatch(
+        r"Expected `(?:float|int)(?: \| null)?`, got `str` - at `\$\.?(.*)`", complaint
+    )
+    wanted = "a number: write it without quotes, with a decimal point and no separators"
+    return complaint if text is None else f"{text[1]} must be {wanted}"
 
 
 def _suggest_fix(complaint: str, kind: object) -> str:

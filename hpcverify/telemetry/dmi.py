@@ -17,7 +17,13 @@ from hpcverify.telemetry import sysfs
 SIZE_OFFSET, EXTENDED_SIZE_OFFSET = 0x0C, 0x1C
 SIZE_IS_EXTENDED = 0x7FFF
 KILOBYTES_BIT = 0x8000
-STRING_OFFSETS = {"locator": 0x10, "manufacturer": 0x17, "serial": 0x18, "part_number": 0x1A}
+STRING_OFFSETS = {
+    "locator": 0x10,
+    "manufacturer": 0x17,
+    "serial": 0x18,
+    "part_number": 0x1A,
+    "bank": 0x11,
+}
 """Where the formatted area has the number of a string."""
 PLACEHOLDERS = frozenset({"", "unknown", "not specified", "none", "00000000", "no dimm", "empty"})
 
@@ -40,13 +46,14 @@ def _parse_module(raw: bytes) -> Part | None:
     if not size:
         return None
     texts = raw[raw[1] :].split(b"\0")
-    facts = {"size_mib": str(size)}
+    handle = int.from_bytes(raw[2:4], "little")
+    facts = {"size_mib": str(size), "handle": f"{handle:#06x}"}
     for name, offset in STRING_OFFSETS.items():
         index = raw[offset] if offset < raw[1] else 0
         text = texts[index - 1].decode(errors="replace").strip() if index else ""
         if text.lower() not in PLACEHOLDERS:
             facts[name] = text
-    locator = facts.get("locator", f"{int.from_bytes(raw[2:4], 'little'):#x}")
+    locator = facts.get("locator", f"{handle:#x}")
     return Part("dimm", facts.get("serial", f"dimm-{locator}"), locator, facts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -90,7 +91,8 @@ def find_address(device: Path) -> str | None:
 
 
 def _is_address(name: str) -> bool:
-    return len(name) == len("0000:00:00.0") and name[4:5] == name[7:8] == ":"
+    # Of Intel's VMD, the domain has five digits: 10000:01:00.0.
+    return re.fullmatch(r"[0-9a-fA-F]{4,8}(?::[0-9a-fA-F]{2}){2}\.[0-7]", name) is not None
 
 
 def map_addresses(parts: Iterable[Part]) -> dict[str, str]:

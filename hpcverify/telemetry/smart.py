@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fcntl import ioctl
 from functools import partial
 from pathlib import Path
@@ -25,9 +26,33 @@ from hpcverify.processes import ToolRunner, run_tool
 
 TIMEOUT_SECONDS = 30.0
 
-TEMPERATURE_BIT = 0x02
-"""In the NVMe critical warnings: too hot or too cold now; all others are damage."""
+FAILING, TEMPERATURE, WORN = "drive_failing", "drive_temperature", "drive_worn"
+WARNING, UNDEFINED = "drive_warning", "drive_warning_undefined"
+"""The codes of what a drive reports by itself."""
+NVME_WARNINGS = {
+    0x01: "the spare capacity is below its threshold",
+    0x02: "the temperature is over or under a threshold",
+    0x04: "reliability is degraded by media errors or internal errors",
+    0x08: "the media is read-only",
+    0x10: "the backup of the volatile memory failed",
+    0x20: "the persistent memory region is read-only or unreliable",
+}
+"""The bits of the critical warning (NVM Express Base Specification, log page 02h, byte 0)."""
+TEMPERATURE_BIT, RELIABILITY_BIT = 0x02, 0x04
+RATED_ENDURANCE = 100
+"""Percentage used at which the rated endurance is consumed, which is no failure by itself."""
+SCSI_FAILURE_ASC = 0x5D
+SCSI_CODES = {
+    **dict.fromkeys(((0x0B, 0x01), *((0x0B, q) for q in range(0x0A, 0x0E))), TEMPERATURE),
+    (0x5D, 0x73): WORN,
+    (0x5D, 0xFF): UNDEFINED,
+}
+"""
+Additional sense codes (asc-num.txt of T10) that are not what their first byte stands for.
 
+0B/01 and 0B/0A to 0B/0D are temperatures, 5D/73 is "endurance limit met", and 5D/FF is sent on
+request, to test the reporting.
+"""
 ATA_ATTRIBUTES = {
     5: ("reallocated", ("realloc", "retired", "remap")),
     197: ("pending", ("current_pend", "pending_sector")),
@@ -40,15 +65,13 @@ of those hold in smartmontools' drivedb.h. It knows disks that count something e
 """
 
 METRICS = {
-    "failing": Metric(unit="", worse="high", meaning="1 if the disk predicts its own failure"),
     "percentage_used": Metric(unit="%", worse="high", meaning="rated endurance that is used up"),
     "available_spare": Metric(unit="%", worse="low", meaning="spare blocks left"),
     "spare_margin": Metric(unit="%", worse="low", meaning="spare left above the disk's threshold"),
-    "critical_warning": Metric(
-        unit="", worse="high", meaning="NVMe warnings but temperature, bits"
-    ),
-    "temperature_warning": Metric(unit="", worse="high", meaning="1 if NVMe warns of temperature"),
     "media_errors": Metric(unit="", worse="high", meaning="data integrity errors, whole life"),
+    "hard_errors": Metric(
+        unit="", worse="high", meaning="SCSI reads and writes that no retry completed, whole life"
+    ),
     "unsafe_shutdowns": Metric(unit="", worse="high", meaning="power losses, whole life"),
     "reallocated": Metric(unit="", worse="high", meaning="sectors or defects remapped, whole life"),
     "pending": Metric(unit="", worse="high", meaning="sectors that could not be read, at present"),
@@ -56,14 +79,16 @@ METRICS = {
     "temperature": Metric(unit="°C", worse="high", meaning="temperature of the disk"),
 }
 
-ERROR_COUNTERS = ("media_errors", "reallocated", "pending", "uncorrectable")
+ERROR_COUNTERS = ("media_errors", "hard_errors", "reallocated", "pending", "uncorrectable")
 """What must not grow while a disk is read and written."""
 
 
 class Health(Struct, frozen=True):
-    """The values that could be read, by the names in `METRICS`."""
+    """What could be read: values by the names in `METRICS`, and what the drive reports itself."""
 
     values: Mapping[str, float] = {}
+    warnings: Mapping[str, str] = {}
+    """By code, such as `FAILING`."""
     unread_reason: str = ""
     """Why there are none."""
 
@@ -116,7 +141,10 @@ def parse(output: bytes) -> Health:
     except ValueError:
         return Health(unread_reason="smartctl printed no JSON: version 7.0 or later is needed")
     values = {name: float(value) for name, value in _read_values(document)}
-    return Health(values) if values else Health(unread_reason=_explain_no_values(document))
+    warnings = _join_warnings(_read_warnings(document, values))
+    if values or "passed" in document.get("smart_status", {}):
+        return Health(values, warnings)
+    return Health(unread_reason=_explain_no_values(document))
 
 
 def _explain_no_values(document: Mapping[str, Any]) -> str:
@@ -161,7 +189,6 @@ def parse_nvme_log(log: bytes) -> Health:
     """Take the values out of the SMART / Health log (NVMe base specification, log page 02h)."""
     warning, kelvin, spare, threshold, used = struct.unpack_from("<BHBBB", log)
     document = {
-        "critical_warning": warning,
         "available_spare": spare,
         "available_spare_threshold": threshold,
         "percentage_used": used,
@@ -169,12 +196,12 @@ def parse_nvme_log(log: bytes) -> Health:
         "media_errors": int.from_bytes(log[160:176], "little"),
     }
     values = {name: float(value) for name, value in _read_nvme(document)}
-    return Health(values | {"temperature": float(kelvin - KELVIN_OFFSET)})
+    if kelvin:  # 0: not measured
+        values["temperature"] = float(kelvin - KELVIN_OFFSET)
+    return Health(values, _join_warnings(_read_nvme_warnings(warning, values)))
 
 
 def _read_values(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    if "passed" in (status := document.get("smart_status", {})):
-        yield "failing", not status["passed"]
     if "current" in (temperature := document.get("temperature", {})):
         yield "temperature", temperature["current"]
     yield from _read_nvme(document.get("nvme_smart_health_information_log", {}))
@@ -182,14 +209,72 @@ def _read_values(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     yield from _read_scsi(document)
 
 
+def _join_warnings(warnings: Iterable[tuple[str, str]]) -> dict[str, str]:
+    joined: dict[str, str] = {}
+    for code, text in warnings:
+        joined[code] = f"{joined[code]}; {text}" if code in joined else text
+    return joined
+
+
+def _read_warnings(
+    document: Mapping[str, Any], values: Mapping[str, float]
+) -> Iterator[tuple[str, str]]:
+    """
+    Read why a drive is not in order: code and text.
+
+    smartctl's ``passed`` is false for any reason, so it counts only where the drive gives none.
+    """
+    status = document.get("smart_status", {})
+    log = document.get("nvme_smart_health_information_log", {})
+    bits = log.get("critical_warning", status.get("nvme", {}).get("value"))
+    failed = status.get("passed") is False
+    if bits is not None:
+        yield from _read_nvme_warnings(bits, values)
+    elif "asc" in (exception := status.get("scsi", {})):
+        asc, ascq = exception["asc"], exception["ascq"]
+        default = FAILING if asc == SCSI_FAILURE_ASC else WARNING
+        shown = f"SCSI sense code {asc:02X}/{ascq:02X}: {exception.get('ie_string', 'no text')}"
+        yield SCSI_CODES.get((asc, ascq), default), shown
+    elif reached := [*_list_reached_thresholds(document)]:
+        for is_temperature, text in reached:
+            yield TEMPERATURE if is_temperature else FAILING if failed else WARNING, text
+    elif failed:
+        yield FAILING, "the SMART status predicts a failure"
+
+
+def _read_nvme_warnings(bits: int, values: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    is_only_worn = (
+        values.get("percentage_used", 0) >= RATED_ENDURANCE
+        and values.get("spare_margin", 0) > 0
+        and values.get("media_errors") == 0
+    )
+    for bit in (1 << place for place in range(bits.bit_length())):
+        if not bits & bit:
+            continue
+        code, text = FAILING, NVME_WARNINGS.get(bit, "no meaning is defined for this bit")
+        if bit not in NVME_WARNINGS:
+            code = UNDEFINED
+        elif bit == TEMPERATURE_BIT:
+            code = TEMPERATURE
+        elif bit == RELIABILITY_BIT and is_only_worn:
+            code, text = WORN, "the rated endurance is used up, with spare left and no media error"
+        yield code, f"NVMe critical warning {bit:#04x}: {text}"
+
+
+def _list_reached_thresholds(document: Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
+    """List the ATA attributes at or below their thresholds: whether of temperature, and text."""
+    for row in document.get("ata_smart_attributes", {}).get("table", []):
+        if row.get("when_failed") == "now":
+            name = row.get("name", "")
+            text = f"attribute {row['id']} {name} is {row['value']}, threshold {row['thresh']}"
+            is_temperature = "temperature" in name.lower() if name else row["id"] in (190, 194)
+            yield is_temperature, text
+
+
 def _read_nvme(log: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for name in ("percentage_used", "available_spare", "media_errors", "unsafe_shutdowns"):
         if name in log:
             yield name, log[name]
-    if "critical_warning" in log:
-        warning = log["critical_warning"]
-        yield "critical_warning", warning & ~TEMPERATURE_BIT
-        yield "temperature_warning", bool(warning & TEMPERATURE_BIT)
     if "available_spare" in log and "available_spare_threshold" in log:
         yield "spare_margin", log["available_spare"] - log["available_spare_threshold"]
 
@@ -200,7 +285,13 @@ def _read_ata(attributes: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         shown = row.get("name", "").lower()
         is_meant = any(word in shown for word in words) and not shown.startswith("bogus")
         if name and (is_meant or not shown):
-            yield name, row["raw"]["value"]
+            yield name, _read_raw(row["raw"])
+
+
+def _read_raw(raw: Mapping[str, Any]) -> float:
+    """Read the count of a raw value: 48 bits may hold several, and drivedb.h knows the first."""
+    first = re.match(r"0x[0-9a-fA-F]+|\d+", raw.get("string", ""))
+    return int(first[0], 16 if first[0].startswith("0x") else 10) if first else raw["value"]
 
 
 def _read_scsi(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
@@ -209,6 +300,6 @@ def _read_scsi(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     log = document.get("scsi_error_counter_log", {})
     counts = [log[way]["total_uncorrected_errors"] for way in ("read", "write") if way in log]
     if counts:
-        yield "media_errors", sum(counts)  # of its whole life
+        yield "hard_errors", sum(counts)
     if "scsi_percentage_used_endurance_indicator" in document:
         yield "percentage_used", document["scsi_percentage_used_endurance_indicator"]

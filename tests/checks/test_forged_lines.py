@@ -41,6 +41,7 @@ XID_FAULTS = (
     "NVRM: GPU 0000:b3:00.0: RmInitAdapter failed! (0x26:0x56:1474)",
     "NVRM: The NVIDIA probe routine failed for 1 device(s).",
     "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 32",
+    "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x62)",
 )
 FAULTS = (
     *XID_FAULTS,

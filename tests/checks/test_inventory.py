@@ -603,6 +603,14 @@ def test_an_adapter_that_a_hypervisor_made_up_is_not_lost(
     assert [f.code for f in list_differences(Inventory(), before, tmp_path)] == [code]
 
 
+def test_new_numbers_of_the_firmware_for_a_dimm_are_no_change(tmp_path: Path) -> None:
+    """SMBIOS 3.6, section 6.1.2: a handle may change with the configuration of the machine."""
+    dimm = Part("dimm", "80CE01", "DIMM_A1", {"handle": "0x1100", "bank": "BANK 0"})
+    before = plus(NODE, dimm)
+    found, _ = compare(tmp_path, changed(before, "80CE01", handle="0x0041", bank="0"), before)
+    assert list_findings(found) == []
+
+
 def test_a_drive_whose_function_is_on_the_bus_of_a_virtual_machine_is_lost(tmp_path: Path) -> None:
     plug_in(make_virtual(tmp_path), 0, driver="nvme")
     before = Inventory(parts=(Part("disk", "one", "nvme1n1", {"pci_address": address(0)}),))

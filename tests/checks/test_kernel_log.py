@@ -45,8 +45,12 @@ BOARD = Inventory(
         Part("nic", "mac-1", "ens1f0np0", {"pci_address": "0000:5c:00.0"}),
         Part("disk", "wwn-1", "nvme0n1", {"pci_address": "0000:01:00.0"}),
         Part("disk", "wwn-2", "sda"),
+        Part("disk", "wwn-3", "nvme3n1", {"pci_address": "10000:01:00.0"}),
         Part("disk", "wwn-10", "nvme10n1"),
         Part("edac", "mc0/dimm2", "CPU_SrcID#0_MC#0_Chan#1_DIMM#0"),
+        Part("dimm", "80CE01", "DIMM_B2", {"handle": "0x1101"}),
+        Part("dimm", "80CE02", "DIMM 30", {"handle": "0x1102", "bank": "CPU 1"}),
+        Part("dimm", "80CE03", "DIMM 30", {"handle": "0x1103", "bank": "CPU 2"}),
     )
 )
 
@@ -217,6 +221,8 @@ def test_what_no_check_would_meet_again_is_conclusive() -> None:
         ("nvme nvme0: Disabling device after reset failure: -19", "wwn-1"),
         ("nvme nvme10: Disabling device after reset failure: -19", "wwn-10"),
         ("nvme nvme1: Disabling device after reset failure: -19", "nvme1"),
+        ("nvme 10000:01:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=x", "wwn-3"),
+        ("DMAR: [DMA Read NO_PASID] Request device [10000:01:00.0] fault addr 0x0 [fault", "wwn-3"),
         ("EXT4-fs (nvme0n1p2): Remounting filesystem read-only", "wwn-1"),
         ("EXT4-fs (sda1): Remounting filesystem read-only", "wwn-2"),
         ("Aborting journal on device nvme0n1p2-8.", "wwn-1"),
@@ -228,6 +234,7 @@ def test_what_no_check_would_meet_again_is_conclusive() -> None:
             "mc0/dimm2",
         ),
         ("EDAC MC0: 1 UE memory read error on CPU_SrcID#1_MC#0_Chan#1_DIMM#0 (channel:1)", "node"),
+        ("EDAC MC0: 1 UE memory read error on CPU 2 DIMM 30 (page:0x1 offset:0x0)", "80CE03"),
         ("DMAR: [DMA Read NO_PASID] Request device [b3:00.0] fault addr 0x0 [fault", "GPU-1"),
         ("watchdog: BUG: soft lockup - CPU#4 stuck for 23s! [python3:77]", "node"),
     ],
@@ -278,6 +285,132 @@ def test_the_part_of_a_record_of_the_firmware_is_the_one_that_its_later_lines_na
         ("ghes_recoverable", part_id),
     ]
     assert [f.evidence["section"] for f in told] == ["general processor error", section]
+    assert all(line.strip().rstrip(".") in told[1].text for line in lines_of_part)
+
+
+MULTI_BIT = "  error_type: 3, multi-bit ECC"
+PORT = ("  section_type: PCIe error", "  port_type: 4, root port", "  device_id: 0000:b2:01.0")
+END_POINT = (
+    " Error 1, type: {severity}",
+    "  section_type: PCIe error",
+    "  port_type: 0, PCIe end point",
+    "  device_id: 0000:b3:00.0",
+)
+
+
+@pytest.mark.parametrize(
+    ("severity", "body", "code", "part_id"),
+    [
+        (
+            "recoverable",
+            (" fru_text: B2", "  section_type: memory error", MULTI_BIT),
+            "ghes_memory_uncorrected",
+            "80CE01",
+        ),
+        (
+            "fatal",
+            (
+                "  section_type: memory error",
+                "  error_type: 5, multi-symbol chipkill ECC",
+                "  DIMM location: CPU 2 DIMM 30 ",
+            ),
+            "ghes_memory_uncorrected",
+            "80CE03",
+        ),
+        (
+            "recoverable",
+            (
+                "  section_type: memory error",
+                "  error_type: 14, scrub uncorrected error",
+                "  DIMM location: not present. DMI handle: 0x1102 ",
+            ),
+            "ghes_memory_uncorrected",
+            "80CE02",
+        ),
+        (
+            "recoverable",
+            (" fru_text: Z9", "  section_type: memory error", MULTI_BIT),
+            "ghes_memory_uncorrected",
+            "node",
+        ),
+        (
+            "recoverable",
+            (" fru_text: B2", "  section_type: memory error", "  error_type: 2, single-bit ECC"),
+            "ghes_recoverable",
+            "80CE01",
+        ),
+        (
+            "corrected",
+            (" fru_text: B2", "  section_type: memory error", MULTI_BIT),
+            "ghes_corrected",
+            "80CE01",
+        ),
+        ("fatal", (*PORT, *END_POINT), "ghes_fatal", "GPU-1"),
+        ("fatal", PORT, "ghes_fatal", "0000:b2:01.0"),
+        (
+            "fatal",
+            (*(" Error 9, type: {severity}", *END_POINT[1:]), *(END_POINT[0], *PORT)),
+            "ghes_fatal",
+            "GPU-1",
+        ),
+        (
+            "recoverable",
+            ("  section_type: CXL Protocol Error", "  agent_address: 0000:b3:00.0"),
+            "ghes_recoverable",
+            "GPU-1",
+        ),
+    ],
+)
+def test_a_record_of_the_firmware_is_judged_by_its_section_and_names_the_part(
+    tmp_path: Path, severity: str, body: Sequence[str], code: str, part_id: str
+) -> None:
+    """
+    The forms are those of cper_print_mem, cper_print_pcie and cxl_cper_print_prot_err.
+
+    The first record is that of matrixorigin/matrixone issue 20374, on a server of Dell.
+    """
+    lines_of_record = [line.format(severity=severity) for line in body]
+    found = measured(tmp_path, *record_of_firmware(3, severity, *lines_of_record))
+    ((told, part),) = findings(found)
+    assert (told, part) == (code, part_id)
+
+
+def test_each_dimm_of_a_record_is_named(tmp_path: Path) -> None:
+    second = (" Error 1, type: corrected", " fru_text: Z9", "  section_type: memory error")
+    body = (" fru_text: B2", "  section_type: memory error", MULTI_BIT, *second)
+    found = measured(tmp_path, *record_of_firmware(3, "recoverable", *body))
+    assert findings(found) == [("ghes_memory_uncorrected", "80CE01"), ("ghes_corrected", "node")]
+
+
+INJECTIONS = (
+    (
+        "Injecting memory failure for pfn 0x3c0000 at process virtual address 0x7fe300000000",
+        "Memory failure: 0x3c0000: recovery action for huge page: Recovered",
+    ),
+    (
+        "Injecting memory failure for page 0x19d0 at 0xb7786000",
+        "MCE 0x19d0: non LRU page recovery: Ignored",
+    ),
+    (
+        "pcieport 0000:b2:01.0: aer_inject: Injecting errors 00000000/4 into device 0000:b3:00.0",
+        "nvidia 0000:b3:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=x",
+    ),
+    (
+        "mce: Triggering MCE exception on CPU 3",
+        "mce: [Hardware Error]: CPU 3: Machine Check Exception: 5 Bank 4: be00000000800400",
+    ),
+)
+
+
+@pytest.mark.parametrize(("announced", "effect"), INJECTIONS)
+def test_an_error_that_a_tester_injected_accuses_no_part(
+    tmp_path: Path, announced: str, effect: str
+) -> None:
+    """mm/hwpoison-inject.c, mm/madvise.c; pci/pcie/aer_inject.c; x86/kernel/cpu/mce/inject.c."""
+    assert findings(measured(tmp_path, announced, effect)) == []
+    assert len(findings(measured(tmp_path, effect))) == 1
+    late = [announced, *["an ordinary line"] * 30, effect]
+    assert len(findings(measured(tmp_path, *late))) == 1
 
 
 def test_what_was_told_once_is_not_told_again_and_does_not_fail_again(tmp_path: Path) -> None:
@@ -342,6 +475,51 @@ def test_corrected_errors_are_listed_until_they_are_many(
     assert judge_items(CHECK, found).verdict is verdict
     suffix = OFTEN_SUFFIX if verdict is Verdict.WARN else ""
     assert findings(found) == [(f"edac_corrected{suffix}", "node")]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "part_id"),
+    [
+        ("EDAC MC0: 128 CE memory read error on DIMM_B2 (channel:0)", "edac_corrected", "80CE01"),
+        (
+            "amdgpu 0000:b3:00.0: amdgpu: 5000 correctable hardware errors detected in umc block",
+            "amdgpu_corrected",
+            "GPU-1",
+        ),
+        ("mce_notify_irq: 41 callbacks suppressed", "mce_logged", "node"),
+        ("EDAC DEVICE0: CE: cpu instance: cpu3 block: L2 count: 30 'x'", "mce_corrected", "node"),
+        (
+            "mce: 30 correctable hardware errors detected in total in mc0 block on CPU1",
+            "mce_corrected",
+            "node",
+        ),
+    ],
+)
+def test_the_errors_that_one_line_counts_are_counted(
+    tmp_path: Path, text: str, code: str, part_id: str
+) -> None:
+    found = measured(tmp_path, text, text)
+    number = next(int(n) for n in re.findall(r"\d+", text.partition(": ")[2]) if int(n) > 10)
+    (finding,) = (f for f in found if isinstance(f, Finding))
+    assert (finding.code, finding.part_id) == (f"{code}{OFTEN_SUFFIX}", part_id)
+    assert finding.evidence["count"] == str(2 * number)
+    assert f"{2 * number} errors in 2 lines" in finding.text
+    assert judge_items(CHECK, found).verdict is Verdict.WARN
+
+
+PACKET = "IN= OUT=lo SRC=10.0.0.1 DST=10.0.0.2 LEN=84"
+
+
+def test_a_user_can_neither_name_the_part_of_a_record_nor_hide_an_error(tmp_path: Path) -> None:
+    """With net.netfilter.nf_log_all_netns, users write the prefix of packets that are logged."""
+    body = ("  section_type: memory error", MULTI_BIT)
+    record = record_of_firmware(3, "recoverable", *body)
+    forged = f"{{3}}[Hardware Error]: DIMM location: CPU 2 DIMM 30 {PACKET}"
+    assert findings(measured(tmp_path, *record, forged)) == [("ghes_memory_uncorrected", "node")]
+
+    (_, effect), *_ = INJECTIONS
+    announced = f"Injecting memory failure for pfn 0x3c0000 {PACKET}"
+    assert findings(measured(tmp_path, announced, effect)) == [("memory_failure", "node")]
 
 
 LOST = "nfs: server home not responding, still trying"

@@ -467,6 +467,18 @@ def test_a_gpu_that_could_not_be_started_is_told_of(tmp_path: Path) -> None:
     assert judge_items(CHECK, found).verdict is Verdict.WARN
 
 
+@pytest.mark.parametrize(
+    "said", ["nvAssertOkFailedNoLog: Assertion failed", "GPU0 nvCheckOkFailedNoLog: Check failed"]
+)
+def test_a_driver_that_requires_a_reset_warns_of_the_node(tmp_path: Path, said: str) -> None:
+    """The macros of nvport/nvassert.h in open-gpu-kernel-modules name no address."""
+    text = f"NVRM: {said}: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) returned from x"
+    found = measured(tmp_path, text, text)
+    assert findings(found) == [("reset_required", "node")]
+    judged = judge_items(CHECK, found)
+    assert (judged.verdict, judged.remedy) == (Verdict.WARN, Remedy.RESET_GPU)
+
+
 def test_an_old_error_does_not_fail_a_node_for_ever(tmp_path: Path) -> None:
     first = measured(tmp_path, line(79))
     second = measured(tmp_path, line(79), carry_overs=(cursor(first),))

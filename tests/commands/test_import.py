@@ -52,6 +52,46 @@ def test_what_is_no_nhc_conf_is_told_in_one_line(cli: Cli, tmp_path: Path) -> No
         assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (
+            (
+                "* || check_hw_cpuinfo 2 128 128",
+                "* || check_fs_mount /x",
+                "* || check_hw_cpuinfo 1 2 2",
+            ),
+            "line 3 (* || check_hw_cpuinfo 1 2 2) contradicts line 1 (* || check_hw_cpuinfo 2 128",
+        ),
+        (
+            ("n1 || check_hw_physmem 200G", "n1 || check_hw_physmem 10G 100G"),
+            "check_hw_physmem 200G): memory.total would be at least 200 and at most 100: give each",
+        ),
+    ],
+)
+def test_lines_that_no_node_can_meet_together_are_named_with_their_file(
+    cli: Cli, tmp_path: Path, lines: tuple[str, ...], says: str
+) -> None:
+    (tmp_path / "nhc.conf").write_text("\n".join(lines))
+
+    done = cli("import", "nhc", str(tmp_path / "nhc.conf"))
+
+    assert done.returncode == 2
+    assert f"{tmp_path / 'nhc.conf'}: line " in done.stderr
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_size_with_a_decimal_comma_is_left_out_and_named(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "nhc.conf").write_text("* || check_fs_free /tmp 1,5G\n")
+
+    done = cli("import", "nhc", str(tmp_path / "nhc.conf"))
+
+    assert (
+        "line 1: * || check_fs_free /tmp 1,5G: '1,5' is not a size: write a decimal" in done.stderr
+    )
+
+
 EVIL = "\x1b]0;x\x07\x1b[2J\x7f\x9b1m\u2028\u202e"
 """What a terminal acts on, and what no TOML holds as it is."""
 

@@ -145,7 +145,7 @@ def test_without_a_history_it_says_how_to_get_one(cli: Cli) -> None:
         ('node,"a; b; c"\nn1,x\n', (), "no column has the values"),
         ("host,ms,ms\n1,2,3\n", (), "each column needs a name of its own"),
         ("host,value\nn1,2\n", (), "add --worse low or --worse high"),
-        ("host,value\nn1,x\n", (), "row 1: the value 'x' is not a number"),
+        ("host,value\nn1,x\n", (), "row 1, column value: 'x' is not a number"),
         ("host,ms\nn1,\n", (), "has no value that is a number"),
         ("host,ms\nn1\n", (), "row 1 has 1 cells"),
         ("host,ms\nn1,1\n", ("--columns", "value=speed"), "no column is called 'speed'"),
@@ -210,8 +210,11 @@ def test_a_damaged_file_is_named(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("node;ms\nn1;3,5\n", "a.csv: row 1: the value '3,5' is not a number"),
-        ("node,ms\nn1,0x10\n", "a.csv: row 1: the value '0x10' is not a number"),
+        ("node,ms\nn1,0x10\n", "a.csv: row 1, column ms: '0x10' is not a number"),
+        ("node;ms\nn1;1,234\n", "a.csv: row 1, column ms: '1,234' may be 1.234 or 1234: write"),
+        ("node;tflops;a\nn1;1,5;x\nn2;1,234;x\n", "row 2, column tflops: '1,234' may be 1.234"),
+        ("node;ms\nn1;3,5\nn2;1.234\n", "row 2, column ms: '1.234' may be a thousand and more"),
+        ("node;ms;power\nn1;3,5;1,234\n", "row 1: the power '1,234' may be 1.234 or 1234: write"),
         ("node,name\nn1,x\n", "a.csv: no column has the values"),
         ("node,BusBW,busbw\nn1,1,2\n", "a.csv: each column needs a name of its own"),
     ],
@@ -260,6 +263,38 @@ def write_wide(path: Path) -> Path:
         )
     path.write_text("\n".join(lines))
     return path
+
+
+@pytest.mark.parametrize("values", ["{:.2f}", "{:.2f} ms"])
+def test_decimal_commas_and_separators_are_read_as_the_same_numbers(
+    cli: Cli, tmp_path: Path, values: str
+) -> None:
+    """As spreadsheets write numbers where the comma is the decimal mark."""
+    dice = random.Random(1)
+    numbers = [1500 * dice.gauss(1, 0.003) * (1.2 if i == 7 else 1) for i in range(40)]
+    plain = [values.format(number) for number in numbers]
+    commas = [
+        f"{p[0]}.{p[1:]}".replace(".", "#").replace("#", ".", 1).replace("#", ",") for p in plain
+    ]
+    grouped = [f'"{p[0]},{p[1:]}"' for p in plain]
+    answers = []
+    for name, sep, cells in (("a", ";", plain), ("b", ";", commas), ("c", ",", grouped)):
+        rows = [f"n{i}{sep}{cell}" for i, cell in enumerate(cells)]
+        (tmp_path / name).write_text("\n".join([f"node{sep}ms", *rows]))
+        answer = json.loads(cli("peers", str(tmp_path / name), "--json").stdout)
+        answers.append(answer["metrics"])
+
+    assert answers[0] == answers[1] == answers[2]
+    assert [one["name"] for one in answers[0][0]["outliers"]] == ["n7"]
+
+
+def test_a_list_of_numbers_beside_decimal_points_is_no_decimal_comma(
+    cli: Cli, tmp_path: Path
+) -> None:
+    lines = [f'n{i},{500 + i % 3}.125,"0,1"' for i in range(40)]
+    (tmp_path / "a.csv").write_text("\n".join(["node,tflops,gpus", *lines]))
+
+    assert cli("peers", str(tmp_path / "a.csv")).returncode == 0
 
 
 def test_each_column_with_numbers_is_a_metric_of_a_wide_table(cli: Cli, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_the_step_log_of_a_job_says_who_slows_it() -> None:
     [
         ([], "no column 'rank'"),
         (["rank,computing"], "no column 'communicating'"),
-        (write_log(extra="1,fast,0.1,"), "line 26: could not convert string to float: 'fast'"),
+        (write_log(extra="1,fast,0.1,"), "line 26: 'fast' is not a number"),
         (write_log(extra="1,-1,0.1,"), "line 26: a time is not a number of seconds"),
         (write_log(extra="1,nan,0.1,"), "line 26: a time is not a number of seconds"),
         (write_log(extra="one,1,0.1,"), "line 26: invalid literal"),

@@ -101,7 +101,7 @@ def test_only_takes_the_suites_entry_or_else_the_defaults() -> None:
     [
         (SuiteEntry(name="stedy"), "did you mean steady"),
         (SuiteEntry(name="steady", params={"vlaue": 1}), "did you mean value"),
-        (SuiteEntry(name="steady", params={"value": "x"}), r"params: .*\$\.value"),
+        (SuiteEntry(name="steady", params={"value": "x"}), "params: value must be a number: write"),
         (SuiteEntry(name="steady", params={"value": nan}), "value must be a finite number"),
         (
             SuiteEntry(name="steady", params={"value": [1, inf]}),

@@ -32,6 +32,7 @@ def test_a_module_goes_by_its_serial_number(tmp_path: Path) -> None:
     assert (part.kind, part.id, part.label) == ("dimm", "80CE01", "DIMM_A1")
     assert part.facts == {
         "size_mib": "65536",
+        "handle": "0x1100",
         "locator": "DIMM_A1",
         "manufacturer": "Samsung",
         "serial": "80CE01",

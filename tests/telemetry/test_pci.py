@@ -43,3 +43,10 @@ def test_a_gpu_that_was_handed_to_a_virtual_machine_is_not_ours(tmp_path: Path) 
 def test_nvml_and_the_kernel_write_one_address_alike() -> None:
     assert pci.normalize_address("00000000:5D:00.0") == "0000:5d:00.0"
     assert pci.normalize_address("00010000:5D:00.0") == "10000:5d:00.0"
+
+
+def test_the_address_of_a_device_behind_vmd_has_a_domain_of_five_digits(tmp_path: Path) -> None:
+    """Intel's VMD (drivers/pci/controller/vmd.c) numbers its domains from 0x10000."""
+    bus = "sys/devices/pci0000:7e/0000:7e:00.5/pci10000:00/10000:00:02.0/10000:01:00.0"
+    grow(tmp_path, {f"{bus}/nvme/nvme0/model": "a drive"})
+    assert pci.find_address(tmp_path / bus / "nvme/nvme0") == "10000:01:00.0"

@@ -102,33 +102,141 @@ def test_an_nvme_disk_tells_its_wear_its_spare_and_its_errors() -> None:
     health = smart.parse(nvme(media_errors=2, available_spare=8, percentage_used=104))
 
     assert health.values == {
-        "failing": 0,
         "temperature": 29,
         "percentage_used": 104,
         "available_spare": 8,
         "spare_margin": -2,
         "media_errors": 2,
         "unsafe_shutdowns": 8,
-        "critical_warning": 0,
-        "temperature_warning": 0,
     }
 
 
-@pytest.mark.parametrize(
-    ("bits", "damage", "temperature"), [(0, 0, 0), (2, 0, 1), (4, 4, 0), (11, 9, 1)]
-)
-def test_a_warning_of_temperature_is_kept_apart_from_those_of_damage(
-    bits: int, damage: int, temperature: int
-) -> None:
-    values = smart.parse(nvme(critical_warning=bits)).values
+def log_page(**values: int) -> bytes:
+    """Make the log of `nvme` as the NVM Express Base Specification lays it out."""
+    given = {"critical_warning": 0, "available_spare": 100, "percentage_used": 3} | values
+    raw = bytearray(512)
+    raw[0] = given["critical_warning"]
+    raw[1:3] = (273 + 29).to_bytes(2, "little")
+    raw[3], raw[4], raw[5] = given["available_spare"], 10, given["percentage_used"]
+    raw[160:176] = given.get("media_errors", 0).to_bytes(16, "little")
+    return bytes(raw)
 
-    assert values["critical_warning"] == damage
-    assert values["temperature_warning"] == temperature
+
+@pytest.mark.parametrize(
+    ("log", "codes"),
+    [
+        ({}, set()),
+        ({"critical_warning": 0x01, "available_spare": 5}, {smart.FAILING}),
+        ({"critical_warning": 0x02}, {smart.TEMPERATURE}),
+        ({"critical_warning": 0x04}, {smart.FAILING}),
+        ({"critical_warning": 0x04, "percentage_used": 100}, {smart.WORN}),
+        ({"critical_warning": 0x06, "percentage_used": 130}, {smart.WORN, smart.TEMPERATURE}),
+        ({"critical_warning": 0x04, "percentage_used": 99}, {smart.FAILING}),
+        ({"critical_warning": 0x04, "percentage_used": 100, "media_errors": 2}, {smart.FAILING}),
+        (
+            {"critical_warning": 0x04, "percentage_used": 100, "available_spare": 10},
+            {smart.FAILING},
+        ),
+        ({"critical_warning": 0x0C, "percentage_used": 100}, {smart.WORN, smart.FAILING}),
+        ({"critical_warning": 0x08}, {smart.FAILING}),
+        ({"critical_warning": 0x10}, {smart.FAILING}),
+        ({"critical_warning": 0x20}, {smart.FAILING}),
+        ({"critical_warning": 0x80}, {smart.UNDEFINED}),
+        ({"critical_warning": 0x42}, {smart.UNDEFINED, smart.TEMPERATURE}),
+    ],
+)
+def test_each_bit_of_the_critical_warning_has_the_meaning_of_the_standard(
+    log: dict[str, int], codes: set[str]
+) -> None:
+    """
+    NVM Express Base Specification, log page 02h, byte 0.
+
+    smartctl (nvmeprint.cpp) prints ``passed: false`` for any bit.
+    """
+    document = json.loads(nvme(**log))
+    document["smart_status"] = {"passed": False, "nvme": {"value": log.get("critical_warning", 0)}}
+
+    assert smart.parse(json.dumps(document).encode()).warnings.keys() == codes
+    assert smart.parse_nvme_log(log_page(**log)).warnings.keys() == codes
+
+
+@pytest.mark.parametrize(
+    ("asc", "ascq", "code"),
+    [
+        (0x0B, 0x01, smart.TEMPERATURE),  # specified temperature exceeded
+        (0x0B, 0x0A, smart.TEMPERATURE),  # high critical temperature limit exceeded
+        (0x0B, 0x0D, smart.TEMPERATURE),  # low operating temperature limit exceeded
+        (0x0B, 0x02, smart.WARNING),  # enclosure degraded
+        (0x0B, 0x05, smart.WARNING),  # background medium scan detected medium error
+        (0x0B, 0x0E, smart.WARNING),  # high critical humidity limit exceeded
+        (0x5D, 0x00, smart.FAILING),  # failure prediction threshold exceeded
+        (0x5D, 0x32, smart.FAILING),  # data channel impending failure data error rate too high
+        (0x5D, 0x73, smart.WORN),  # media impending failure endurance limit met
+        (0x5D, 0xFF, smart.UNDEFINED),  # failure prediction threshold exceeded (false)
+    ],
+)
+def test_a_sense_code_of_scsi_has_the_meaning_of_the_standard(
+    asc: int, ascq: int, code: str
+) -> None:
+    """T10's list of additional sense codes; the form is that of smartctl's scsiprint.cpp."""
+    exception = {"asc": asc, "ascq": ascq, "ie_string": "THE TEXT OF SMARTCTL"}
+    document = json.loads(SAS)
+    document["smart_status"] = {"passed": False, "scsi": exception}
+
+    ((found, text),) = smart.parse(json.dumps(document).encode()).warnings.items()
+    assert found == code
+    assert text == f"SCSI sense code {asc:02X}/{ascq:02X}: THE TEXT OF SMARTCTL"
+
+
+@pytest.mark.parametrize(
+    ("passed", "names", "codes"),
+    [
+        (True, [], set()),
+        (False, [], {smart.FAILING}),
+        (False, ["Reallocated_Sector_Ct"], {smart.FAILING}),
+        (False, ["Airflow_Temperature_Cel"], {smart.TEMPERATURE}),
+        (False, ["Temperature_Celsius", "Spin_Retry_Count"], {smart.TEMPERATURE, smart.FAILING}),
+        (True, ["Airflow_Temperature_Cel"], {smart.TEMPERATURE}),
+        (True, ["Power_On_Hours"], {smart.WARNING}),
+    ],
+)
+def test_a_failed_ata_status_is_a_failure_unless_only_the_temperature_is_beyond_its_threshold(
+    *, passed: bool, names: list[str], codes: set[str]
+) -> None:
+    """ACS-3: SMART RETURN STATUS; smartctl marks attributes at their threshold with ``now``."""
+    rows = [attribute(190 + i, name, 61) | {"when_failed": "now"} for i, name in enumerate(names)]
+    past = attribute(10, "Spin_Retry_Count", 3) | {"when_failed": "past"}
+    document = {
+        "smart_status": {"passed": passed},
+        "ata_smart_attributes": {"table": [past, *rows]},
+    }
+
+    warnings = smart.parse(printed(**document)).warnings
+    assert warnings.keys() == codes
+    assert all(name in str(warnings) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("value", "string", "count"),
+    [
+        (2099 << 16, "0 (2099 0)", 0),  # raw16(raw16), the default of smartctl for 5 and 196
+        (3 + (2099 << 16), "3 (2099 0)", 3),
+        (7, "7", 7),
+        (10, "0x00000000000a", 10),
+        (4, "-", 4),
+    ],
+)
+def test_a_packed_raw_value_is_read_by_the_number_that_smartctl_prints_first(
+    value: int, string: str, count: int
+) -> None:
+    row = attribute(5, "Reallocated_Sector_Ct", 0) | {"raw": {"value": value, "string": string}}
+    document = {"smart_status": {"passed": True}, "ata_smart_attributes": {"table": [row]}}
+
+    assert smart.parse(printed(**document)).values["reallocated"] == count
 
 
 def test_an_ata_disk_tells_its_bad_sectors_by_their_raw_values() -> None:
     assert smart.parse(ATA).values == {
-        "failing": 1,
         "temperature": 34,
         "reallocated": 7,
         "pending": 2,
@@ -138,11 +246,10 @@ def test_an_ata_disk_tells_its_bad_sectors_by_their_raw_values() -> None:
 
 def test_a_sas_disk_tells_its_defects_and_what_no_retry_could_read_or_write() -> None:
     assert smart.parse(SAS).values == {
-        "failing": 0,
         "temperature": 27,
         "reallocated": 4,
         "percentage_used": 11,
-        "media_errors": 3,
+        "hard_errors": 3,
     }
 
 

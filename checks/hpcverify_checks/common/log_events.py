@@ -51,6 +51,15 @@ def group_events(
     return groups
 
 
+def count_errors(group: Iterable[LogEvent[KnownFault]]) -> int:
+    """Count the errors that *group* reports: a text may report several, as ``count``."""
+    counts = (
+        [int(value) for name, value in event.details.items() if name.partition("_")[0] == "count"]
+        for event in group
+    )
+    return sum(sum(numbers) if numbers else 1 for numbers in counts)
+
+
 def make_finding(
     part_id: str,
     group: Sequence[LogEvent[KnownFault]],
@@ -72,11 +81,11 @@ def make_finding(
         text = f"{text.rstrip('.')}: {row.fix}"
     evidence = {
         **first.quotation,
-        "count": str(len(group)),
         "first": format_moment(first.time),
         "last": format_moment(last.time),
         **row.evidence,
         **first.details,
+        "count": str(count_errors(group)),
     }
     if last.text != first.text:
         evidence |= {f"last {name}": text for name, text in last.quotation.items()}

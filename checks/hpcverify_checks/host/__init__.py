@@ -45,7 +45,7 @@ from hpcverify.check import (
 from hpcverify.processes import ToolRunner, run_tool
 from hpcverify.telemetry.blockdev import list_mounts
 from hpcverify.telemetry.memory import read_memory
-from hpcverify_checks.common.disk_health import SMART_METRICS, SMART_RULES
+from hpcverify_checks.common.disk_health import SMART_FINDINGS, SMART_METRICS, SMART_RULES
 from hpcverify_checks.common.mounts import MOUNT_MISSING
 from hpcverify_checks.host.clock import KernelClockReader, measure_clock, read_kernel_clock
 from hpcverify_checks.host.disks import measure_disks
@@ -237,6 +237,7 @@ CHECK = Check(
         **SMART_RULES,
     },
     finding_rules={
+        **SMART_FINDINGS,
         # What the hardware lost, or what its failure did.
         "cores_missing": FindingRule(Verdict.FAIL, Remedy.INSPECT),
         "turned_read_only": FindingRule(Verdict.FAIL, Remedy.INSPECT),

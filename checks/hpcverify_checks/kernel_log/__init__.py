@@ -52,6 +52,7 @@ from hpcverify_checks.common.kernel_log import (
 )
 from hpcverify_checks.common.log_events import (
     MAX_LINE_CHARACTERS,
+    count_errors,
     format_span,
     group_events,
     make_finding,
@@ -66,6 +67,9 @@ OUTSIDE = "disk_outside"
 """The code of what the kernel said of a disk that is not a part of this node."""
 CRASH_KINDS = ("cpu", "memory", "kernel")
 """The kinds of lines that are read in a dump: the others stood in the log, and were seen there."""
+
+LOCATOR_START_PATTERN = r"(?i)^.*dimm[\s_#-]*(?=[a-z])"
+"""What firmware leaves out of a locator such as DIMM_B1 and CPU1_DIMM_B1; not of "DIMM 1"."""
 
 Groups = Mapping[tuple[str, str], Sequence[LineEvent]]
 """Events by part and code."""
@@ -99,20 +103,22 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
     events = [*crashed, *read_events(log.messages)]
     grave = {code for code in {e.row.code for e in events} if _may_fail(ROWS[code])}
     named = dict.fromkeys(event.part for event in events if event.row.code in grave)
-    ways = {part: way for part in named if (way := _find_way(*part, ctx, root))}
+    ways = {part: way for part in named if (way := _find_way(part[0], part[1], ctx, root))}
     own: list[LineEvent] = []
-    outside: dict[tuple[str, str], list[LineEvent]] = {part: [] for part in ways}
+    outside: dict[tuple[str, ...], list[LineEvent]] = {part: [] for part in ways}
     for event in events:
         is_outside = event.row.code in grave and event.part in ways
         (outside[event.part] if is_outside else own).append(event)
-    groups = group_events(own, lambda event: find_part(*event.part, ctx.inventory))
+    groups = group_events(own, lambda event: find_part(event.part, ctx.inventory))
     for (part_id, _), group in groups.items():
-        row, count = group[0].row, f" ({format_count(len(group), 'line')}, {format_span(group)})"
+        row, total, count = group[0].row, count_errors(group), format_count(len(group), "line")
+        if total > len(group):
+            count = f"{format_count(total, 'error')} in {count}"
         if not row.ends:
-            suffix = row.choose_suffix(len(group), ended=_has_ended(group, groups))
-            yield make_finding(part_id, group, suffix, count)
+            suffix = row.choose_suffix(total, ended=_has_ended(group, groups))
+            yield make_finding(part_id, group, suffix, f" ({count}, {format_span(group)})")
     for part, told in outside.items():
-        yield _report_outside(find_part(*part, ctx.inventory), told, ways[part])
+        yield _report_outside(find_part(part, ctx.inventory), told, ways[part])
     yield from report_unresolved(ctx, log, groups, _choose_unresolved_code)
     yield from report_older(read_events(log.older), lambda _: "node")
     faults = [event for event in events if event.row.verdict > Verdict.PASS]
@@ -121,13 +127,14 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
     yield CarryOver(DUMPS, dumps)
 
 
-def find_part(kind: str, name: str, inventory: Inventory) -> str:
+def find_part(part: tuple[str, ...], inventory: Inventory) -> str:
     """
-    Find the id of the part that the kernel calls *name*; failing that, its name.
+    Find the id of the *part*, a kind and the names that the kernel gives it; failing that, a name.
 
     A server, or a DIMM that is not in the inventory, is not a part of its own: a person finds it
     in the line.
     """
+    kind, name, *_ = part
     match kind:
         case "pci":
             address = _complete_address(name)
@@ -140,9 +147,35 @@ def find_part(kind: str, name: str, inventory: Inventory) -> str:
         case "nic":
             return next((p.id for p in inventory.of_kind("nic") if p.label == name), name)
         case "dimm":
-            return next((p.id for p in inventory.of_kind("edac") if p.label == name), "node")
+            return _find_dimm(part[1:], inventory)
         case _:
             return "node"
+
+
+def _find_dimm(names: Sequence[str], inventory: Inventory) -> str:
+    """
+    Find a DIMM by EDAC's label, or by its locator or handle in the firmware's table (SMBIOS).
+
+    The kernel writes bank and locator, and the firmware may leave out what a locator begins with.
+    """
+    names = [name.strip().lower() for name in names]
+    if found := next((p for p in inventory.of_kind("edac") if p.label.lower() in names), None):
+        return found.id
+    dimms = inventory.of_kind("dimm")
+    for ways in (
+        [f"{p.facts.get('bank', '')} {p.label}" for p in dimms],
+        [p.label for p in dimms],
+        [re.sub(LOCATOR_START_PATTERN, "", p.label) for p in dimms],
+        [p.facts.get("handle", "") for p in dimms],
+    ):
+        ids = {p.id for p, way in zip(dimms, ways, strict=True) if _is_named(way.lower(), names)}
+        if len(ids) == 1:
+            return ids.pop()
+    return "node"
+
+
+def _is_named(way: str, names: Sequence[str]) -> bool:
+    return any(way and (name == way or name.endswith(f" {way}")) for name in names)
 
 
 def _complete_address(name: str) -> str:

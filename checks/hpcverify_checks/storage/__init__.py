@@ -27,6 +27,7 @@ from hpcverify.check import (
     CheckItem,
     Context,
     Coverage,
+    Finding,
     FindingRule,
     Measurement,
     Metric,
@@ -37,7 +38,12 @@ from hpcverify.check import (
     warn_outside,
 )
 from hpcverify.telemetry import smart
-from hpcverify_checks.common.disk_health import SMART_METRICS, SMART_RULES, measure_health
+from hpcverify_checks.common.disk_health import (
+    SMART_FINDINGS,
+    SMART_METRICS,
+    SMART_RULES,
+    measure_health,
+)
 from hpcverify_checks.common.mounts import require_mounted
 from hpcverify_checks.storage import fio_runner
 from hpcverify_checks.storage.explain import explain_fault
@@ -73,7 +79,7 @@ def measure(ctx: Context, params: StorageParams) -> Iterator[CheckItem]:
 
 def report_health(
     before: smart.Health, after: smart.Health, site: ScratchSite
-) -> Iterator[Measurement | Coverage]:
+) -> Iterator[Measurement | Finding | Coverage]:
     """Report the disk's SMART data, and which counts grew under our load."""
     if after.unread_reason:
         yield Coverage(site.part, f"SMART cannot be read: {after.unread_reason}")
@@ -139,6 +145,7 @@ CHECK = Check(
     },
     rules={**SPEED_RULES, **SMART_RULES},
     finding_rules={
+        **SMART_FINDINGS,
         "corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
         "io_error": FindingRule(Verdict.FAIL, Remedy.REPLACE),
         "remote_corruption": FindingRule(Verdict.ERROR, Remedy.INSPECT),

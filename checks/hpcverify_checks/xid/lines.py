@@ -46,6 +46,7 @@ LINE_MARKERS = (
     b"NVIDIA probe routine failed",
     b"fallen off the bus",
     b"The NVIDIA GPU ",
+    b"NV_ERR_RESET_REQUIRED",
 )
 """Only lines with one of these matter."""
 

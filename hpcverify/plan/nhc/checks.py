@@ -91,9 +91,16 @@ class Imported(Struct, frozen=True):
 
 
 def import_nhc(text: str) -> Imported:
-    """Turn the *text* of an nhc.conf into a site file, line by line: none spoils the others."""
+    """
+    Turn the *text* of an nhc.conf into a site file, line by line: none spoils the others.
+
+    Raises:
+        ConfigError: no node can meet two of its lines.
+
+    """
     host = catalog.load_check("host").params
     expectations: dict[str, dict[str, Any]] = {}
+    bounded: dict[tuple[str, str], Line] = {}
     unturned: list[Unturned] = []
     turned = 0
     for line in read_lines(text):
@@ -115,7 +122,11 @@ def import_nhc(text: str) -> Imported:
             if key == NOTE:
                 unturned.append(Unturned(line.number, line.text, piece))
             else:
-                _add(expectations.setdefault(line.target, {"nodes": line.target}), key, piece)
+                expectation = expectations.setdefault(line.target, {"nodes": line.target})
+                _add(expectation, key, piece)
+                for name in piece if key == "bounds" else ():
+                    before = bounded.setdefault((line.target, name), line)
+                    _require_possible(expectation[key][name], name, before, line)
     expect = list(expectations.values())
     site = {"params": {"host": {"expect": expect}}} if expect else {}
     return Imported(site, turned, tuple(unturned))
@@ -128,6 +139,15 @@ def _add(expectation: dict[str, Any], key: str, piece: Any) -> None:
             bounds[name] = _narrow(bounds.get(name, {}), bound)
     elif piece not in expectation.setdefault(key, []):
         expectation[key].append(piece)
+
+
+def _require_possible(bound: dict[str, float], name: str, before: Line, line: Line) -> None:
+    low, high = bound.get("low"), bound.get("high")
+    if low is not None and high is not None and low > high:
+        raise ConfigError(
+            f"line {line.number} ({line.text}) contradicts line {before.number} ({before.text}): "
+            f"{name} would be at least {low:g} and at most {high:g}: give each line its own nodes"
+        )
 
 
 def _narrow(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:

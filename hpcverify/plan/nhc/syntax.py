@@ -189,7 +189,8 @@ def parse_number(text: str, factor: int, suffixes: str) -> float:
         power = suffixes.find(text[-1].lower())
         text = text[:-1]
     if power < 0 or not re.fullmatch(r"\d+(\.\d+)?", text):
-        raise CannotTurn(f"{text!r} is not a size")
+        hint = ": write a decimal point and no separators" if "," in text else ""
+        raise CannotTurn(f"{text!r} is not a size{hint}")
     return float(text) * float(factor**power)
 
 

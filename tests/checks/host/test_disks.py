@@ -41,9 +41,6 @@ def log(**values: int) -> bytes:
         ({}, "temperature", 41),
         ({}, "unsafe_shutdowns", 12),
         ({"spare": 8}, "spare_margin", -2),
-        ({"warning": 0x04}, "critical_warning", 4),
-        ({"warning": 0x02}, "temperature_warning", 1),
-        ({"warning": 0x02}, "critical_warning", 0),
         ({"used": 120}, "percentage_used", 120),
         ({"media": 2**70}, "media_errors", 2**70),
     ],
@@ -87,7 +84,40 @@ def test_a_disk_that_predicts_its_failure_fails_and_is_named(tmp_path: Path) -> 
 
     assert well.verdict is Verdict.PASS
     assert (sick.verdict, sick.remedy) == (Verdict.FAIL, Remedy.REPLACE)
-    assert sick.reason.startswith("sda: smart.failing")
+    assert sick.reason == "sda: the SMART status predicts a failure: replace the drive"
+
+
+@pytest.mark.parametrize(
+    ("bits", "used", "verdict", "reason"),
+    [
+        (0x00, 3, Verdict.PASS, ""),
+        (0x02, 3, Verdict.WARN, "a threshold (84 °C): cool it"),
+        (0x04, 100, Verdict.WARN, "plan its replacement"),
+        (0x06, 255, Verdict.WARN, "plan its replacement"),
+        (0x04, 3, Verdict.FAIL, "replace the drive"),
+        (0x10, 3, Verdict.FAIL, "replace the drive"),
+        (0x40, 3, Verdict.PASS, ""),
+    ],
+)
+def test_a_hot_or_worn_drive_stays_in_service_and_a_failing_one_does_not(
+    tmp_path: Path, bits: int, used: int, verdict: Verdict, reason: str
+) -> None:
+    """Bit 0x40 is reserved in the NVM Express Base Specification 2.0."""
+    document = {
+        "smart_status": {"passed": not bits, "nvme": {"value": bits}},
+        "temperature": {"current": 84},
+        "nvme_smart_health_information_log": {
+            "critical_warning": bits,
+            "available_spare": 100,
+            "available_spare_threshold": 10,
+            "percentage_used": used,
+            "media_errors": 0,
+        },
+    }
+    judged = judge_items(CHECK, run(tmp_path, answer(document)), Inventory(parts=(SATA,)))
+
+    assert judged.verdict is verdict
+    assert reason in judged.reason
 
 
 def test_errors_that_are_new_since_the_last_run_fail_and_old_ones_do_not(tmp_path: Path) -> None:

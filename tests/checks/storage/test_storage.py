@@ -500,6 +500,11 @@ def test_only_what_is_the_nodes_own_fails_the_node() -> None:
         "io_error": Verdict.FAIL,
         "remote_corruption": Verdict.ERROR,
         "remote_io_error": Verdict.ERROR,
+        "drive_failing": Verdict.FAIL,
+        "drive_temperature": Verdict.WARN,
+        "drive_worn": Verdict.WARN,
+        "drive_warning": Verdict.WARN,
+        "drive_warning_undefined": Verdict.PASS,
     }
 
 
@@ -794,14 +799,13 @@ def test_what_grew_under_the_load_is_kept_apart_from_the_life_of_the_disk() -> N
 @pytest.mark.parametrize(
     ("name", "value", "verdict"),
     [
-        ("failing", 1, Verdict.FAIL),
         ("spare_margin", -1, Verdict.FAIL),
         ("spare_margin", 0, Verdict.PASS),
-        ("critical_warning", 4, Verdict.FAIL),
-        ("temperature_warning", 1, Verdict.WARN),
         ("percentage_used", 80, Verdict.PASS),
         ("percentage_used", 120, Verdict.WARN),
+        ("media_errors", 1, Verdict.WARN),
         ("media_errors.delta", 1, Verdict.FAIL),
+        ("hard_errors.delta", 1, Verdict.FAIL),
         ("media_errors.delta", 0, Verdict.PASS),
         ("reallocated.delta", 1, Verdict.WARN),
         ("pending", 1, Verdict.WARN),
