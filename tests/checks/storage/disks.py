@@ -5,17 +5,43 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fcntl import ioctl
 from pathlib import Path
 
 from hpcverify.telemetry.blockdev import Mount
+from hpcverify_checks.storage.extents import SECTOR_BYTES, FileExtent
+from hpcverify_checks.storage.fio_runner import Fio, FioReport
 from hpcverify_checks.storage.scratch import ScratchSite
 
+ACCESSES = 64
+"""Accesses of 4 KiB in each stream of a load of `CountedFio`."""
 FIBMAP = 1
 """Of linux/fs.h: on which block of its disk a block of a file is."""
+
+
+class CountedFio(Fio):
+    """
+    Ends a load that is limited by time after a fixed count of accesses instead.
+
+    A stream ends after `ACCESSES` accesses of 4 KiB, or writes all of its larger blocks. So
+    each run makes the same accesses, however fast the machine is.
+    """
+
+    def run(
+        self,
+        extents: Sequence[FileExtent],
+        *,
+        seed: int = 0,
+        seconds: float = 0.0,
+        own: Sequence[Mapping[str, object]] = (),
+        **options: object,
+    ) -> FioReport:
+        if seconds and options["bs"] == SECTOR_BYTES:
+            options["io_size"] = ACCESSES * SECTOR_BYTES
+        return super().run(extents, seed=seed, own=own, **options)
 
 
 @contextmanager

@@ -64,7 +64,7 @@ from hpcverify_checks.storage.scratch import (
     space_of,
 )
 from hpcverify_checks.storage.small_files import CallTimes
-from tests.checks.storage.disks import formatted, mounted, site
+from tests.checks.storage.disks import ACCESSES, CountedFio, formatted, mounted, site
 from tests.telemetry.trees import grow
 
 pytestmark = pytest.mark.needs("fio")
@@ -266,7 +266,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(fio: Fio, rng: random.Random) -> 
     read_back(fio, extents)
 
 
-class FlipsEachTime(Fio):
+class FlipsEachTime(CountedFio):
     """A disk of which every other answer is wrong."""
 
     def run(
