@@ -52,6 +52,7 @@ def call_each(
     timeout: float,
     hurried_timeout: float | None = None,
     doing: Callable[[T], str] = str,
+    *,
     wait: Callable[[SimpleQueue[Any], float], Any] = _take,
 ) -> TimedCalls[T, A]:
     """

@@ -64,7 +64,7 @@ from hpcverify_checks.storage.scratch import (
     space_of,
 )
 from hpcverify_checks.storage.small_files import CallTimes
-from tests.checks.storage.disks import ACCESSES, CountedFio, formatted, mounted, site
+from tests.checks.storage.disks import CountedFio, formatted, mounted, site
 from tests.telemetry.trees import grow
 
 pytestmark = pytest.mark.needs("fio")
