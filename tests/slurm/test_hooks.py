@@ -273,13 +273,16 @@ def test_a_deadline_that_is_none_becomes_one(hooks: Hooks, deadline: str) -> Non
 
 
 def test_health_checks_do_not_pile_up(hooks: Hooks) -> None:
-    hooks.prepare(HPCVERIFY_DEADLINE=4)
-    hooks.command("sleep 2")
+    hooks.prepare(HPCVERIFY_DEADLINE=50)
+    go = hooks.folder / "go"
+    hooks.command(f"until [ -e {go} ]; do sleep 0.1; done")
     first = hooks.start("healthcheck")
     wait_until(hooks.called.exists)
+    second = hooks("healthcheck").returncode
+    go.touch()
 
-    assert hooks("healthcheck").returncode == 0
-    assert first.wait() == 0
+    assert second == 0
+    assert first.wait(timeout=PATIENCE_S) == 0
     assert len(hooks.called.read_text().splitlines()) == 1
 
 
@@ -331,7 +334,7 @@ def states(hooks: Hooks) -> dict[str, str]:
 
 
 def test_a_job_starts_while_another_hook_verifies(hooks: Hooks) -> None:
-    hooks.prepare(HPCVERIFY_DEADLINE=20)
+    hooks.prepare(HPCVERIFY_DEADLINE=50)
     hooks.word(CLOSED)
     go = hooks.folder / "go"
     hooks.command(f"until [ -e {go} ]; do sleep 0.1; done", "echo FAIL xid: 79; exit 1")

@@ -12,23 +12,18 @@ from fcntl import ioctl
 from pathlib import Path
 
 from hpcverify.telemetry.blockdev import Mount
-from hpcverify_checks.storage.extents import SECTOR_BYTES, FileExtent
+from hpcverify_checks.storage.extents import FileExtent
 from hpcverify_checks.storage.fio_runner import Fio, FioReport
 from hpcverify_checks.storage.scratch import ScratchSite
 
-ACCESSES = 64
-"""Accesses of 4 KiB in each stream of a load of `CountedFio`."""
+ACCESSES = 16
+"""The most accesses of a stream in a load of `CountedFio` that time would limit."""
 FIBMAP = 1
 """Of linux/fs.h: on which block of its disk a block of a file is."""
 
 
 class CountedFio(Fio):
-    """
-    Ends a load that is limited by time after a fixed count of accesses instead.
-
-    A stream ends after `ACCESSES` accesses of 4 KiB, or writes all of its larger blocks. So
-    each run makes the same accesses, however fast the machine is.
-    """
+    """Limits a load by a count of accesses and not by time, so that each machine makes the same."""
 
     def run(
         self,
@@ -39,8 +34,9 @@ class CountedFio(Fio):
         own: Sequence[Mapping[str, object]] = (),
         **options: object,
     ) -> FioReport:
-        if seconds and options["bs"] == SECTOR_BYTES:
-            options["io_size"] = ACCESSES * SECTOR_BYTES
+        if seconds:
+            most = ACCESSES * int(str(options["bs"]))
+            options["io_size"] = min(most, *(extent.size for extent in extents))
         return super().run(extents, seed=seed, own=own, **options)
 
 

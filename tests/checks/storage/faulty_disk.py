@@ -16,7 +16,15 @@ from pathlib import Path
 
 import msgspec
 
-from hpcverify.model import CheckItem, Coverage, Finding, Inventory, Part, Verdict
+from hpcverify.model import (
+    CheckItem,
+    Coverage,
+    Finding,
+    Inventory,
+    Measurement,
+    Part,
+    Verdict,
+)
 from hpcverify.testing import judge_by, list_findings
 from hpcverify_checks.storage import CHECK
 from hpcverify_checks.storage.explain import explain_fault
@@ -59,6 +67,7 @@ class Taken(msgspec.Struct, frozen=True):
     verdict: Verdict
     findings: Sequence[Finding]
     coverage: Sequence[str]
+    measured: dict[str, float | None]
 
 
 def compile_library(folder: Path) -> Path:
@@ -97,7 +106,8 @@ def main(name: str, folder: Path) -> None:
         found.append(explain_fault(fault, site))
     judgement = judge_by(list_findings(found), [], CHECK.finding_rules)
     coverage = [item.text for item in found if isinstance(item, Coverage)]
-    taken = Taken(judgement.verdict, list_findings(found), coverage)
+    measured = {item.name: item.value for item in found if isinstance(item, Measurement)}
+    taken = Taken(judgement.verdict, list_findings(found), coverage, measured)
     sys.stdout.buffer.write(msgspec.json.encode(taken))
 
 
