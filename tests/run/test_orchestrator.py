@@ -67,7 +67,7 @@ NOW = 1000.0
 
 def verified(tmp_path: Path, executor: FakeExecutor, *steps: Step, **changes: Any) -> Run:
     """Run *steps*, for which there are 100 s, with the workers of *executor*."""
-    by_no_clock = {"_began": NOW, "clock": lambda: NOW}
+    by_no_clock: dict[str, Any] = {"_began": NOW, "clock": lambda: NOW}
     return verify(tmp_path, executor, *(steps or (step(),)), **by_no_clock | changes)
 
 

@@ -37,7 +37,7 @@ class CountedFio(Fio):
         if seconds:
             most = ACCESSES * int(str(options["bs"]))
             options["io_size"] = min(most, *(extent.size for extent in extents))
-        return super().run(extents, seed=seed, own=own, **options)
+        return super().run(extents, seed=seed, seconds=0.0, own=own, **options)
 
 
 @contextmanager
