@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hpcverify import gate
 from hpcverify.gate import JobGate
 from tests.fuse import silent_file_system
+from tests.own_node import let_all_enter
 from tests.slurm.hooks import HERE, LATER, Hooks
 from tests.test_gate import CORRUPT
 from tests.waiting import PATIENCE_S, wait_until
@@ -233,9 +234,7 @@ def test_nothing_stays_behind_in_the_state(hooks: Hooks) -> None:
 def test_a_node_too_crowded_for_a_process_lets_the_job_run(tmp_path: Path) -> None:
     for script in ("prolog", "hooks.sh"):
         shutil.copy(HERE / script, tmp_path)
-    for folder in (tmp_path, *tmp_path.parents):
-        if not folder.stat().st_mode & 0o001:
-            folder.chmod(0o755)
+    let_all_enter(tmp_path)
     # Root may always fork: so as another user, and by dash, as bash tries for 15 s.
     limited = ("setpriv", "--reuid=4343", "--clear-groups", "prlimit", "--nproc=0")
     command = [*limited, "dash", str(tmp_path / "prolog")]
