@@ -21,7 +21,7 @@ from hpcverify.processes import make_death_request
 from tests.waiting import PATIENCE_S
 
 OWNER, PASSWORD = "admin", "admin"
-START_SECONDS = 60.0
+START_SECONDS = 300.0
 THRESHOLD, SPECIFIC, REDUNDANCY, SEVERITY = 0x01, 0x6F, 0x0B, 0x07
 """Event types (table 42-1)."""
 TEMPERATURE, VOLTAGE, FAN, PROCESSOR, SUPPLY, UNIT = 0x01, 0x02, 0x04, 0x07, 0x08, 0x09

@@ -60,6 +60,18 @@ for profile, examples in {"default": 20, "ci": 100}.items():
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+def pytest_configure() -> None:
+    """
+    Start programs with the default action for each signal, as `nohup` or a shell's `&` do not.
+
+    A program inherits that a signal is ignored, and no handler. So a handler that does
+    nothing takes the place of ignoring it: the tests themselves survive a hangup as before.
+    """
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # as Python itself
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """Run two workers per core: half of the tests wait for another process."""
     return 2 * len(os.sched_getaffinity(0))

@@ -18,6 +18,7 @@ from hpcverify.trust import (
     refuse_tree_others_can_change,
     walk_path,
 )
+from tests.own_node import let_all_enter
 
 SOMEBODY = 4242
 pytestmark = pytest.mark.needs("root")
@@ -140,8 +141,7 @@ def test_an_acl_in_a_tree_counts(tmp_path: Path) -> None:
 def test_a_user_keeps_nothing_where_an_acl_lets_somebody_else_write(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    let_all_enter(tmp_path)
     os.chown(tmp_path, SOMEBODY, SOMEBODY)
     grant(tmp_path, USER, 4343)
     request.getfixturevalue("as_a_user")
@@ -231,8 +231,7 @@ def test_a_user_keeps_things_in_a_folder_of_their_own(tmp_path: Path, as_a_user:
 def test_a_user_keeps_nothing_in_a_folder_of_somebody_else(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    let_all_enter(tmp_path)
     os.chown(tmp_path, 4343, 0)
     request.getfixturevalue("as_a_user")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager, suppress
@@ -27,9 +28,11 @@ HOOKS_LOCK_VARIABLE = "HPCVERIFY_LOCK"
 
 
 def run_command(command: Callable[[], object]) -> None:
-    """Run *command* in a process whose streams and umask are as it expects them."""
+    """Run *command* in a process whose streams, signals and umask are as it expects them."""
     _reopen_closed_streams()
     _print_in_any_encoding()
+    # While SIGCHLD is ignored, the kernel keeps no exit status: each program would return 0.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.umask(os.umask(UMASK) | UMASK)
     try:
         command()

@@ -170,12 +170,12 @@ def test_a_second_run_names_the_holder_of_the_node(cli: Cli, tmp_path: Path) -> 
 
 def test_a_suite_that_used_up_its_budget_says_which_checks_had_no_turn(cli: Cli) -> None:
     naughty(cli, "wait")
-    cli.suite_budget("acme", 2)
+    cli.suite_budget("acme", 5)
     run = json.loads(cli("run", "--suite", "acme", "--json", "-").stdout)
 
     assert [r["cause"] for r in run["results"]] == ["timeout", "timeout"]
     assert "before it began" in run["results"][1]["reason"]
-    assert "when the suite's budget of 2 s ran out" in run["results"][0]["reason"]
+    assert "when the suite's budget of 5 s ran out" in run["results"][0]["reason"]
     assert run["results"][0]["remedy"] == "fix_configuration"
 
 

@@ -6,6 +6,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests.waiting import PATIENCE_S
+
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -33,6 +35,6 @@ def open_address(address: str, tmp_path: Path, *arguments: str) -> str:
         [program, *FLAGS, profile, *arguments, address],
         check=True,
         capture_output=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     return done.stdout.decode()

@@ -48,3 +48,18 @@ def test_engine_and_worker_import_no_check_twice() -> None:
     output = subprocess.check_output(command, text=True)
 
     assert output == "[] ['ecc', 'nic']\n"
+
+
+RETURNS = """
+from hpcverify.processes import run_tool
+from hpcverify.run import early
+early.run_command(lambda: print(run_tool(["false"], timeout=300).returncode))
+"""
+
+
+def test_the_status_of_a_program_is_read_also_where_the_caller_ignores_sigchld() -> None:
+    """Without a reset, waitpid(2) fails with ECHILD, and subprocess returns 0."""
+    line = 'trap \'\' CHLD; exec "$0" -c "$1"'
+    output = subprocess.check_output(["bash", "-c", line, sys.executable, RETURNS], text=True)
+
+    assert output == "1\n"

@@ -194,12 +194,12 @@ def test_a_scratch_that_is_gone_under_way_is_no_bug_of_a_check(
 def test_a_check_that_somebody_stopped_asks_for_no_larger_budget(tmp_path: Path) -> None:
     executor = LocalExecutor(should_stop=lambda: False)
     run(executor, tmp_path, "nothing")
-    outcome = run(executor, tmp_path, "stop", timeout=5).outcome
+    outcome = run(executor, tmp_path, "stop", timeout=3).outcome
     executor.close()
 
     assert (outcome.cause, outcome.remedy) == (Cause.TIMEOUT, Remedy.RERUN)
     assert outcome.reason == (
-        "no end after 5 s: a signal had stopped it (SIGSTOP): find out who sent that, and run again"
+        "no end after 3 s: a signal had stopped it (SIGSTOP): find out who sent that, and run again"
     )
 
 
@@ -264,10 +264,11 @@ def test_a_check_past_its_deadline_is_ended_with_its_children(
     executor: LocalExecutor, tmp_path: Path
 ) -> None:
     pidfile = tmp_path / "pid"
-    answer = run(executor, tmp_path, "leave_child", str(pidfile), timeout=6)
+    run(executor, tmp_path, "nothing")  # a worker may take long to start
+    answer = run(executor, tmp_path, "leave_child", str(pidfile), timeout=3)
 
     assert answer.outcome.cause is Cause.TIMEOUT
-    assert "no end after 6 s" in answer.outcome.reason
+    assert "no end after 3 s" in answer.outcome.reason
     assert names(answer) == ["before"]
     wait_until(lambda: gone(int(pidfile.read_text())))
 
@@ -285,13 +286,14 @@ def test_a_check_past_its_deadline_says_how_long_it_had(
 def test_a_check_past_its_deadline_says_what_it_was_doing_on_which_part_and_how_long(
     executor: LocalExecutor, tmp_path: Path
 ) -> None:
-    answer = run(executor, tmp_path, "hang", timeout=4)
+    run(executor, tmp_path, "nothing")
+    answer = run(executor, tmp_path, "hang", timeout=3)
 
     assert answer.overrun is not None
     assert (answer.overrun.doing, answer.overrun.part) == ("hanging on CPU", "cpu")
     assert answer.overrun.doing_seconds > 0
     seconds = f"{answer.overrun.doing_seconds:.0f} s"
-    assert answer.outcome.reason.startswith(f"no end after 4 s in hanging on CPU, for {seconds}")
+    assert answer.outcome.reason.startswith(f"no end after 3 s in hanging on CPU, for {seconds}")
 
 
 @pytest.mark.parametrize(
@@ -331,7 +333,8 @@ def test_a_process_that_nobody_can_end_is_abandoned_and_named(
     mount = tmp_path / "mount"
     mount.mkdir()
     with silent_file_system(mount):
-        answer = run(executor, tmp_path, "stat", str(mount / "x"), timeout=6)
+        run(executor, tmp_path, "nothing")
+        answer = run(executor, tmp_path, "stat", str(mount / "x"), timeout=3)
         again = run(executor, tmp_path, "nothing")
 
     assert answer.outcome.cause is Cause.HUNG

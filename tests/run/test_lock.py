@@ -16,6 +16,7 @@ import pytest
 
 from hpcverify.errors import UnverifiedError
 from hpcverify.run.lock import LockHolder, NodeLock, find_lock_holder, node_lock
+from tests.own_node import let_all_enter
 
 SOMEBODY, ANOTHER = 4242, 4343
 AS_ROOT = pytest.mark.needs("root")
@@ -31,8 +32,7 @@ def name() -> str:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Make what root alone can write and everybody can see, as /run/hpcverify."""
-    for above in (tmp_path, *tmp_path.parents[:2]):
-        above.chmod(0o755)
+    let_all_enter(tmp_path)
     return tmp_path / "hpcverify"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -63,9 +62,13 @@ def step(placement: Placement = Placement.DEVICES, **changes: Any) -> Step:
     return make_step(placement=placement, rules=rules, **changes)
 
 
+NOW = 1000.0
+
+
 def verified(tmp_path: Path, executor: FakeExecutor, *steps: Step, **changes: Any) -> Run:
     """Run *steps*, for which there are 100 s, with the workers of *executor*."""
-    return verify(tmp_path, executor, *(steps or (step(),)), **changes)
+    by_no_clock: dict[str, Any] = {"_began": NOW, "clock": lambda: NOW}
+    return verify(tmp_path, executor, *(steps or (step(),)), **by_no_clock | changes)
 
 
 def only(run: Run) -> Result:
@@ -608,7 +611,7 @@ def test_a_failure_in_beta_ends_no_run(tmp_path: Path) -> None:
 
 
 def test_a_round_that_does_not_fit_is_not_begun_and_is_no_error(tmp_path: Path) -> None:
-    begun = time.monotonic() - 60  # of 100
+    begun = NOW - 60  # of 100
     run = verified(tmp_path, FakeExecutor(), rounds=3, _began=begun)
 
     assert rounds_and_verdicts(run) == [(1, "pass")]
@@ -620,7 +623,7 @@ def test_a_round_that_does_not_fit_is_not_begun_and_is_no_error(tmp_path: Path) 
 def test_a_round_is_begun_only_with_time_to_spare(
     tmp_path: Path, took: float, settle: float
 ) -> None:
-    begun = time.monotonic() - took
+    begun = NOW - took
     run = verified(tmp_path, FakeExecutor(), rounds=3, settle=settle, _began=begun)
 
     assert rounds_and_verdicts(run) == [(1, "pass")]
@@ -628,14 +631,14 @@ def test_a_round_is_begun_only_with_time_to_spare(
 
 
 def test_a_round_that_fits_is_begun(tmp_path: Path) -> None:
-    begun = time.monotonic() - 30
+    begun = NOW - 30
     run = verified(tmp_path, FakeExecutor(), rounds=3, _began=begun)
 
     assert [number for number, _ in rounds_and_verdicts(run)] == [1, 2, 3]
 
 
 def test_a_first_round_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
-    begun = time.monotonic() - 101
+    begun = NOW - 101
     run = verified(tmp_path, FakeExecutor(), rounds=3, _began=begun)
 
     assert (only(run).cause, run.verdict) == (Cause.TIMEOUT, Verdict.ERROR)
@@ -645,7 +648,7 @@ class Slow(InRounds):
     """Needs 60 s for a measurement, by its own clock, from the third one on."""
 
     def clock(self) -> float:
-        return time.monotonic() + 60 * max(0, len(self.contexts()) - 2)
+        return NOW + 60 * max(0, len(self.contexts()) - 2)
 
 
 def ended(*items: CheckItem, after: float = 60, stuck: str = "") -> Answer:
@@ -757,7 +760,7 @@ def test_a_check_that_takes_longer_than_it_may_is_an_error_in_every_round(tmp_pa
 
 
 def test_a_first_round_that_the_budget_cuts_short_is_an_error(tmp_path: Path) -> None:
-    begun = time.monotonic() - 95
+    begun = NOW - 95
     run = verified(tmp_path, InRounds(ended()), rounds=3, _began=begun)
 
     assert (only(run).cause, run.verdict) == (Cause.TIMEOUT, Verdict.ERROR)
@@ -805,7 +808,7 @@ def test_to_be_told_to_stop_between_two_rounds_is_no_end(tmp_path: Path) -> None
 def test_passive_checks_watch_the_whole_run_between_them(tmp_path: Path) -> None:
     executor = FakeExecutor()
     passive = step(Placement.PASSIVE, observe=observe)
-    begun = time.monotonic() - 1
+    begun = NOW - 1
     verified(tmp_path, executor, step(), passive, rounds=3, _began=begun)
     watches = [t for p in executor.phases for t in p.values() if isinstance(t, Observe)]
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hpcverify import gate
 from hpcverify.gate import JobGate
 from tests.fuse import silent_file_system
+from tests.own_node import let_all_enter
 from tests.slurm.hooks import HERE, LATER, Hooks
 from tests.test_gate import CORRUPT
 from tests.waiting import PATIENCE_S, wait_until
@@ -233,8 +234,7 @@ def test_nothing_stays_behind_in_the_state(hooks: Hooks) -> None:
 def test_a_node_too_crowded_for_a_process_lets_the_job_run(tmp_path: Path) -> None:
     for script in ("prolog", "hooks.sh"):
         shutil.copy(HERE / script, tmp_path)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    let_all_enter(tmp_path)
     # Root may always fork: so as another user, and by dash, as bash tries for 15 s.
     limited = ("setpriv", "--reuid=4343", "--clear-groups", "prlimit", "--nproc=0")
     command = [*limited, "dash", str(tmp_path / "prolog")]
@@ -273,13 +273,16 @@ def test_a_deadline_that_is_none_becomes_one(hooks: Hooks, deadline: str) -> Non
 
 
 def test_health_checks_do_not_pile_up(hooks: Hooks) -> None:
-    hooks.prepare(HPCVERIFY_DEADLINE=4)
-    hooks.command("sleep 2")
+    hooks.prepare(HPCVERIFY_DEADLINE=50)
+    go = hooks.folder / "go"
+    hooks.command(f"until [ -e {go} ]; do sleep 0.1; done")
     first = hooks.start("healthcheck")
     wait_until(hooks.called.exists)
+    second = hooks("healthcheck").returncode
+    go.touch()
 
-    assert hooks("healthcheck").returncode == 0
-    assert first.wait() == 0
+    assert second == 0
+    assert first.wait(timeout=PATIENCE_S) == 0
     assert len(hooks.called.read_text().splitlines()) == 1
 
 
@@ -331,7 +334,7 @@ def states(hooks: Hooks) -> dict[str, str]:
 
 
 def test_a_job_starts_while_another_hook_verifies(hooks: Hooks) -> None:
-    hooks.prepare(HPCVERIFY_DEADLINE=20)
+    hooks.prepare(HPCVERIFY_DEADLINE=50)
     hooks.word(CLOSED)
     go = hooks.folder / "go"
     hooks.command(f"until [ -e {go} ]; do sleep 0.1; done", "echo FAIL xid: 79; exit 1")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -20,7 +22,8 @@ from hpcverify.telemetry.chassis import (
     SensorHealth,
     SensorKind,
 )
-from hpcverify.telemetry.redfish.client import MAX_REQUESTS, find_missing_package
+from hpcverify.telemetry.redfish import client
+from hpcverify.telemetry.redfish.client import find_missing_package
 from hpcverify.telemetry.redfish.event_log import MAX_EVENTS
 from hpcverify.telemetry.redfish.walk import ChassisReading, read_chassis
 from tests.redfish_lab.resources import (
@@ -307,7 +310,11 @@ def test_a_log_whose_pages_form_a_loop_is_unread_and_the_rest_is_read(bmc: FakeB
     assert len(of_kind(reading, SensorKind.FAN)) == 3
 
 
-def test_a_log_without_an_end_ends_the_reading(bmc: FakeBmc) -> None:
+def test_a_log_without_an_end_ends_the_reading(
+    bmc: FakeBmc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "MAX_REQUESTS", 100)
+
     def give_another_page(handler: Any) -> None:
         number = len(bmc.requests)
         link = f"/redfish/v1/{ENTRIES}?$skip={number}"
@@ -316,7 +323,7 @@ def test_a_log_without_an_end_ends_the_reading(bmc: FakeBmc) -> None:
 
     bmc.faults[ENTRIES] = give_another_page
 
-    assert f"more than {MAX_REQUESTS} resources" in str(refuse(bmc))
+    assert "more than 100 resources" in str(refuse(bmc))
     assert bmc.open_sessions == 0
 
 
@@ -383,7 +390,7 @@ def test_nobody_at_the_address_is_silence(tmp_path: Path, certificate: Path) -> 
     assert "does not answer (no connection)" in str(why)
 
 
-@pytest.mark.parametrize("place", ["", "Chassis", "POST SessionService/Sessions"])
+@pytest.mark.parametrize("place", ["", "POST SessionService/Sessions"])
 @pytest.mark.parametrize("fault", [hang, trickle])
 def test_a_bmc_that_hangs_or_trickles_ends_with_its_time(
     bmc: FakeBmc, place: str, fault: Fault
@@ -395,6 +402,22 @@ def test_a_bmc_that_hangs_or_trickles_ends_with_its_time(
 
     assert why.cause is Cause.TIMEOUT
     assert time.monotonic() - began < 600
+    assert bmc.open_sessions == 0
+
+
+@pytest.mark.parametrize("fault", [hang, trickle])
+def test_a_bmc_that_hangs_or_trickles_once_it_has_a_session_is_left_without_one(
+    bmc: FakeBmc, fault: Fault
+) -> None:
+    """The time is up when the BMC hangs, and not before: to log in may take long."""
+
+    def run_out_of_time(handler: Any) -> None:
+        os.kill(os.getpid(), signal.SIGALRM)
+        fault(handler)
+
+    bmc.faults["Chassis"] = run_out_of_time
+
+    assert refuse(bmc).cause is Cause.TIMEOUT
     assert bmc.open_sessions == 0
 
 

@@ -57,7 +57,7 @@ class Stuck:
 
 def test_a_short_window_is_completed_by_a_round_that_is_taken_at_once() -> None:
     reader = Counter()
-    sampling = Sampler([reader], period=LONG)
+    sampling = Sampler([reader], period=LONG, timeout=PATIENCE_S)
     sampling.start()
     start = time.monotonic()
     taken = [s.value for s in sampling.read_window(start, start) if s.name == "round"]
@@ -67,11 +67,11 @@ def test_a_short_window_is_completed_by_a_round_that_is_taken_at_once() -> None:
 
 
 def test_a_window_gives_what_was_sampled_within_it_in_order() -> None:
-    sampling = Sampler([Counter()], period=0.01)
+    sampling = Sampler([Counter()], period=0.01, timeout=PATIENCE_S)
     start = time.monotonic()
     sampling.start()
     while len(found := sampling.read_window(start, time.monotonic())) < 6:
-        time.sleep(0.01)
+        pass  # each look takes a round more
     sampling.stop()
     assert [s.t for s in found] == sorted(s.t for s in found)
     middle = found[3].t
@@ -81,7 +81,7 @@ def test_a_window_gives_what_was_sampled_within_it_in_order() -> None:
 
 def test_a_failing_reader_loses_its_reading_and_not_the_thread() -> None:
     broken, sound = Counter(fails=True), Counter()
-    sampling = Sampler([broken, sound], period=LONG)
+    sampling = Sampler([broken, sound], period=LONG, timeout=PATIENCE_S)
     sampling.start()
     for _ in range(3):
         start = time.monotonic()
@@ -102,7 +102,7 @@ def test_a_bug_of_a_reader_is_raised_for_who_wants_its_samples() -> None:
         def close(self) -> None:
             """Have nothing to close."""
 
-    sampling = Sampler([Broken()], period=LONG)
+    sampling = Sampler([Broken()], period=LONG, timeout=PATIENCE_S)
     sampling.start()
     with pytest.raises(ZeroDivisionError):
         sampling.read_window(0, time.monotonic())

@@ -122,7 +122,7 @@ def measure(
             yield from prepare_kernels(ctx, loads[0].task.device)
     watched = [i for i, peer in enumerate(ctx.peers) if has_gauge(ctx, peer.part)]
     with operation("the wait for the others"):
-        start = plan.wait_for_all(ctx.shared, ctx.rank, watched)
+        start = plan.wait_for_all(ctx.shared, ctx.rank, watched, time.monotonic)
     table = plan_stretches(
         start,
         params.seconds,

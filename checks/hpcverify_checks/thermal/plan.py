@@ -93,7 +93,7 @@ def choose_start(ready: Collection[float], *, complete: bool) -> float:
 
 
 def wait_for_all(
-    folder: Path, rank: int, ranks: Collection[int], clock: Callable[[], float] = time.monotonic
+    folder: Path, rank: int, ranks: Collection[int], clock: Callable[[], float]
 ) -> float:
     """
     Wait up to `READY_TIMEOUT_SECONDS` for all *ranks*; return when to begin.

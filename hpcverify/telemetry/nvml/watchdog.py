@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from msgspec import Struct
 
@@ -42,18 +42,25 @@ class TimedCalls(Struct, Generic[T, A], frozen=True):
     """Items that were not visited, because those before them hung."""
 
 
+def _take(results: SimpleQueue[Any], seconds: float) -> Any:
+    return results.get(timeout=seconds)
+
+
 def call_each(
     items: Iterable[T],
     visit: Callable[[T], A],
     timeout: float,
     hurried_timeout: float | None = None,
     doing: Callable[[T], str] = str,
+    *,
+    wait: Callable[[SimpleQueue[Any], float], Any] = _take,
 ) -> TimedCalls[T, A]:
     """
     Call *visit* with each of *items* in turn, and go on without those that hang.
 
     Waits *timeout* seconds for an item, and once one hangs *hurried_timeout* seconds;
-    *doing* says what a visit is at. What a visit raises is raised here.
+    *doing* says what a visit is at. *wait* takes the next result within so many seconds,
+    or raises Empty. What a visit raises is raised here.
     """
     pending = deque(items)
     answers: list[tuple[T, A]] = []
@@ -65,7 +72,7 @@ def call_each(
         visitor.start()
         while True:
             try:
-                result = visitor.results.get(timeout=seconds)
+                result = wait(visitor.results, seconds)
             except Empty:
                 if not (stuck := visitor.abandon()):
                     continue

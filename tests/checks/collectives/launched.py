@@ -28,7 +28,7 @@ SMALL: Mapping[str, Any] = {
     "operations": tuple(OPERATIONS),
     "sizes": (4 * KIB,),
     "seconds": 0.2,
-    "timeout": 30.0,
+    "timeout": PATIENCE_S,
     "seed": 1,
     "algorithm": "auto",
     "alone": False,

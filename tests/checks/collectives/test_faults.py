@@ -15,13 +15,13 @@ WRONG = ("stale", "low_bit", "flip", "displaced", "swapped", "own")
 
 
 def launch_with(
-    monkeypatch: pytest.MonkeyPatch, world: int, *faults: str, timeout: float = 30.0
+    monkeypatch: pytest.MonkeyPatch, world: int, *faults: str
 ) -> tuple[CollectiveRun, dict[int, str]]:
     """Launch ranks with faults under one of them, each at a size of its own."""
     by_size = {12 * KIB * (place + 1): fault for place, fault in enumerate(faults)}
     monkeypatch.setenv("PYTHONPATH", str(FOLDER))
     monkeypatch.setenv("FAULTS", json.dumps(by_size))
-    return launch_here(world, sizes=tuple(by_size), timeout=timeout), by_size
+    return launch_here(world, sizes=tuple(by_size)), by_size
 
 
 def test_every_operation_tells_a_wrong_result_and_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
@@ -47,12 +46,14 @@ from hpcverify_checks.common.soak import (
     plan_stretches,
 )
 from hpcverify_checks.common.vote import ProductFault, reconcile
+from tests.checks.sdc.work_clock import WorkClock
 
 HOST = torch.device("cpu")
 SHAPE = Shape(64, 128)
 FIRST = soak.OPERAND_PAIRS * soak.FIRST_PRODUCTS
 """Products that are made before any is compared."""
 PATIENT = 60.0
+CLOCK = WorkClock(product_seconds=0.005)
 """Seconds at most for what ends as soon as it has found something."""
 DIGEST = 10292845348357645096
 """Of 520 x 64 numbers with the key 3, on any machine."""
@@ -89,9 +90,13 @@ def prepared(made: ProductTask) -> PartSoak:
     return PartSoak.prepare(made, "GPU-0", NORMAL_NUMBERS, pairs)
 
 
+@pytest.fixture(autouse=True)
+def _work_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    CLOCK.put_into(monkeypatch)
+
+
 def soon(seconds: float, period: float = 0.0) -> Stretch:
-    now = time.monotonic()
-    return Stretch(now, now + seconds, period)
+    return Stretch(CLOCK.now, CLOCK.now + seconds, period)
 
 
 def soaked(made: ProductTask, seconds: float = 0.1, *periods: float) -> PartSoak:
@@ -339,17 +344,16 @@ def test_the_load_comes_on_at_multiples_of_the_period() -> None:
     products = 0
     while not load(products := products + 1):
         if load.edges > len(edges):
-            edges.append(time.monotonic())
-    # A sleep may be late on a busy machine, and is never early.
-    assert len({edge // period for edge in edges}) == len(edges) > 0
-    assert load.edges - len(edges) in (0, 1)  # the last may come when time is up
-    assert products // 2 in (load.edges, load.edges + 1)
+            edges.append(CLOCK.now / period)
+    assert [round(edge) for edge in edges] == pytest.approx(edges)
+    assert len(set(map(round, edges))) == len(edges) == load.edges > 10
+    assert products // 2 == load.edges + 1
 
 
 def test_steady_load_has_no_edges_and_ends_in_time() -> None:
     load = LoadSchedule(soon(0.01))
     while not load(1):
-        pass
+        CLOCK.sleep(0.001)
     assert (load.edges, load.stretch.describe()) == (0, "steady load")
     assert LoadSchedule(soon(-1, 0.05))(1)
 

@@ -570,7 +570,7 @@ def test_a_process_that_can_be_ended_is_not_left_behind(monkeypatch: pytest.Monk
     """However long it waits for a core to die on."""
     monkeypatch.setattr(apart, "REAP_SECONDS", 1e-6)
     monkeypatch.setattr(KernelWait, "_list_waits", lambda _: ())
-    replies = ask_apart({"a": lambda: 1, "b": lambda: time.sleep(60), "c": lambda: 3}, 0.3)
+    replies = ask_apart({"a": lambda: 1, "b": lambda: time.sleep(60), "c": lambda: 3}, 2)
 
     assert replies.answers == {"a": 1, "c": 3}
     assert list(replies.hung) == ["b"]
@@ -600,7 +600,7 @@ def test_what_waits_behind_some_that_hang_gets_its_turn_and_not_behind_very_many
     stuck: dict[str, Question] = dict.fromkeys(("0", "40", "41", "73"), never)
     some = ask_apart(asked | stuck, 2)
     all_stuck: dict[str, Question] = dict.fromkeys(asked, never)
-    many = ask_apart({"first": partial(abs, 1)} | all_stuck, 0.5)
+    many = ask_apart({"first": partial(abs, 1)} | all_stuck, 1)
 
     assert some.hung.keys() == stuck.keys()
     assert len(some.answers) == len(asked) - len(stuck)

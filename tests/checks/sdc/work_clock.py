@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from hpcverify_checks import sdc
+from hpcverify_checks import sdc, thermal
 from hpcverify_checks.common import product_loop, soak
 from hpcverify_checks.common.exact import PlannedOperands
 from hpcverify_checks.sdc import copies, stress
+from hpcverify_checks.thermal import load, plan
 
 ROOM = 2**16
 """Bytes between which copies are made: what they take is counted, too."""
@@ -39,9 +40,9 @@ class WorkClock:
             self.now += seconds
 
     def put_into(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let all phases of the check go by this clock."""
+        """Let all phases of the checks sdc and thermal go by this clock."""
         monkeypatch.setattr(sdc, "perf_counter", self.monotonic)
-        for module in (soak, stress, copies):
+        for module in (soak, stress, copies, thermal, load, plan):
             monkeypatch.setattr(module, "time", self)
         monkeypatch.setattr(copies, "ROOM_BYTES", {"cpu": ROOM, "cuda": ROOM})
         bench, path = product_loop.ProductBench, copies.CopyPath

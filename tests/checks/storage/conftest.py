@@ -10,7 +10,7 @@ import pytest
 
 from hpcverify_checks.storage import fio_runner
 from hpcverify_checks.storage.fio_runner import Fio
-from tests.checks.storage.disks import formatted, mounted
+from tests.checks.storage.disks import CountedFio, formatted, mounted
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def disk(image: Path, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def fio(disk: Path) -> Fio:
-    return Fio(folder=disk, engine=fio_runner.find_engine(), direct=True)
+    return CountedFio(folder=disk, engine=fio_runner.find_engine(), direct=True)
 
 
 @pytest.fixture

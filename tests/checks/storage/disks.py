@@ -5,17 +5,39 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fcntl import ioctl
 from pathlib import Path
 
 from hpcverify.telemetry.blockdev import Mount
+from hpcverify_checks.storage.extents import FileExtent
+from hpcverify_checks.storage.fio_runner import Fio, FioReport
 from hpcverify_checks.storage.scratch import ScratchSite
 
+ACCESSES = 16
+"""The most accesses of a stream in a load of `CountedFio` that time would limit."""
 FIBMAP = 1
 """Of linux/fs.h: on which block of its disk a block of a file is."""
+
+
+class CountedFio(Fio):
+    """Limits a load by a count of accesses and not by time, so that each machine makes the same."""
+
+    def run(
+        self,
+        extents: Sequence[FileExtent],
+        *,
+        seed: int = 0,
+        seconds: float = 0.0,
+        own: Sequence[Mapping[str, object]] = (),
+        **options: object,
+    ) -> FioReport:
+        if seconds:
+            most = ACCESSES * int(str(options["bs"]))
+            options["io_size"] = min(most, *(extent.size for extent in extents))
+        return super().run(extents, seed=seed, seconds=0.0, own=own, **options)
 
 
 @contextmanager

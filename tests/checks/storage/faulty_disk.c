@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { SECTOR = 4096, FLIPPED_BYTE = 1000 };
@@ -196,6 +197,8 @@ static void spoil_write(const char *path, int *fd, char **buffer, size_t size, o
 		*buffer = made;
 	} else if (is("stale read")) {
 		keep_old(path, *offset);
+	} else if (is("stall")) {
+		nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
 	}
 }
 

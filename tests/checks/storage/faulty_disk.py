@@ -16,14 +16,23 @@ from pathlib import Path
 
 import msgspec
 
-from hpcverify.model import CheckItem, Coverage, Finding, Inventory, Part, Verdict
+from hpcverify.model import (
+    CheckItem,
+    Coverage,
+    Finding,
+    Inventory,
+    Measurement,
+    Part,
+    Verdict,
+)
 from hpcverify.testing import judge_by, list_findings
 from hpcverify_checks.storage import CHECK
 from hpcverify_checks.storage.explain import explain_fault
-from hpcverify_checks.storage.fio_runner import FaultError, Fio, find_engine
+from hpcverify_checks.storage.fio_runner import FaultError, find_engine
 from hpcverify_checks.storage.params import StorageParams
 from hpcverify_checks.storage.phases import LOADS
 from hpcverify_checks.storage.scratch import find_site, require_writable
+from tests.checks.storage.disks import CountedFio
 
 SHORT = StorageParams(size_mib=16, checkpoint_mib=8, repeats=3, seconds=0.2, streams=2, files=40)
 SERIAL = "SERIAL-1"
@@ -58,6 +67,7 @@ class Taken(msgspec.Struct, frozen=True):
     verdict: Verdict
     findings: Sequence[Finding]
     coverage: Sequence[str]
+    measured: dict[str, float | None]
 
 
 def compile_library(folder: Path) -> Path:
@@ -87,7 +97,7 @@ def main(name: str, folder: Path) -> None:
     disk = find_site(folder, Inventory(), direct=True).disk
     part = Part(kind="disk", id=SERIAL, label=str(disk))
     site = find_site(folder, Inventory(parts=(part,)), direct=require_writable(folder))
-    fio = Fio(folder=folder, engine=find_engine(), direct=site.direct)
+    fio = CountedFio(folder=folder, engine=find_engine(), direct=site.direct)
     load = next(load for _, load in LOADS if load.__name__ == f"run_{name}")
     found: list[CheckItem] = []
     try:
@@ -96,7 +106,8 @@ def main(name: str, folder: Path) -> None:
         found.append(explain_fault(fault, site))
     judgement = judge_by(list_findings(found), [], CHECK.finding_rules)
     coverage = [item.text for item in found if isinstance(item, Coverage)]
-    taken = Taken(judgement.verdict, list_findings(found), coverage)
+    measured = {item.name: item.value for item in found if isinstance(item, Measurement)}
+    taken = Taken(judgement.verdict, list_findings(found), coverage, measured)
     sys.stdout.buffer.write(msgspec.json.encode(taken))
 
 

@@ -129,6 +129,14 @@ def test_the_same_disk_without_a_fault_passes(scratch: Path, library: Path, load
     assert list(scratch.iterdir()) == []
 
 
+def test_a_stall_is_measured(scratch: Path, library: Path) -> None:
+    stall = Fault(how="stall", path=JOURNAL, count=1)
+    taken = take_load("flushes", scratch, fault=stall, library=library)
+
+    assert (taken.verdict, taken.findings) == (Verdict.PASS, [])
+    assert (taken.measured["fsync.longest"] or 0) >= 1
+
+
 def test_what_a_journal_holds_is_read_from_the_disk_and_not_from_the_page_cache(
     disk: Path, image: Path, fio: Fio, rng: random.Random
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -19,15 +18,18 @@ from hpcverify_checks.common.soak import FIRST_PRODUCTS, OPERAND_PAIRS, PartSoak
 from hpcverify_checks.thermal import load
 from hpcverify_checks.thermal.load import prepare_loads, run_loads
 from hpcverify_checks.thermal.plan import Meter
+from tests.checks.sdc.work_clock import WorkClock
 
 SIZE = 128
+CLOCK = WorkClock(product_seconds=0.005)
 PRODUCTS = OPERAND_PAIRS * FIRST_PRODUCTS
 """That one load makes before any is compared."""
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Multiply small matrices, whose products are as exact."""
+    """Multiply small matrices, whose products are as exact, and go by the clock of work."""
+    CLOCK.put_into(monkeypatch)
     for sizes in (load.STEADY_SIZES, load.WAVE_SIZES):
         monkeypatch.setitem(sizes, "cpu", SIZE)
 
@@ -45,8 +47,7 @@ def threads() -> Generator[Callable[[int], None]]:
 
 
 def soon(*lengths: float, period: float = 0.0) -> tuple[Stretch, ...]:
-    now = time.monotonic()
-    return tuple(Stretch(now, now + length, period) for length in lengths)
+    return tuple(Stretch(CLOCK.now, CLOCK.now + length, period) for length in lengths)
 
 
 def test_good_products_are_never_called_wrong_on_however_many_threads(

@@ -18,6 +18,7 @@ from hpcverify_checks.common.bits import view_integers
 from hpcverify_checks.training.accuracy import MAX_GRADIENT_ERROR
 from hpcverify_checks.training.transformer import ModelShape
 from tests.coverage.injections import find_injection
+from tests.waiting import PATIENCE_S
 
 PARAMS = training.TrainingParams(
     seconds=0.05,
@@ -90,7 +91,7 @@ def test_an_activation_that_is_off_in_its_last_bit_once_warns(
         return out
 
     monkeypatch.setattr(functional, "gelu", gelu)
-    params = structs.replace(PARAMS, seconds=1.0)
+    params = structs.replace(PARAMS, seconds=PATIENCE_S)  # it ends with the fault
     items = list(training.measure(make_context(tmp_path), params))
     assert judge_items(training.CHECK, items).verdict is ONCE.verdict
     told, *_ = (f.text for f in list_findings(items) if f.code == "irreproducible_cpu")

@@ -22,7 +22,7 @@ for name in sys.argv[2].split():
     print(msgspec.json.encode(told).decode())
 """
 
-IMPATIENT = 0.5
+IMPATIENT = 1.0
 
 Heard = tuple[dict[str, Any], list[Finding], list[Coverage]]
 
