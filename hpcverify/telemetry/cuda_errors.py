@@ -32,8 +32,9 @@ CONTAINED = "cuda_contained"
 UNKNOWN = "cuda_unknown"
 """The code of an error that CUDA itself cannot explain; if all GPUs raise it, the driver failed."""
 BUSY = "cuda_busy"
+DRIVER_TOO_OLD = "cuda_driver_too_old"
 OPENING_PATTERN = (
-    r"(?P<platform>CUDA|HIP) error: "  # torch
+    r"(?P<platform>CUDA|HIP) (?:driver )?error: "  # torch; the driver's: c10/cuda/driver_api.h
     r"|[Tt]riton [Ee]rror \[(?P<triton>CUDA|HIP)\]: (?:Code: \d+, Messsage: )?"
     r"|(?P<nccl>Cuda|CUDA|HIP) failure (?:\d+ )?'"
     r"|Error \d+: "  # torch, of cudaGetDeviceCount
