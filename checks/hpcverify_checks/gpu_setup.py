@@ -13,7 +13,7 @@ later finds it again.
 
 Other jobs may be using the GPUs, and those are no leftovers: users of a GPU are listed
 and pass. Where nobody else may be left, such as after a job that had the whole node,
-`exclusive` makes them a warning.
+`exclusive` makes them a warning, but for those that only draw and an MPS server that waits.
 """
 
 from __future__ import annotations
@@ -363,11 +363,13 @@ def _report_users(
             for process in setup.processes or ()
             if host.alive(process.pid) and not host.is_ours(process.pid)
         }
-        if others:
-            names = ", ".join(map(host.describe, others))
-            gib = sum(process.memory or 0 for process in others.values()) / GIB
-            code = "process_left" if exclusive else "in_use"
-            yield Finding(code, uuid, f"used by process {names}: {gib:.1f} GiB")
+        for computes, verb in ((True, "used"), (False, "drawn on or held")):
+            alike = {pid: p for pid, p in others.items() if p.computes is computes}
+            if alike:
+                names = ", ".join(map(host.describe, alike))
+                gib = sum(process.memory or 0 for process in alike.values()) / GIB
+                code = "process_left" if exclusive and computes else "in_use"
+                yield Finding(code, uuid, f"{verb} by process {names}: {gib:.1f} GiB")
 
 
 Gauges = Mapping[str, Mapping[float, float]]

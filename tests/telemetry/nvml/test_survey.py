@@ -318,3 +318,42 @@ def test_who_holds_a_gpu_is_known_by_part_and_process(lab: Lab) -> None:
     assert lab.python(code).strip() == "(('GPU-5', 4242),)"
     lab.write("fault = nvmlInit return=DRIVER_NOT_LOADED")
     assert lab.python(code).strip() == "()"
+
+
+@pytest.mark.parametrize(
+    ("lines", "holders"),
+    [
+        (["graphics_process = 900 8388608 /usr/lib/xorg/Xorg"], "()"),
+        (["process = 77 31457280 nvidia-cuda-mps-server"], "()"),
+        (["process = 77 31457280 trainer"], "(('GPU-5', 77),)"),
+        # A client of MPS, beside the server; nvidia-smi shows it as M+C.
+        (
+            ["process = 77 31457280 nvidia-cuda-mps-server", "mps_process = 78 1073741824 rank"],
+            "(('GPU-5', 78),)",
+        ),
+        # One that draws and computes: C+G.
+        (
+            ["graphics_process = 80 8388608 viewer", "process = 80 8388608 viewer"],
+            "(('GPU-5', 80),)",
+        ),
+    ],
+)
+def test_only_a_process_that_computes_holds_a_gpu(lab: Lab, lines: list[str], holders: str) -> None:
+    """nvml.h: nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses."""
+    lab.write("gpu.5.uuid = GPU-5", *(f"gpu.5.{line}" for line in lines))
+    code = (
+        "from hpcverify.telemetry.probe import probe_with_holders; print(probe_with_holders()[1])"
+    )
+    assert lab.python(code).strip() == holders
+
+
+def test_the_server_of_mps_holds_a_gpu_where_its_clients_are_not_listed(lab: Lab) -> None:
+    lab.write(
+        "gpu.5.uuid = GPU-5",
+        "gpu.5.process = 77 31457280 nvidia-cuda-mps-server",
+        "fault = nvmlDeviceGetMPSComputeRunningProcesses return=FUNCTION_NOT_FOUND",
+    )
+    code = (
+        "from hpcverify.telemetry.probe import probe_with_holders; print(probe_with_holders()[1])"
+    )
+    assert lab.python(code).strip() == "(('GPU-5', 77),)"
