@@ -54,6 +54,7 @@ from hpcverify.telemetry.vendors import SourceFinder, find_source
 from hpcverify.units import GIB
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.fixes import write_command, write_fix
+from hpcverify_checks.common.parts import COHERENT_NAME_PREFIXES
 
 ROUNDING_WATTS = 1.0
 """Limits that differ by no more than this are the same."""
@@ -62,9 +63,6 @@ MAX_LEFTOVER_GIB = 1.0
 context on a large GPU takes half of that, and old drivers count their own use."""
 SETTLE_SECONDS = 1.0
 """Time for a process that is ending to release its memory."""
-COHERENT_NAME_PREFIXES = ("NVIDIA GH", "NVIDIA GB")
-"""Parts whose memory is a NUMA node of the kernel: memory in use there may be page
-cache and belong to no process."""
 CONTAINER_NOTICE = "GPU processes cannot be identified from inside a container"
 HOST_PID_NAMESPACE = "pid:[4026531836]"
 """The first of all PID namespaces; its number is fixed (PROC_PID_INIT_INO)."""

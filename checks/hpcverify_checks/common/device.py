@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from hpcverify.check import Cause, Context, Coverage, Finding, Unable, operation
 from hpcverify.telemetry import cpu
 from hpcverify.telemetry.cuda_errors import DRIVER_TOO_OLD, find_cuda_error
+from hpcverify.telemetry.memory import read_free_bytes
 from hpcverify.telemetry.vendors import AMD, NVIDIA, matches_torch_ids, write_torch_ids
 from hpcverify_checks.common.cores import bind_near_gpu, report_left_out_cores, use_all_cores
 from hpcverify_checks.common.dtypes import AMD_DTYPES, FAMILIES, OTHER_AMD_DTYPES
@@ -314,11 +315,26 @@ def wait_for_device(*devices: torch.device) -> None:
             torch.cuda.synchronize(device)
 
 
-def require_memory(device: torch.device, needed: int, memory: str = "GPU memory") -> None:
-    """Raise `Unable` unless *needed* bytes of the GPU's *memory* are free."""
+def read_gpu_free_bytes(
+    device: torch.device, read_host: Callable[[], int] = read_free_bytes
+) -> int:
+    """
+    Read how much memory this process can get on the GPU, in bytes.
+
+    CUDA counts the page cache of a GPU that shares the host's memory as used, and the kernel
+    frees it on demand (DGX Spark, known issues: "Memory Reporting Differences").
+    """
     import torch
 
     free, _ = torch.cuda.mem_get_info(device)
+    if torch.cuda.get_device_properties(device).is_integrated:
+        return max(free, read_host())
+    return free
+
+
+def require_memory(device: torch.device, needed: int, memory: str = "GPU memory") -> None:
+    """Raise `Unable` unless *needed* bytes of the GPU's *memory* are free."""
+    free = read_gpu_free_bytes(device)
     if free < needed:
         raise Unable(
             f"{free / 2**30:.1f} GiB of {memory} are free but {needed / 2**30:.1f} "
