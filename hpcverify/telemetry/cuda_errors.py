@@ -100,6 +100,9 @@ def find_cuda_error(text: str, platform: str = "") -> CudaError | None:
     for opening in re.finditer(OPENING_PATTERN, text):
         rest = text[opening.end() :]
         named = [row for row in rows if row.message and rest.startswith(row.message)]
+        # Some builds for ROCm give the number alone (ATen/cuda/Exceptions.h).
+        if number := re.match(r"\d+\b", rest):
+            named = [row for row in rows if row.number == int(number[0])]
         if named:
             return max(named, key=lambda row: len(row.message))
         opened = opened or not opening[0].startswith("Error")

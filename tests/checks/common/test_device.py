@@ -113,6 +113,13 @@ def test_the_cpu_is_a_device_and_computes_fp32_and_fp64(tmp_path: Path) -> None:
 
 def test_what_changes_how_products_are_computed_is_taken_out_of_the_environment() -> None:
     overrides = {
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        "PYTORCH_HIP_ALLOC_CONF": "expandable_segments:True",
+        "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
+        "CUDA_LAUNCH_BLOCKING": "1",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
         "NVIDIA_TF32_OVERRIDE": "1",
         "CUBLAS_EMULATE_SINGLE_PRECISION": "1",
         "ONEDNN_MAX_CPU_ISA": "AVX2",

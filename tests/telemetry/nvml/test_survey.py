@@ -127,17 +127,23 @@ def test_a_lost_gpu_is_found_without_a_pci_bus_to_compare_with(lab: Lab) -> None
 
 
 @pytest.mark.parametrize(
-    ("answer", "code"),
+    ("answer", "code", "fix"),
     [
-        ("LIB_RM_VERSION_MISMATCH", "driver_mismatch"),
-        ("DRIVER_NOT_LOADED", "driver_not_loaded"),
-        ("UNKNOWN", "nvml_failed"),
+        ("LIB_RM_VERSION_MISMATCH", "driver_mismatch", "rmmod nvidia"),
+        ("DRIVER_NOT_LOADED", "driver_not_loaded", "modprobe nvidia"),
+        ("UNKNOWN", "nvml_failed", "in a container, start it again"),
+        ("MEMORY", "nvml_failed", "nvidia-smi"),
+        ("NO_PERMISSION", "partial_view", "/dev/nvidiactl"),
+        ("LIBRARY_NOT_FOUND", "driver_not_loaded", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
     ],
 )
-def test_nvml_that_does_not_start_is_no_fault_of_the_gpus(lab: Lab, answer: str, code: str) -> None:
+def test_nvml_that_does_not_start_is_no_fault_of_the_gpus(
+    lab: Lab, answer: str, code: str, fix: str
+) -> None:
     lab.write(f"fault = nvmlInit return={answer}")
     found = probe(lab)
     assert codes(found.problems) == {code: 1}
+    assert fix in found.problems[0].text
     assert code in problems.VIEW_CAUSES
     assert [d.kind for d in found.devices] == ["cpu"]
     assert [g.id for g in gpus(found)] == list(ADDRESSES)
