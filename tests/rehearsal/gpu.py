@@ -122,6 +122,10 @@ class Gpu:
         self._lock = lock
         return True
 
+    def break_context(self, error: str) -> None:
+        """Have every later call of this process raise *error*, as a kernel that broke does."""
+        self._error = self._error or error
+
     def start_kernel(self, seconds: float, *, least: float = 0.0) -> None:
         """
         Let the stream of this thread work for *seconds*, and the kernel meet its faults.
