@@ -33,6 +33,8 @@ UNKNOWN = "cuda_unknown"
 """The code of an error that CUDA itself cannot explain; if all GPUs raise it, the driver failed."""
 BUSY = "cuda_busy"
 DRIVER_TOO_OLD = "cuda_driver_too_old"
+NO_GPU_CODES = frozenset({"cuda_no_driver", "cuda_no_device"})
+"""The codes of the errors that CUDA raises where there is no GPU, or none is to be seen."""
 OPENING_PATTERN = (
     r"(?P<platform>CUDA|HIP) (?:driver )?error: "  # torch; the driver's: c10/cuda/driver_api.h
     r"|[Tt]riton [Ee]rror \[(?P<triton>CUDA|HIP)\]: (?:Code: \d+, Messsage: )?"
