@@ -139,7 +139,7 @@ def find_device(order: RankOrder) -> tuple[torch.device, RankPlace]:
 
     if not torch.cuda.is_available():
         try:
-            if torch.backends.cuda.is_built():
+            if torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
                 torch.cuda.init()  # type: ignore[no-untyped-call]
         except RuntimeError as exc:
             error = find_cuda_error(str(exc))

@@ -86,7 +86,8 @@ def run_apart(order: OffsetOrder) -> tuple[Sequence[ShiftTrial], str]:
     text = msgspec.json.encode(order).decode()
     command = [sys.executable, "-P", "-m", __name__, str(os.getpid()), text]
     done = run_tool(command, timeout=TRIAL_SECONDS)
-    trials = [msgspec.json.decode(line, type=ShiftTrial) for line in done.stdout.splitlines()]
+    lines = [line for line in done.stdout.splitlines() if line.startswith(b'{"family"')]
+    trials = [msgspec.json.decode(line, type=ShiftTrial) for line in lines]
     if not done.returncode:
         return trials, ""
     last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
