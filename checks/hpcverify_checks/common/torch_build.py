@@ -64,10 +64,16 @@ def find_version() -> str:
 
 
 def write_reinstall_command(found: str) -> str:
-    """Write the command that installs torch again in the version *found*, as ``2.13.0+cu126``."""
+    """
+    Write the command that installs torch again in the version *found*, as ``2.13.0+cu126``.
+
+    Of a build that no index has, such as ``2.9.0a0+50eac811a6.nv25.09``, it names no version.
+    """
     base, _, build = found.partition("+")
-    index = f" --index-url {INDEX}/{build}" if build else ""
-    return f"{sys.executable} -m pip install --force-reinstall torch=={base}{index}"
+    torch = f"torch=={base}" if re.fullmatch(r"[\d.]+", base) else "torch"
+    is_published = re.fullmatch(r"cpu|cu\d+|rocm[\d.]+", build)
+    index = f" --index-url {INDEX}/{build}" if is_published else ""
+    return f"{sys.executable} -m pip install --force-reinstall {torch}{index}"
 
 
 def write_torch_fix(torch: Any, capability: str, driver: str) -> str:
@@ -89,7 +95,7 @@ def write_torch_fix(torch: Any, capability: str, driver: str) -> str:
         if oldest and built and (number is None or has_kernels(number, built)):
             oldest_drivers[cuda] = oldest
     if not oldest_drivers:
-        return f"see {ALL_BUILDS} for a build that has them"
+        return f"see {ALL_BUILDS} for a build for this GPU and driver"
     release = driver.partition(".")[0]
     fitting = [c for c, r in oldest_drivers.items() if not release.isdigit() or int(release) >= r]
     cuda = next(iter(fitting or oldest_drivers))

@@ -20,6 +20,7 @@ from hpcverify_checks.common.torch_build import (
     LOADER_VARIABLES,
     has_kernels,
     require_kernels,
+    write_reinstall_command,
     write_torch_fix,
 )
 
@@ -118,6 +119,19 @@ def test_the_build_that_the_driver_runs_is_named_or_else_the_driver(
     *steps, last = fix.split(" * ")
     assert all(step in written for step in steps)
     assert written.endswith(f"--index-url {INDEX}/{last}" if last.startswith("cu") else last)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ("2.13.0", "torch==2.13.0"),
+        ("2.13.0+cu126", f"torch==2.13.0 --index-url {INDEX}/cu126"),
+        ("2.9.0a0+50eac811a6.nv25.09", "torch"),  # of NVIDIA's containers
+        ("2.13.0+gitd38164a", "torch==2.13.0"),
+    ],
+)
+def test_the_command_names_only_a_version_and_an_index_that_exist(found: str, words: str) -> None:
+    assert write_reinstall_command(found).endswith(f" --force-reinstall {words}")
 
 
 UUID = "0a1b2c3d-0000-0000-0000-000000000001"
