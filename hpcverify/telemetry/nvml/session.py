@@ -30,7 +30,6 @@ START_FAILURE_CODES: Mapping[int, str] = {
     nv.NVML_ERROR_DRIVER_NOT_LOADED: "driver_not_loaded",
     nv.NVML_ERROR_GPU_NOT_FOUND: "driver_not_loaded",
     nv.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "driver_mismatch",
-    nv.NVML_ERROR_NO_PERMISSION: "partial_view",
 }
 """Why NVML does not start."""
 
