@@ -261,10 +261,7 @@ def test_a_torch_that_does_not_import_is_named_on_every_node(
     )
 
     (found,) = (i for i in json.loads(cli("doctor", "--json").stdout) if "libcudnn" in i["state"])
-    assert (
-        "does not import (OSError: libcudnn.so.9: cannot open): unset PYTHONPATH, or"
-        in (found["state"])
-    )
+    assert "does not import (OSError: libcudnn.so.9: cannot open): unset " in (found["state"])
     assert found["fix"] == "correct that, then run hpcverify doctor again"
 
 
