@@ -472,7 +472,16 @@ MAX_COMPLAINTS = 20_000
 hundreds of values may each break hundreds of limits."""
 MAX_CACHED_NAMES = 2**16
 """Pairs of names and patterns: documents that others wrote may have any number."""
-SETUP_CODES = frozenset({"torch_missing", "torch_without_platform", "cuda_no_kernel_image"})
+SETUP_CODES = frozenset(
+    {
+        "torch_missing",
+        "torch_broken",
+        "torch_without_platform",
+        "cuda_driver_too_old",
+        "cuda_no_driver",
+        "cuda_no_kernel_image",
+    }
+)
 """The codes of an `Unable` that no later check on the same device would escape."""
 NOT_SET_UP = FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)
 """The rule for a finding that a wrong set-up keeps us from judging."""

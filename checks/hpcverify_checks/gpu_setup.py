@@ -13,7 +13,7 @@ later finds it again.
 
 Other jobs may be using the GPUs, and those are no leftovers: users of a GPU are listed
 and pass. Where nobody else may be left, such as after a job that had the whole node,
-`exclusive` makes them a warning.
+`exclusive` makes them a warning, but for those that only draw and an MPS server that waits.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ from hpcverify.telemetry.vendors import SourceFinder, find_source
 from hpcverify.units import GIB
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.fixes import write_command, write_fix
+from hpcverify_checks.common.parts import COHERENT_NAME_PREFIXES
 
 ROUNDING_WATTS = 1.0
 """Limits that differ by no more than this are the same."""
@@ -62,9 +63,6 @@ MAX_LEFTOVER_GIB = 1.0
 context on a large GPU takes half of that, and old drivers count their own use."""
 SETTLE_SECONDS = 1.0
 """Time for a process that is ending to release its memory."""
-COHERENT_NAME_PREFIXES = ("NVIDIA GH", "NVIDIA GB")
-"""Parts whose memory is a NUMA node of the kernel: memory in use there may be page
-cache and belong to no process."""
 CONTAINER_NOTICE = "GPU processes cannot be identified from inside a container"
 HOST_PID_NAMESPACE = "pid:[4026531836]"
 """The first of all PID namespaces; its number is fixed (PROC_PID_INIT_INO)."""
@@ -363,11 +361,13 @@ def _report_users(
             for process in setup.processes or ()
             if host.alive(process.pid) and not host.is_ours(process.pid)
         }
-        if others:
-            names = ", ".join(map(host.describe, others))
-            gib = sum(process.memory or 0 for process in others.values()) / GIB
-            code = "process_left" if exclusive else "in_use"
-            yield Finding(code, uuid, f"used by process {names}: {gib:.1f} GiB")
+        for computes, verb in ((True, "used"), (False, "drawn on or held")):
+            alike = {pid: p for pid, p in others.items() if p.computes is computes}
+            if alike:
+                names = ", ".join(map(host.describe, alike))
+                gib = sum(process.memory or 0 for process in alike.values()) / GIB
+                code = "process_left" if exclusive and computes else "in_use"
+                yield Finding(code, uuid, f"{verb} by process {names}: {gib:.1f} GiB")
 
 
 Gauges = Mapping[str, Mapping[float, float]]

@@ -60,7 +60,7 @@ CPU_SETTINGS = ("numa_nodes", "max_mhz", "dtypes", "vector_bits")
 """Facts of the CPU that the BIOS or the kernel decides, such as NUMA nodes per socket."""
 CHANGE_CODES = {
     **dict.fromkeys(SOFTWARE_FACTS, "software_changed"),
-    **dict.fromkeys((*SPEED_SETTINGS, *CPU_SETTINGS), "setting_changed"),
+    **dict.fromkeys((*SPEED_SETTINGS, *CPU_SETTINGS, "compute_mode"), "setting_changed"),
 }
 """What a change is called that is not one of the part itself, by fact."""
 NO_REFERENCE_CODE = "no_reference"

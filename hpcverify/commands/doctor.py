@@ -41,7 +41,7 @@ from hpcverify.plan.config import Site, load_site, node_name, state_dir
 from hpcverify.plan.suite import Step, list_suites, load_suite, make_plan, refuse_endless
 from hpcverify.records.store import Store
 from hpcverify.run.executor import Answer
-from hpcverify.run.gather import describe_holders, probe_node
+from hpcverify.run.gather import HOST_DEVICE, describe_holders, probe_node
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.lock import find_lock_holder
 from hpcverify.run.wire import GpuHolder, Measure
@@ -59,7 +59,8 @@ from hpcverify.units import format_count
 UNVERIFIED_STATUS = 3
 SETUP = "hpcverify setup slurm prints what is missing"
 START_CHECK = "gemm"
-"""Starts CUDA as all checks do, and runs a kernel: that alone shows one that is missing."""
+"""Imports torch, starts CUDA as all checks do, and runs a kernel: that alone shows what is
+missing."""
 START_SUBJECT = "computing"
 START_PARAMS = {"dtypes": ["fp32"], "size": 256, "burst_seconds": 0.01, "seconds": 0.01}
 START_SECONDS = 90.0
@@ -91,7 +92,7 @@ def command(*, floors: bool, as_json: bool) -> None:
     """
     Report what prevents a full verification of this node, and the fix for each.
 
-    Also start one GPU. What needs a fix comes last.
+    Also import torch, and start one GPU. What needs a fix comes last.
     Exit status 0 if nothing prevents it, else 3.
 
     \b
@@ -315,31 +316,26 @@ def _inspect_torch(
     if not version:
         yield _advise_install(TORCH, "missing")
         return
-    started = list(_start_gpu(executor, inventory, holders, packages))
-    yield from started
-    has_gpus = any(device.kind == "cuda" for device in inventory.devices)
+    gpus = [device for device in inventory.devices if device.kind == "cuda"]
+    used = {holder.part for holder in holders}
+    free = next((gpu for gpu in gpus if gpu.part not in used), None)
+    if gpus and free is None:
+        yield Advice(START_SUBJECT, "not started: every GPU is in use")
+    started = list(_start(executor, free or HOST_DEVICE, inventory, packages))
+    if free or any(item.fix for item in started):
+        yield from started
     if any(item.fix for item in started):
-        return  # which says what is wrong with it
-    if CPU_BUILD in version and has_gpus:
+        return  # which reports what is wrong with it
+    if CPU_BUILD in version and gpus:
         yield Advice(TORCH, f"{version} computes on no GPU", "install a build for these GPUs")
     else:
         yield Advice(TORCH, version)
 
 
-def _start_gpu(
-    executor: LocalExecutor,
-    inventory: Inventory,
-    holders: Sequence[GpuHolder],
-    packages: tuple[str, ...],
+def _start(
+    executor: LocalExecutor, device: Device, inventory: Inventory, packages: tuple[str, ...]
 ) -> Iterator[Advice]:
-    """Multiply small matrices on one GPU that nobody uses, in a worker of its own."""
-    gpus = [device for device in inventory.devices if device.kind == "cuda"]
-    used = {holder.part for holder in holders}
-    device = next((gpu for gpu in gpus if gpu.part not in used), None)
-    if device is None:
-        if gpus:
-            yield Advice(START_SUBJECT, "not started: every GPU is in use")
-        return
+    """Multiply small matrices on *device*, in a worker of its own: that alone imports torch."""
     with tempfile.TemporaryDirectory() as folder:
         context = _build_context(device, inventory, Path(folder))
         task = Measure(name=START_CHECK, packages=packages, params=START_PARAMS, context=context)
@@ -350,14 +346,14 @@ def _start_gpu(
 def describe_start(
     answer: Answer, label: str, rules: Mapping[str, FindingRule]
 ) -> Iterator[Advice]:
-    """Say whether the GPU called *label* started, by what its worker answered."""
+    """Report whether the device called *label* started, by what its worker answered."""
     outcome = answer.outcome
     notes = [
         (item.text, rules[item.code].remedy)
         for item in answer.items
         if isinstance(item, Finding) and item.code in rules
     ]
-    if outcome.cause is Cause.TIMEOUT:
+    if outcome.cause is Cause.TIMEOUT and label != HOST_DEVICE.label:
         notes.append((f"{outcome.reason}: look for its Xid in the kernel log", Remedy.REBOOT))
     elif outcome.verdict is not Verdict.PASS:
         notes.append((outcome.reason, outcome.remedy))

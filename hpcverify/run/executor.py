@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from msgspec import Struct
@@ -39,7 +39,8 @@ class Executor(Protocol):
     """
     Gives tasks to workers by name, and returns an answer for each.
 
-    Implementations own their workers: `close` ends those that still run.
+    Implementations own their workers: `close` ends those that still run, and a task starts a
+    worker again.
     """
 
     def run(self, tasks: Mapping[str, Task], timeout: float) -> dict[str, Answer]:
@@ -50,6 +51,6 @@ class Executor(Protocol):
         """Whether the run was asked to end."""
         ...
 
-    def close(self, *, hurry: bool = False) -> None:
-        """End all workers; in a *hurry*, do not wait long for those that hang."""
+    def close(self, names: Collection[str] | None = None, *, hurry: bool = False) -> None:
+        """End all workers, or those of *names*; in a *hurry*, do not wait long for any."""
         ...

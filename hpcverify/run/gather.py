@@ -233,6 +233,8 @@ class StepRun(Struct, kw_only=True):
         """Have all workers measure; those of one phase at once."""
         step, now = self.step, self.round
         params = msgspec.to_builtins(step.params)
+        if step.check.placement is Placement.DEVICES_TOGETHER:
+            now.executor.close(list_exclusive_gpus(now.inventory))
         with self._open_scratch() as scratch:
             for workers in assign_workers(step.check.placement, now.inventory.devices):
                 contexts = self._build_contexts(workers, scratch)
@@ -498,6 +500,12 @@ def assign_workers(placement: Placement, devices: Sequence[Device]) -> Iterator[
         case Placement.DEVICES_ALONE:
             for device in devices:
                 yield {device.part: device}
+
+
+def list_exclusive_gpus(inventory: Inventory) -> list[str]:
+    """List the GPUs that one process alone may use: the worker of each keeps all others out."""
+    modes = {gpu.id: gpu.facts.get("compute_mode", "") for gpu in inventory.of_kind("gpu")}
+    return [part for part, mode in modes.items() if mode.startswith("exclusive")]
 
 
 def _list_kinds(devices: Iterable[Device]) -> list[str]:

@@ -15,7 +15,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -295,9 +295,9 @@ class LocalExecutor(Struct):
             for name, end in ends.items()
         }
 
-    def close(self, *, hurry: bool = False) -> None:
-        """End all workers; in a *hurry*, do not wait long for those that hang."""
-        self._end(list(self._workers), hurry=hurry)
+    def close(self, names: Collection[str] | None = None, *, hurry: bool = False) -> None:
+        """End all workers, or those of *names*; in a *hurry*, do not wait long for any."""
+        self._end([n for n in self._workers if names is None or n in names], hurry=hurry)
 
     def _get_worker(self, name: str) -> WorkerHandle:
         if name not in self._workers:

@@ -32,8 +32,11 @@ CONTAINED = "cuda_contained"
 UNKNOWN = "cuda_unknown"
 """The code of an error that CUDA itself cannot explain; if all GPUs raise it, the driver failed."""
 BUSY = "cuda_busy"
+DRIVER_TOO_OLD = "cuda_driver_too_old"
+NO_GPU_CODES = frozenset({"cuda_no_driver", "cuda_no_device"})
+"""The codes of the errors that CUDA raises where there is no GPU, or none is to be seen."""
 OPENING_PATTERN = (
-    r"(?P<platform>CUDA|HIP) error: "  # torch
+    r"(?P<platform>CUDA|HIP) (?:driver )?error: "  # torch; the driver's: c10/cuda/driver_api.h
     r"|[Tt]riton [Ee]rror \[(?P<triton>CUDA|HIP)\]: (?:Code: \d+, Messsage: )?"
     r"|(?P<nccl>Cuda|CUDA|HIP) failure (?:\d+ )?'"
     r"|Error \d+: "  # torch, of cudaGetDeviceCount
@@ -99,6 +102,9 @@ def find_cuda_error(text: str, platform: str = "") -> CudaError | None:
     for opening in re.finditer(OPENING_PATTERN, text):
         rest = text[opening.end() :]
         named = [row for row in rows if row.message and rest.startswith(row.message)]
+        # Some builds for ROCm give the number alone (ATen/cuda/Exceptions.h).
+        if number := re.match(r"\d+\b", rest):
+            named = [row for row in rows if row.number == int(number[0])]
         if named:
             return max(named, key=lambda row: len(row.message))
         opened = opened or not opening[0].startswith("Error")

@@ -30,7 +30,7 @@ class GpuSurvey(Struct, frozen=True):
     readings: tuple[Reading, ...] = ()
     """What can be read of them: the telemetry that there is."""
     holders: tuple[tuple[str, int], ...] = ()
-    """Who holds which GPU, as (id of the part, process id); in a container, of the host."""
+    """Who computes on which GPU, as (id of the part, process id); in a container, of the host."""
 
 
 class GpuAnswers(Struct, Generic[T_co], frozen=True, kw_only=True):
@@ -108,6 +108,8 @@ class Process(Struct, frozen=True, kw_only=True):
 
     pid: int
     memory: int | None
+    computes: bool = True
+    """False if it only draws, or waits for clients as the server of MPS does."""
 
 
 class Setup(Struct, frozen=True, kw_only=True):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from hpcverify.check import Skip, Unable
@@ -21,9 +25,13 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
+from hpcverify.telemetry.gpus import GpuAnswers, Process
+from hpcverify.telemetry.probe import CPU_DEVICE
 from hpcverify.testing import find_value, judge_items, list_findings, make_context
+from hpcverify.units import GIB, MIB
 from hpcverify_checks import gpu_memory
 from hpcverify_checks.common import march as marching
+from hpcverify_checks.common.device import read_gpu_free_bytes
 from hpcverify_checks.common.march import (
     HARDWARE,
     Memory,
@@ -41,6 +49,7 @@ from hpcverify_checks.gpu_memory.allocate import (
     WORDS_PER_PIECE,
     DeviceMemory,
     allocate_chunks,
+    query_gpu_memory,
 )
 
 GPU = "GPU-1"
@@ -290,3 +299,73 @@ def test_the_memory_of_the_host_is_not_applicable(tmp_path: Path) -> None:
     with pytest.raises(Skip, match="host memory") as skip:
         list(gpu_memory.measure(make_context(tmp_path), GpuMemoryParams()))
     assert skip.value.cause is Cause.NOT_APPLICABLE
+
+
+def held(processes: tuple[Process, ...]) -> Any:
+    """Make an NVML that lists *processes* on the GPU."""
+    setup = SimpleNamespace(processes=processes)
+    return lambda _: SimpleNamespace(read_setup=lambda: GpuAnswers(answers={GPU: setup}))
+
+
+DISPLAY = Process(pid=900, memory=10, computes=False)
+JOB = Process(pid=901, memory=30)
+
+
+@pytest.mark.parametrize(
+    ("name", "processes", "withheld"),
+    [
+        ("NVIDIA L40S", (DISPLAY, JOB), 10),
+        ("NVIDIA L40S", (Process(pid=900, memory=None, computes=False),), 0),
+        ("NVIDIA L40S", (), 0),  # used by nobody: lost until a reset
+        # Pages of the host are in the memory of a superchip, which is a NUMA node of its kernel.
+        ("NVIDIA GH200 480GB", (), 50),
+        ("NVIDIA GH200 480GB", (Process(pid=os.getpid(), memory=50),), 50),
+        ("NVIDIA GH200 480GB", (JOB,), 20),
+        ("AMD Instinct MI300X", (DISPLAY,), 0),
+    ],
+)
+def test_memory_that_others_hold_by_right_is_counted(
+    tmp_path: Path, name: str, processes: tuple[Process, ...], withheld: int
+) -> None:
+    facts = {"name": name, "vendor": "AMD"} if name.startswith("AMD") else {"name": name}
+    node = Inventory(parts=(Part("gpu", GPU, "GPU 1", facts),))
+    here = structs.replace(CPU_DEVICE, kind="cuda", part=GPU)
+    ctx = make_context(tmp_path, device=here, inventory=node)
+    find = (lambda _: None) if "vendor" in facts else held(processes)
+    assert gpu_memory.count_withheld(ctx, 50, find) == withheld
+
+
+def test_what_a_display_or_the_host_holds_is_not_missed() -> None:
+    device = Device(free=80_000)
+    room = DeviceMemory(100_000, lambda: device.free, device.allocate, lambda: 18_000)
+    found = examine(Memory(taken(device), AT_ONCE), room)
+    assert judge_items(CHECK, found).complaints == ()
+    device = Device(free=60_000)
+    room = DeviceMemory(100_000, lambda: device.free, device.allocate, lambda: 18_000)
+    assert judge_items(CHECK, examine(Memory(taken(device), AT_ONCE), room)).complaints
+
+
+@pytest.mark.parametrize("gib", [4, 6, 8, 12])
+def test_a_small_gpu_with_a_context_and_a_display_is_covered(
+    monkeypatch: pytest.MonkeyPatch, gib: int
+) -> None:
+    """The display server of a workstation holds some 0.3 GiB, and a context as much."""
+    total, drawn, context = gib * GIB, 300 * MIB, 400 * MIB
+    free = total - drawn - context
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, total))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    room = query_gpu_memory(CPU, lambda _: drawn)
+    tested = (free - RESERVE_BYTES) // MIN_CHUNK_BYTES * MIN_CHUNK_BYTES
+    assert tested >= gpu_memory.MIN_COVERED * (room.total - room.withheld())
+
+
+def test_memory_that_a_gpu_shares_with_the_host_is_free_with_its_page_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GB10 CUDA's free memory is MemFree: 41.52 of 115.65 GiB available (unsloth PR 10704)."""
+    free, available = int(41.52 * GIB), int(115.65 * GIB)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, int(121.69 * GIB)))
+    for integrated, expected in ((1, available), (0, free)):
+        properties = SimpleNamespace(is_integrated=integrated)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, p=properties: p)
+        assert read_gpu_free_bytes(CPU, lambda: available) == expected

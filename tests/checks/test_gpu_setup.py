@@ -294,6 +294,13 @@ def test_where_nobody_may_be_left_a_process_is_a_leftover(tmp_path: Path) -> Non
     assert judgement.reason == "GPU-0: used by process 42 (python3): 3.0 GiB"
 
 
+def test_a_display_server_or_an_idle_mps_server_is_listed_and_no_leftover(tmp_path: Path) -> None:
+    setup = replace(WELL, processes=(Process(pid=42, memory=GIB // 2, computes=False),))
+    found = looked(a_node(tmp_path), a_host(tmp_path, 42), {"GPU-0": setup}, exclusive=True)
+    assert (list_codes(found), judge_items(CHECK, found).verdict) == (["in_use"], Verdict.PASS)
+    assert "drawn on or held by process 42 (python3): 0.5 GiB" in str(found)
+
+
 def test_the_workers_of_this_run_are_no_users(tmp_path: Path) -> None:
     ours = (Process(pid=10, memory=GIB), Process(pid=11, memory=GIB))
     setup = replace(WELL, processes=ours)

@@ -131,7 +131,8 @@ def test_a_build_of_torch_without_cuda_is_named_where_there_are_gpus(cli: Cli, l
     on_gpus(cli, lab, *board_of("h100-sxm5-80gb", busy=False))
 
     found = advice(cli, 3)["computing"]
-    assert "is a build without CUDA: pip install" in found["state"]
+    assert "is a build without CUDA: " in found["state"]
+    assert found["state"].endswith("--index-url https://download.pytorch.org/whl/cu126")
     assert found["state"].startswith("GPU 0 (")
     assert found["fix"] == "correct that, then run hpcverify doctor again"
 
@@ -245,6 +246,23 @@ def test_a_torch_that_cannot_use_the_gpus_is_not_called_sound(cli: Cli, lab: Lab
     assert "torch" not in unsound or unsound["torch"]["fix"]
     on_gpus(cli, lab, *board_of("h100-sxm5-80gb"))  # in use: nothing is started
     assert bool(advice(cli, 3)["torch"]["fix"]) is ("+cpu" in sound["state"])
+
+
+@pytest.mark.parametrize("gpus", ["none", "used", "free"])
+def test_a_torch_that_does_not_import_is_named_on_every_node(
+    cli: Cli, lab: Lab, tmp_path: Path, gpus: str
+) -> None:
+    if gpus != "none":
+        on_gpus(cli, lab, *board_of("h100-sxm5-80gb", busy=gpus == "used"))
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text('raise OSError("libcudnn.so.9: cannot open")')
+    cli.environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (str(tmp_path), cli.environment.get("PYTHONPATH")))
+    )
+
+    (found,) = (i for i in json.loads(cli("doctor", "--json").stdout) if "libcudnn" in i["state"])
+    assert "does not import (OSError: libcudnn.so.9: cannot open): unset " in (found["state"])
+    assert found["fix"] == "correct that, then run hpcverify doctor again"
 
 
 def test_a_node_without_gpus_has_no_floors_and_starts_none(cli: Cli) -> None:

@@ -33,6 +33,7 @@ STICKY = {
 }
 """Errors of a kernel that stay until the process ends, by the kind of the fault."""
 NO_IMAGE = "CUDA error: no kernel image is available for execution on the device"
+MISALIGNED = "CUDA error: misaligned address"
 BUSY = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
 UNEXPECTED = (
     "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before "
@@ -55,7 +56,7 @@ AT_START = {
 
 OTHERS = frozenset(
     {"flip", "memory", "slow", "oom", "short", "no_image", "busy", "hang", "p2p", "h2d", "d2h"}
-    | {"host_sum", "no_p2p", "sum", "nccl_hang", "nccl_start", "picky", "refused"}
+    | {"host_sum", "no_p2p", "sum", "nccl_hang", "nccl_start", "picky", "refused", "misaligned"}
 )
 DEATHS = {"killed": signal.SIGKILL, "segfault": signal.SIGSEGV}
 """What ends the process when a kernel is launched, by the kind of the fault."""

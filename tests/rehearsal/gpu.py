@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import threading
@@ -24,6 +25,8 @@ CONTEXT_BYTES = 2**20
 """What a process takes on a GPU."""
 LARGE_BYTES = 2**14
 """From this size on, an allocation can meet the fault that it finds no memory."""
+EXCLUSIVE = "REHEARSAL_EXCLUSIVE"
+"""Names a folder if one process alone may use each GPU: it locks a file of the GPU there."""
 REAL_PRODUCT_SECONDS = 0.02
 """What a product takes at least where time is real: the host must not be what is timed."""
 
@@ -36,6 +39,7 @@ class Gpu:
         self.index, self.part, self.uuid, self.total = index, part, uuid, total
         self.reserved = 0
         self._error = ""
+        self._lock = -1
         self._hangs = False
         self._kept: dict[int, tuple[Any, int]] = {}
         self._held = 0
@@ -99,10 +103,28 @@ class Gpu:
 
         """
         CLOCK.model()
-        if find_faults("busy", self.index):
+        if find_faults("busy", self.index) or not self._claim():
             raise torch.AcceleratorError(faults.BUSY + TAIL)
         if self._error:
             raise torch.AcceleratorError(self._error + TAIL)
+
+    def _claim(self) -> bool:
+        """Whether this process may use the GPU; in exclusive-process mode, until it ends."""
+        folder = os.environ.get(EXCLUSIVE)
+        if not folder or self._lock >= 0:
+            return True
+        lock = os.open(f"{folder}/{self.uuid}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return False
+        self._lock = lock
+        return True
+
+    def break_context(self, error: str) -> None:
+        """Have every later call of this process raise *error*, as a kernel that broke does."""
+        self._error = self._error or error
 
     def start_kernel(self, seconds: float, *, least: float = 0.0) -> None:
         """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from tests.rehearsal.faults import find_faults, strike
+from tests.rehearsal.faults import MISALIGNED, find_faults, strike
 from tests.rehearsal.gpu import Gpu
 
 if TYPE_CHECKING:
@@ -170,6 +170,8 @@ def _require_taken(gpu: Gpu, a: Tensor, b: Tensor) -> None:
     """Refuse what a library may: operands of one byte, or those that begin anywhere."""
     picky, refused = (bool(find_faults(kind, gpu.index)) for kind in ("picky", "refused"))
     aligned = a.data_ptr() % PICKY_ALIGNMENT == b.data_ptr() % PICKY_ALIGNMENT == 0
+    if not aligned and find_faults("misaligned", gpu.index):
+        gpu.break_context(MISALIGNED)
     _require(
         not refused and (aligned or not picky),
         "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling cublasLtMatmul with "

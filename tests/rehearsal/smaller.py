@@ -27,6 +27,7 @@ CONSTANTS: Mapping[str, Mapping[str, Any]] = {
         "MIN_CHUNK_BYTES": 2**18,
         "MAX_CHUNK_BYTES": 2**22,
         "RESERVE_BYTES": 2**20,
+        "CONTEXT_BYTES": 2**20,
     },
     "sdc": {"GPU_SIZE": 256, "GPU_MEMORY_BYTES": 2**24, "LARGE_GPU_BYTES": 0},
     "sdc.copies": {"ROOM_BYTES": {"cuda": 2**18, "cpu": 2**18}},

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.model import Run, Verdict
+from tests.rehearsal.gpu import EXCLUSIVE
 from tests.rehearsal.node import ACTIVE, Node, make_node
 from tests.rehearsal.parts import INTEGRATED, PARTS
 
@@ -77,6 +78,20 @@ def test_gpus_are_found_whatever_order_cuda_counts_them_in(rehearse: Rehearse) -
     assert gemm.verdict is Verdict.FAIL
     assert "GPU 2" in gemm.reason
     assert "GPU 0" not in gemm.reason
+
+
+def test_gpus_that_take_one_process_each_are_given_to_the_check_of_all_and_back(
+    rehearse: Rehearse, tmp_path: Path
+) -> None:
+    node = rehearse(gpus=2)
+    with (tmp_path / "scenario.txt").open("a") as scenario:
+        scenario.write("gpu.*.compute_mode = 3\n")  # NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
+    (tmp_path / "locks").mkdir()
+    checks = ("gemm", "p2p", "pcie_bandwidth")
+    run = node.run(*(f"--check={name}" for name in checks), **{EXCLUSIVE: str(tmp_path / "locks")})
+
+    assert explain(run) == {}
+    assert {r.check for r in run.results if r.verdict is Verdict.PASS} >= {*checks}
 
 
 def test_memory_that_is_the_hosts_is_left_to_the_host(rehearse: Rehearse) -> None:

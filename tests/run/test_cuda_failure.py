@@ -204,6 +204,26 @@ def test_a_library_says_what_cuda_told_it() -> None:
     assert error.code == "ecc_uncorrectable"
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        # Of expandable segments, c10/cuda/driver_api.h: C10_CUDA_DRIVER_CHECK.
+        ("CUDA driver error: out of memory", "cuda_out_of_memory"),
+        ("CUDA driver error: an illegal memory access was encountered", "cuda_illegal_address"),
+        ("CUDA driver error: uncorrectable ECC error encountered", "ecc_uncorrectable"),
+        ("CUDA driver error: invalid device ordinalwhile mapping a segment", "cuda_invalid_device"),
+        ("CUDA driver error: device not ready", "cuda_other"),
+        ("HIP driver error: out of memory", "cuda_out_of_memory"),
+        ("CUDA driver error: 214", "ecc_uncorrectable"),  # of ROCm, Exceptions.h
+    ],
+)
+def test_an_error_of_the_driver_interface_is_found_in_the_same_table(text: str, code: str) -> None:
+    error = find_cuda_error(text)
+
+    assert error is not None
+    assert error.code == code
+
+
 def test_the_number_of_an_error_at_the_start_is_not_needed_to_know_it() -> None:
     text = "Unexpected error from cudaGetDeviceCount(). Did you run some? Error 802: system not y"
     error = find_cuda_error(text + "et initialized")

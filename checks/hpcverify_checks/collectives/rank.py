@@ -19,6 +19,7 @@ from msgspec import Struct
 from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.processes import die_with_parent
 from hpcverify.records.collectives import RankPlace
+from hpcverify.telemetry.cuda_errors import NO_GPU_CODES, find_cuda_error
 from hpcverify.telemetry.nics import sum_port_rates
 from hpcverify.units import GIB, KIB, MIB
 from hpcverify_checks.collectives.combine import REPORT, TIMELINE, RankReport, times_topic
@@ -33,6 +34,7 @@ from hpcverify_checks.common.collective import (
 from hpcverify_checks.common.process_group import join_group
 from hpcverify_checks.common.progress import keep_position
 from hpcverify_checks.common.rendezvous import LostRanks, announce_failure, exchange_messages
+from hpcverify_checks.common.torch_build import require_torch
 
 if TYPE_CHECKING:
     import torch
@@ -102,7 +104,7 @@ def _measure(order: RankOrder, job: CollectiveJob, board: Board, device: torch.d
 
 def _introduce(order: RankOrder, report: RankReport) -> tuple[torch.device, RankReport]:
     """Find this rank's device, and agree with the others on what to use."""
-    device, place = _find_device(order)
+    device, place = find_device(order)
     backend = "nccl" if device.type == "cuda" else "gloo"
     own = _Offer(backend, _name_libraries(backend))
     answers = exchange_messages(order.job, order.rank, "offer", msgspec.json.encode(own))
@@ -123,10 +125,26 @@ def _introduce(order: RankOrder, report: RankReport) -> tuple[torch.device, Rank
     )
 
 
-def _find_device(order: RankOrder) -> tuple[torch.device, RankPlace]:
+def find_device(order: RankOrder) -> tuple[torch.device, RankPlace]:
+    """
+    Find the GPU of a rank, or the CPU where torch is built for no GPU, or finds none.
+
+    Raises:
+        Unable: torch does not import, or CUDA does not start, for a reason that is not the
+            absence of GPUs: the CPU's collectives would pass in place of theirs.
+
+    """
+    require_torch()
     import torch
 
     if not torch.cuda.is_available():
+        try:
+            if torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+                torch.cuda.init()  # type: ignore[no-untyped-call]
+        except RuntimeError as exc:
+            error = find_cuda_error(str(exc))
+            if error and error.code not in NO_GPU_CODES:
+                raise Unable(error.text, Cause.MISCONFIGURED, error.remedy) from exc
         place = RankPlace(order.rank, order.node, CPU_NAME, wire=sum_port_rates(Path("/")))
         return torch.device("cpu"), place
     device = torch.device("cuda", order.local_rank % torch.cuda.device_count())

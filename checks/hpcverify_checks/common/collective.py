@@ -29,7 +29,7 @@ from hpcverify.check import operation as breadcrumb
 from hpcverify.records.collectives import CollectiveTiming
 from hpcverify.stats import find_percentile
 from hpcverify.units import GIGA, MIB
-from hpcverify_checks.common.device import use_threads
+from hpcverify_checks.common.device import read_gpu_free_bytes, use_threads
 from hpcverify_checks.common.operations import ALL_REDUCE, OPERATIONS, SUM, Operation, Segment
 from hpcverify_checks.common.process_group import (
     await_ranks,
@@ -191,10 +191,8 @@ def measure_collectives(
 
 def read_free_bytes(device: torch.device) -> int:
     """Read how much memory is free for messages, in bytes."""
-    import torch
-
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        return read_gpu_free_bytes(device)
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

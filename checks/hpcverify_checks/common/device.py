@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import platform
-import re
 from collections.abc import (
     Callable,
     Collection,
     Generator,
     Iterator,
-    Mapping,
     MutableMapping,
     Sequence,
 )
@@ -23,14 +20,21 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from hpcverify.check import Cause, Context, Coverage, Finding, Unable, operation
-from hpcverify.errors import write_install_command
 from hpcverify.telemetry import cpu
+from hpcverify.telemetry.cuda_errors import DRIVER_TOO_OLD, find_cuda_error
+from hpcverify.telemetry.memory import read_free_bytes
 from hpcverify.telemetry.vendors import AMD, NVIDIA, matches_torch_ids, write_torch_ids
 from hpcverify_checks.common.cores import bind_near_gpu, report_left_out_cores, use_all_cores
 from hpcverify_checks.common.dtypes import AMD_DTYPES, FAMILIES, OTHER_AMD_DTYPES
 from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.gpu_source import name_vendor
 from hpcverify_checks.common.timing import make_product_step
+from hpcverify_checks.common.torch_build import (
+    ALL_BUILDS,
+    require_kernels,
+    require_torch,
+    write_torch_fix,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +46,20 @@ CUBLAS_WORKSPACES = (":4096:8", ":16:8")
 large as torch's own on Hopper."""
 
 OVERRIDES = (
+    "PYTORCH_*ALLOC_CONF",
+    "PYTORCH_NO_*_MEMORY_CACHING",
+    "CUDA_LAUNCH_BLOCKING",
+    "HIP_LAUNCH_BLOCKING",
+    "AMD_SERIALIZE_*",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_DEVICE_WAITS_ON_EXCEPTION",
+    "CUDA_ENABLE_*COREDUMP*",
+    "CUDA_FORCE_PTX_JIT",
+    "CUDA_DISABLE_PTX_JIT",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "HSA_CU_MASK",
+    "ROC_GLOBAL_CU_MASK",
     "NVIDIA_TF32_OVERRIDE",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "CUBLAS_EMULAT*",
@@ -62,10 +80,11 @@ OVERRIDES = (
     "OMP_DYNAMIC",
     "OMP_MAX_ACTIVE_LEVELS",
 )
-"""Environment variables that make a library compute products differently from what a job
-gets: with other units, other instructions, fewer bits, or on fewer cores than we ask for.
-Libraries read them when they load or first multiply. Those of OpenMP bind the thread that
-loads it, so that it sees one core, or keep it from using more than one."""
+"""Environment variables that make torch, the driver or a library work differently from what
+the limits are for: with another allocator, one kernel after the other, other units or
+instructions, fewer bits, a share of a GPU, or fewer cores than we ask for. They are read when
+a library loads, CUDA starts or a product is first computed. Those of OpenMP bind the thread
+that loads it, so that it sees one core, or keep it from using more than one."""
 
 _removed_overrides: set[str] = set()
 """Those that this process was given and ignores."""
@@ -117,104 +136,48 @@ def find_torch_device(ctx: Context) -> torch.device:
     is_own_gpu = ctx.device.kind == "cuda" and ctx.device in ctx.peers
     threads = bind_near_gpu(ctx) if is_own_gpu else 0  # before torch starts its threads
     mine = os.sched_getaffinity(0)
-    try:
-        import torch
-    except ModuleNotFoundError as exc:
-        fix = write_install_command("torch")
-        raise Unable(
-            "torch is not installed", Cause.MISSING, code="torch_missing", fix=fix
-        ) from exc
-    # A library that was compiled for speed may have made this process flush subnormals.
-    torch.set_flush_denormal(False)
+    require_torch()
+    import torch
+
     os.sched_setaffinity(0, mine)  # an OpenMP that knew of a binding before us binds us here
     if ctx.device.kind == "cpu":
         return torch.device("cpu")
-    vendor = name_vendor(ctx)
-    platform = "ROCm" if vendor == AMD else "CUDA"
-    if (torch.version.hip if vendor == AMD else torch.version.cuda) is None:
-        raise Unable(
-            f"torch {torch.__version__} is a build without {platform}",
-            Cause.MISSING,
-            code="torch_without_platform",
-            fix=f"pip install --force-reinstall torch=={torch.__version__.partition('+')[0]} "
-            f"from an index with {platform} builds",
-        )
-    with operation(f"the start of {platform}", ctx.device):
-        # Says why it cannot start, where a count would only say 0.
-        torch.cuda.init()  # type: ignore[no-untyped-call]
-        device = torch.device("cuda", find_gpu_index(ctx.device.part, list_torch_ids(), vendor))
-        torch.cuda.set_device(device)
-    require_kernels(
-        torch.cuda.get_device_capability(device),
-        torch.cuda.get_arch_list(),
-        torch.__version__,
-        getattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", {}),
-    )
+    device = _start_gpu(ctx)
     if is_own_gpu:
         torch.set_num_threads(min(threads, torch.get_num_threads()))
     return device
 
 
-def require_kernels(
-    capability: tuple[int, int],
-    built: Sequence[str],
-    version: str,
-    releases: Mapping[str, Mapping[str, Collection[int]]],
-) -> None:
-    """
-    Raise `Unable` if torch was *built* without kernels for a GPU of this *capability*.
+def _start_gpu(ctx: Context) -> torch.device:
+    """Start CUDA or ROCm, and make the GPU of *ctx* the current device."""
+    import torch
 
-    *releases* are the capabilities that torch publishes wheels of this *version* for, by
-    CUDA's version and the kind of host: `torch.cuda.PYTORCH_RELEASES_CODE_CC`. Nothing is
-    required of a build that does not say what it was built for, or not in CUDA's terms.
-    """
-    if not any(map(parse_architecture, built)) or has_kernels(capability, built):
-        return
-    machine = platform.machine()
-    fitting = [
-        cuda
-        for cuda, hosts in releases.items()
-        if has_kernels(capability, [f"sm_{cc}" for cc in hosts.get(machine, ())])
-    ]
-    base = version.partition("+")[0]
-    fix = "see https://pytorch.org/get-started/locally for a build that has them"
-    if fitting:
-        index = f"https://download.pytorch.org/whl/cu{fitting[0].replace('.', '')}"
-        fix = f"pip install --force-reinstall torch=={base} --index-url {index}"
-    major, minor = capability
-    raise Unable(
-        f"torch {version} has no kernels for a GPU of compute capability {major}.{minor}, only "
-        f"{' '.join(built)}",
-        Cause.MISCONFIGURED,
-        code="cuda_no_kernel_image",
-        fix=fix,
-    )
-
-
-def has_kernels(capability: tuple[int, int], built: Sequence[str]) -> bool:
-    """
-    Whether code *built* for some architectures runs on a GPU of this *capability*.
-
-    Machine code (``sm_80``) runs on its own major version, from its minor version on; PTX
-    (``compute_80``) is compiled for every later one. What is specific to an architecture
-    (``sm_90a``) or to a family (``sm_100f``) goes no further than that (CUDA C++ programming
-    guide, binary and PTX compatibility; nvcc, GPU feature list).
-    """
-    for kind, major, minor, suffix in filter(None, map(parse_architecture, built)):
-        here = (major, minor)
-        if here == capability:
-            return True
-        if suffix == "a" or here > capability:
-            continue
-        if major == capability[0] or (kind == "compute" and not suffix):
-            return True
-    return False
-
-
-def parse_architecture(name: str) -> tuple[str, int, int, str] | None:
-    """Read ``sm_90a``: its kind, major and minor version and suffix; None if it is another."""
-    match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
-    return (match[1], int(match[2]), int(match[3]), match[4]) if match else None
+    vendor, part = name_vendor(ctx), ctx.inventory.find_part(ctx.device.part)
+    facts = part.facts if part else {}
+    driver = facts.get("driver", "")
+    platform = "ROCm" if vendor == AMD else "CUDA"
+    if (torch.version.hip if vendor == AMD else torch.version.cuda) is None:
+        base = torch.__version__.partition("+")[0]
+        fix = f"install torch {base} from an index with ROCm builds: {ALL_BUILDS}"
+        if vendor != AMD:
+            fix = write_torch_fix(torch, facts.get("compute_capability", ""), driver)
+        reason = f"torch {torch.__version__} is a build without {platform}"
+        raise Unable(reason, Cause.MISSING, code="torch_without_platform", fix=fix)
+    with operation(f"the start of {platform}", ctx.device):
+        try:
+            # Reports why it cannot start, where a count would only be 0.
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+        except RuntimeError as exc:
+            error = find_cuda_error(str(exc))
+            if vendor == AMD or error is None or error.code != DRIVER_TOO_OLD:
+                raise
+            reason = f"the NVIDIA driver {driver} is too old for torch {torch.__version__}"
+            fix = write_torch_fix(torch, facts.get("compute_capability", ""), driver)
+            raise Unable(reason, error.cause, code=error.code, fix=fix) from exc
+        device = torch.device("cuda", find_gpu_index(ctx.device.part, list_torch_ids(), vendor))
+        torch.cuda.set_device(device)
+    require_kernels(torch, torch.cuda.get_device_capability(device), driver)
+    return device
 
 
 def find_gpu_index(part: str, ids: Sequence[str], vendor: str = NVIDIA) -> int:
@@ -352,11 +315,26 @@ def wait_for_device(*devices: torch.device) -> None:
             torch.cuda.synchronize(device)
 
 
-def require_memory(device: torch.device, needed: int, memory: str = "GPU memory") -> None:
-    """Raise `Unable` unless *needed* bytes of the GPU's *memory* are free."""
+def read_gpu_free_bytes(
+    device: torch.device, read_host: Callable[[], int] = read_free_bytes
+) -> int:
+    """
+    Read how much memory this process can get on the GPU, in bytes.
+
+    CUDA counts the page cache of a GPU that shares the host's memory as used, and the kernel
+    frees it on demand (DGX Spark, known issues: "Memory Reporting Differences").
+    """
     import torch
 
     free, _ = torch.cuda.mem_get_info(device)
+    if torch.cuda.get_device_properties(device).is_integrated:
+        return max(free, read_host())
+    return free
+
+
+def require_memory(device: torch.device, needed: int, memory: str = "GPU memory") -> None:
+    """Raise `Unable` unless *needed* bytes of the GPU's *memory* are free."""
+    free = read_gpu_free_bytes(device)
     if free < needed:
         raise Unable(
             f"{free / 2**30:.1f} GiB of {memory} are free but {needed / 2**30:.1f} "

@@ -23,6 +23,9 @@ one bridge: they take three for all their links, an A800 and an H800 two, an A30
 SUPERCHIP_KEY_PREFIXES = ("gh200", "gb200", "gb300")
 """Keys of parts on NVLink-C2C to their CPU: their data does not come over PCIe, and their
 boards wire few lanes of it."""
+COHERENT_NAME_PREFIXES = ("NVIDIA GH", "NVIDIA GB")
+"""Names of parts whose memory is a NUMA node of the kernel: memory in use there may be page
+cache and belong to no process."""
 TRAY_KEY_PREFIXES = ("gb200", "gb300")
 """Keys of parts whose NVLinks end in the switches of a rack, however few GPUs a node has."""
 MAX_MESH_GPUS = 4

@@ -3,10 +3,13 @@ Test nearly all memory of a GPU with March C-, and measure its bandwidth.
 
 The memory is allocated in chunks until only a small reserve is free, and the share
 that was tested is itself judged: memory that could not be allocated was not tested and
-does not pass. The first pass writes words that hash their own address and waits twice
-before it reads them; the next ones have other backgrounds, while time lasts (see
-`march`). The first pass is always complete. The GPU does the comparing; after each pass a
-canary, one flipped bit, proves that the comparison works.
+does not pass. Only what no process can have does not count: a context and the reserve,
+what a display server holds, and on a superchip pages of the host.
+
+The first pass writes words that hash their own address and waits twice before it reads
+them; the next ones have other backgrounds, while time lasts (see `march`). The first pass
+is always complete. The GPU does the comparing; after each pass a canary, one flipped bit,
+proves that the comparison works.
 
 With ECC, a bad cell is corrected silently (the `ecc` check counts that) or ends the
 test with an error of CUDA, which fails the GPU in every check. A word that is wrong
@@ -22,6 +25,7 @@ its data sheet (pytorch issue 132964).
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -51,7 +55,9 @@ from hpcverify.check import (
     operation,
     warn_outside,
 )
-from hpcverify.units import GIB, GIGA
+from hpcverify.telemetry.gpus import NotStartedError
+from hpcverify.telemetry.vendors import SourceFinder, find_source
+from hpcverify.units import GIB, GIGA, MIB
 from hpcverify_checks.common.device import (
     find_torch_device,
     name_torch_vendor,
@@ -59,6 +65,7 @@ from hpcverify_checks.common.device import (
 )
 from hpcverify_checks.common.estimates import SLOWEST_MEMORY_BYTES, find_gpu_bytes
 from hpcverify_checks.common.fixes import write_fix
+from hpcverify_checks.common.gpu_source import name_vendor
 from hpcverify_checks.common.march import (
     ACCESSES_PER_PASS,
     CORRUPTED_CODE,
@@ -73,6 +80,7 @@ from hpcverify_checks.common.march import (
     go_on,
     run_pass,
 )
+from hpcverify_checks.common.parts import COHERENT_NAME_PREFIXES, find_model
 from hpcverify_checks.common.timing import Step, Timer, choose_timer
 from hpcverify_checks.gpu_memory.allocate import (
     RESERVE_BYTES,
@@ -87,6 +95,9 @@ if TYPE_CHECKING:
 
 BUFFER_BYTES = 2**32
 """Bytes read, written or copied per step: the largest cache is 3 % of it."""
+MAX_BUFFER_SHARE = 1 / 4
+"""The share of a small GPU's memory that such a buffer takes at most."""
+MIN_COVERED = 0.9
 FLOAT_BYTES = 4
 WARM_UP_SECONDS = 0.3
 
@@ -124,12 +135,16 @@ def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[CheckItem]:
     if torch.cuda.get_device_properties(device).is_integrated:
         raise Skip("this GPU has no memory of its own: it shares the host's")
     part_id = ctx.device.part
-    require_memory(device, 2 * BUFFER_BYTES + RESERVE_BYTES)
+    whole = torch.cuda.mem_get_info(device)[1]
+    size = min(BUFFER_BYTES, int(whole * MAX_BUFFER_SHARE) // MIB * MIB)
+    require_memory(device, 2 * size + RESERVE_BYTES)
     timer = choose_timer(device)
     with operation("reading, writing and copying its memory", ctx.device):
-        yield from measure_bandwidths(make_steps(device), part_id, params.bandwidth_seconds, timer)
+        yield from measure_bandwidths(
+            make_steps(device, size), part_id, params.bandwidth_seconds, timer
+        )
     with operation("the patterns in its memory", ctx.device):
-        room = query_gpu_memory(device)
+        room = query_gpu_memory(device, partial(count_withheld, ctx))
         memory = Memory(allocate_chunks(room), WORDS_PER_PIECE)
         end = perf_counter() + params.seconds
         yield from examine_memory(
@@ -140,6 +155,26 @@ def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[CheckItem]:
             enough=lambda: perf_counter() >= end,
             rest=partial(sleep, params.pause),
         )
+
+
+def count_withheld(ctx: Context, used: int, find: SourceFinder = find_source) -> int:
+    """
+    Count the bytes of the GPU that others hold by right, of *used* before our allocations.
+
+    These belong to processes that only draw, or to a server of MPS that waits. The memory of a
+    superchip is the kernel's as well: what no process has of it may be pages of the host.
+    """
+    source = find(name_vendor(ctx))
+    try:
+        setup = source.read_setup().answers.get(ctx.device.part) if source else None
+    except NotStartedError:
+        setup = None
+    processes = setup.processes or () if setup else ()
+    drawn = sum(p.memory or 0 for p in processes if not p.computes)
+    if not find_model(ctx, ctx.device.part).startswith(COHERENT_NAME_PREFIXES):
+        return drawn
+    computing = sum(p.memory or 0 for p in processes if p.computes and p.pid != os.getpid())
+    return max(drawn, used - computing)
 
 
 def make_steps(device: torch.device, size: int = BUFFER_BYTES) -> Mapping[str, tuple[Step, int]]:
@@ -220,10 +255,14 @@ def report_pass(
 def _report_tally(
     memory: Memory, part_id: str, room: DeviceMemory, tally: PassTally
 ) -> Iterator[CheckItem]:
-    yield Measurement("covered", memory.size / room.total, "ratio", part_id)
+    reachable = room.total
+    if memory.size < MIN_COVERED * reachable:
+        reachable -= room.withheld()
+    covered = min(1.0, memory.size / max(reachable, 1))
+    yield Measurement("covered", covered, "ratio", part_id)
     yield Measurement("passes", tally.passes.total(), "", part_id)
     yield Measurement("mismatches", tally.mismatches, "", part_id)
-    size = f"{memory.size / GIB:.2f} of {room.total / GIB:.2f} GiB"
+    size = f"{memory.size / GIB:.2f} of {reachable / GIB:.2f} GiB that a process can have"
     yield Coverage(part_id, f"{size}, {tally.describe()}")
 
 
@@ -240,13 +279,15 @@ CHECK = Check(
     params=GpuMemoryParams,
     metrics={
         "memory.*": Metric(unit="GB/s", worse="low", meaning="bandwidth; a copy counts both ways"),
-        "covered": Metric(unit="ratio", worse="low", meaning="share of the memory that was tested"),
+        "covered": Metric(
+            unit="ratio", worse="low", meaning="tested share of what a process can have"
+        ),
         **MARCH_METRICS,
     },
     rules={
         **MARCH_RULES,
         "covered": Rule(
-            low=0.9,
+            low=MIN_COVERED,
             otherwise=Verdict.ERROR,
             cause=Cause.NO_SPACE,
             remedy=Remedy.FIX_CONFIGURATION,

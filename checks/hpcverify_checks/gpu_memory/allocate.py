@@ -18,6 +18,9 @@ MAX_CHUNK_BYTES = 2**30
 MIN_CHUNK_BYTES = WORDS_PER_PIECE * WORD_BYTES
 RESERVE_BYTES = 2**29
 """Bytes left free: for the table, scratch space, and kernels still to load."""
+CONTEXT_BYTES = 2**29
+"""Bytes that a context and the kernels of torch may take on a large GPU (inferred, as in
+`gpu_setup`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +28,21 @@ class DeviceMemory:
     """The memory of a device, in bytes."""
 
     total: int
+    """What a process can have of it."""
     free: Callable[[], int]
     """What is free now, shared with all other processes."""
     allocate: Callable[[int], Tensor]
     """Returns 64-bit words; raises torch's OutOfMemoryError."""
+    withheld: Callable[[], int] = lambda: 0
+    """What others hold of the total by right: a display, or the kernel of the host."""
 
 
-def query_gpu_memory(device: torch.device) -> DeviceMemory:
-    """Query the driver, after torch has released its cache."""
+def query_gpu_memory(device: torch.device, count_withheld: Callable[[int], int]) -> DeviceMemory:
+    """
+    Query the driver, after torch has released its cache.
+
+    *count_withheld* counts what others hold by right, by what is used beside a context.
+    """
     import torch
 
     torch.cuda.empty_cache()
@@ -40,8 +50,14 @@ def query_gpu_memory(device: torch.device) -> DeviceMemory:
     def allocate(size: int) -> Tensor:
         return torch.empty(size // WORD_BYTES, dtype=torch.int64, device=device)
 
-    total = torch.cuda.mem_get_info(device)[1]
-    return DeviceMemory(total, lambda: torch.cuda.mem_get_info(device)[0], allocate)
+    free, total = torch.cuda.mem_get_info(device)
+    used = max(0, total - free - CONTEXT_BYTES)
+    return DeviceMemory(
+        total - CONTEXT_BYTES - RESERVE_BYTES,
+        lambda: torch.cuda.mem_get_info(device)[0],
+        allocate,
+        lambda: count_withheld(used),
+    )
 
 
 def allocate_chunks(

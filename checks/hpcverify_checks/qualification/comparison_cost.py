@@ -31,12 +31,12 @@ from hpcverify_checks.common.kernels import choose_comparison
 from hpcverify_checks.common.product_loop import ProductBench, ProductSeams, compare, hunt
 from hpcverify_checks.qualification import require_gpu
 from hpcverify_checks.sdc import PREPARE_SECONDS, SdcParams, choose_shape
+from hpcverify_checks.sdc.offsets import try_offsets
 from hpcverify_checks.sdc.prepare import (
     DeviceTask,
     References,
     list_families,
     prepare,
-    try_offsets,
 )
 
 Clock = Callable[[], float]
@@ -64,7 +64,7 @@ def measure(ctx: Context, params: SdcParams) -> Iterator[CheckItem]:
             use_float32_precision(family.precision),
             operation(f"{family.name} products", ctx.device),
         ):
-            trial = try_offsets(task)
+            (trial,) = try_offsets([task])
             if not trial.task.shifts:
                 yield Coverage(ctx.device.part, trial.describe())
                 continue

@@ -31,12 +31,12 @@ from hpcverify_checks.common.exact import SHIFT_STEP, view_shifted
 from hpcverify_checks.common.product_loop import ProductJob, poison
 from hpcverify_checks.qualification import require_gpu
 from hpcverify_checks.sdc import PREPARE_SECONDS, SdcParams, choose_shape
+from hpcverify_checks.sdc.offsets import try_offsets
 from hpcverify_checks.sdc.prepare import (
     DeviceTask,
     References,
     list_families,
     prepare,
-    try_offsets,
 )
 
 PRODUCTS_SECONDS = 30.0
@@ -66,9 +66,9 @@ def measure(ctx: Context, params: SdcParams) -> Iterator[CheckItem]:
 def try_plans(task: DeviceTask) -> Iterator[CheckItem]:
     """Try all plans of one type at all offsets that the library takes."""
     part_id, name = task.ctx.device.part, task.family.name
-    trial = try_offsets(task)
-    yield Measurement(f"{name}.refused_offsets", len(trial.refused), "", part_id)
-    if trial.refused:
+    (trial,) = try_offsets([task])
+    yield Measurement(f"{name}.refused_offsets", len(trial.left_out), "", part_id)
+    if trial.left_out:
         yield Finding("offset_refused", part_id, trial.describe())
     if not trial.task.shifts:
         return

@@ -30,6 +30,7 @@ from hpcverify.check import (
     Unable,
     operation,
 )
+from hpcverify.telemetry.vendors import NVIDIA
 from hpcverify.units import GIB, MIB
 from hpcverify_checks.common.device import (
     find_gpu_index,
@@ -74,6 +75,11 @@ def estimate(_ctx: Context, _params: MemoryReleaseParams) -> float:
 def measure(ctx: Context, params: MemoryReleaseParams) -> Iterator[CheckItem]:
     """Yield the seconds until the process is gone, and until its memory is free."""
     require_gpu(ctx)
+    gpu = ctx.inventory.find_part(ctx.device.part)
+    if gpu and "compute_mode" in gpu.facts:
+        text = f"its compute mode is {gpu.facts['compute_mode']}, and this takes two processes"
+        fix = write_fix("compute_mode", NVIDIA, ctx.device.part)  # AMD's have no such mode
+        raise Unable(text, Cause.MISCONFIGURED, fix=fix)
     device = find_torch_device(ctx)
     before = read_free_bytes(device)
     with (

@@ -82,14 +82,13 @@ from hpcverify_checks.common.product_loop import BlindComparison, ProductJob, Pr
 from hpcverify_checks.common.soak import SOAK_METRICS, SOAK_RULES
 from hpcverify_checks.common.vote import BLIND_CORE_CODE, PRODUCT_FINDING_RULES, reconcile
 from hpcverify_checks.sdc.copies import check_copies
+from hpcverify_checks.sdc.offsets import OffsetTrial, try_offsets
 from hpcverify_checks.sdc.prepare import (
     DeviceTask,
-    OffsetTrial,
     PartResult,
     References,
     list_families,
     prepare_each,
-    try_offsets,
 )
 from hpcverify_checks.sdc.stress import run_stress
 from hpcverify_checks.sdc.trials import selftest
@@ -148,13 +147,14 @@ def measure(
         yield from prepare_kernels(ctx, device)
     seams = seams or ProductSeams(compare=choose_comparison(device))
     copy_seconds = COPY_SHARE * params.seconds
-    end = perf_counter() + max(params.seconds, LEAST_SECONDS)
     with use_threads(choose_thread_count(ctx)):
+        trials = try_families(ctx, device, params, seams)
+        end = perf_counter() + max(params.seconds, LEAST_SECONDS)
         tasks: list[DeviceTask] = []
-        for trial in try_families(ctx, device, params, seams):
+        for trial in trials:
             if trial.task.shifts:
                 tasks.append(trial.task)
-            if trial.refused:
+            if trial.left_out:
                 yield from report_refusal(trial)
         yield from report_left_out(ctx, device)
         yield from report_unplanned(ctx, device)
@@ -190,16 +190,15 @@ def choose_thread_count(ctx: Context) -> int:
 
 def try_families(
     ctx: Context, device: torch.device, params: SdcParams, seams: ProductSeams
-) -> Iterator[OffsetTrial]:
+) -> list[OffsetTrial]:
     """Try the products of all types that *device* has units for."""
     references, draw = References(), ctx.seed if params.fresh else 0
+    tasks: list[DeviceTask] = []
     for family in list_families(device):
         shape = choose_shape(family, device, params)
-        task = DeviceTask(ctx, family, shape, device, seams, draw, references=references)
-        doing = operation(f"{family.name} products at all offsets", ctx.device)
-        with use_float32_precision(family.precision), doing:
-            trial = try_offsets(task)
-        yield trial
+        tasks.append(DeviceTask(ctx, family, shape, device, seams, draw, references=references))
+    with operation("products at all offsets", ctx.device):
+        return try_offsets(tasks)
 
 
 def report_unplanned(ctx: Context, device: torch.device) -> Iterator[Coverage]:

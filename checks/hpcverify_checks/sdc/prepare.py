@@ -12,14 +12,12 @@ from hpcverify.check import Cause, Context, Finding, Remedy, Unable, operation
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.bits import compute_digest
 from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
-from hpcverify_checks.common.device import list_native_dtypes, wait_for_device
-from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family, find_refusal
+from hpcverify_checks.common.device import list_native_dtypes
+from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family
 from hpcverify_checks.common.exact import (
     HOST_DEVICE,
-    SHIFT_STEP,
     PlannedOperands,
     ProductProof,
-    allocate_operands,
     view_shifted,
 )
 from hpcverify_checks.common.investigation import investigate_corruption
@@ -50,8 +48,6 @@ def list_families(device: torch.device) -> list[Family]:
     return [family for name, family in known.items() if name in native]
 
 
-MISALIGNED = "misaligned address"
-"""CUDA's words for an address that an instruction cannot load from: cudaErrorMisalignedAddress."""
 MAX_REPAIRED_ROWS = 512
 """Rows of a wrong product that the host computes, to say what they should be."""
 WITNESS_CORES, MAX_WITNESS_CORES = 2, 5
@@ -136,68 +132,6 @@ def make_part_result(
     places = (bench.get_job(number) for number in range(distinct))
     data = frozenset((job.name, shift) for job, shift in places)
     return PartResult(bench.part_id, products, seconds, mismatched, corruption, data)
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetTrial:
-    """At which offsets of the operands a library multiplies those of a *task*."""
-
-    task: DeviceTask
-    """It has the shifts that remain: none if the library refuses them all."""
-    refused: tuple[int, ...] = ()
-    status: str = ""
-    """How it refused the last of them."""
-
-    def describe(self) -> str:
-        """Describe what the library refuses, and how."""
-        name = self.task.family.name
-        if not self.task.shifts:
-            return f"{name} is not verified: the library refuses its products ({self.status})"
-        offsets = ", ".join(str(shift * SHIFT_STEP) for shift in self.refused)
-        return f"{name}: operand offsets {offsets} left out: the library refuses them"
-
-
-def try_offsets(task: DeviceTask) -> OffsetTrial:
-    """
-    Try a product of *task* at each of its offsets, so that none is refused later.
-
-    Only one-byte operands begin at multiples of 16 bytes, and only their products have
-    demands on alignment, which differ from one architecture and library to the next.
-
-    Raises:
-        Unable: The library took an offset that its kernel then could not load from.
-        RuntimeError: Whatever else is no refusal, as what CUDA raised.
-
-    """
-    import torch
-
-    dtype = getattr(torch, task.family.operand)
-    if dtype.itemsize > 1:
-        return OffsetTrial(task)
-    a, b = allocate_operands(task.shape, dtype, task.device, by_columns=task.family.by_columns)
-    out, refused, status = task.make_output(), list[int](), ""
-    for shift in task.shifts:
-        try:
-            task.seams.multiply(*view_shifted(a, b, shift), out)
-            wait_for_device(task.device)
-        except RuntimeError as exc:
-            if MISALIGNED in str(exc):
-                raise _report_library(task.family, shift) from exc
-            status = find_refusal(exc)
-            if not status:
-                raise
-            refused.append(shift)
-    usable = tuple(shift for shift in task.shifts if shift not in refused)
-    return OffsetTrial(replace(task, shifts=usable), tuple(refused), status)
-
-
-def _report_library(family: Family, shift: int) -> Unable:
-    return Unable(
-        f"the CUDA library took operands of {family.name} at an offset of {shift * SHIFT_STEP} "
-        f'bytes, and its kernel then raised "{MISALIGNED}": install another build of torch, '
-        "and report this to its vendor; it says nothing of the GPU",
-        Cause.MISCONFIGURED,
-    )
 
 
 @dataclass(frozen=True, slots=True)

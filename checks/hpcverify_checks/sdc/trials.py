@@ -35,13 +35,13 @@ from hpcverify_checks.common.product_loop import (
 )
 from hpcverify_checks.common.vote import ProductFault
 from hpcverify_checks.sdc import faults
+from hpcverify_checks.sdc.offsets import try_offsets
 from hpcverify_checks.sdc.prepare import (
     DeviceTask,
     References,
     list_families,
     make_part_result,
     prepare,
-    try_offsets,
 )
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ def run_trials(ctx: Context, family: Family, device: torch.device) -> Iterator[T
     """Try all faults with one type of operands."""
     with use_float32_precision(family.precision):
         seams = ProductSeams(compare=choose_comparison(device))
-        task = try_offsets(DeviceTask(ctx, family, TRIAL_SHAPE, device, seams)).task
+        (trial,) = try_offsets([DeviceTask(ctx, family, TRIAL_SHAPE, device, seams)])
+        task = trial.task
         if not task.shifts:  # no product of this type is to be had here
             return
         stage = set_up_trials(task)

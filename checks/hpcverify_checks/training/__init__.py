@@ -71,6 +71,7 @@ from hpcverify_checks.common.device import (
     find_torch_device,
     list_native_dtypes,
     name_torch_vendor,
+    read_gpu_free_bytes,
     report_overrides,
 )
 from hpcverify_checks.common.dtypes import FAMILIES
@@ -197,8 +198,8 @@ def make_offer(label: str, device: torch.device) -> Offer:
     """Read what the GPU *device*, called *label*, can do."""
     import torch
 
-    free, total = torch.cuda.mem_get_info(device)
-    return Offer(label, "bf16" in list_native_dtypes(device), total, free)
+    _, total = torch.cuda.mem_get_info(device)
+    return Offer(label, "bf16" in list_native_dtypes(device), total, read_gpu_free_bytes(device))
 
 
 def agree_on_model(offers: Sequence[Offer], wanted: ModelShape | None) -> tuple[ModelShape, str]:

@@ -220,7 +220,8 @@ def read_pcie_link(gpu: GpuQuery) -> PcieLink:
     )
 
 
-COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
+DEFAULT_MODE = "default"
+COMPUTE_MODES = (DEFAULT_MODE, "exclusive_thread", "prohibited", "exclusive_process")
 MILLI = 1e-3
 
 
@@ -228,13 +229,12 @@ def read_setup(gpu: GpuQuery) -> Setup:
     """Read how the GPU is set up and who uses it."""
     mig = gpu.ask(nv.nvmlDeviceGetMigMode) or (None, None)
     ecc = gpu.read_fields([nv.NVML_FI_DEV_ECC_CURRENT, nv.NVML_FI_DEV_ECC_PENDING])
-    mode = gpu.ask(nv.nvmlDeviceGetComputeMode)
     slowed_by = _list_slowdowns(gpu)
     return Setup(
         persistence=_to_bool(gpu.ask(nv.nvmlDeviceGetPersistenceMode)),
         mig=_to_bool(mig[0]),
         mig_pending=_to_bool(mig[1]),
-        compute_mode=None if mode is None else _name_number(COMPUTE_MODES, mode),
+        compute_mode=read_compute_mode(gpu),
         ecc=_to_bool(ecc[0]),
         ecc_pending=_to_bool(ecc[1]),
         power_limit_w=scale(MILLI, gpu.ask(nv.nvmlDeviceGetPowerManagementLimit)),
@@ -248,6 +248,12 @@ def read_setup(gpu: GpuQuery) -> Setup:
         processes=list_processes(gpu),
         firmware=_read_firmware(gpu),
     )
+
+
+def read_compute_mode(gpu: GpuQuery) -> str | None:
+    """Read how many processes may compute on the GPU, by the name of its mode."""
+    mode = gpu.ask(nv.nvmlDeviceGetComputeMode)
+    return None if mode is None else _name_number(COMPUTE_MODES, mode)
 
 
 SLOWDOWN_REASONS: Mapping[str, int] = {
@@ -294,16 +300,37 @@ def _read_memory_used(gpu: GpuQuery) -> int | None:
     return int(memory.used) if memory else None
 
 
+MPS_SERVER = "nvidia-cuda-mps-server"
+
+
 def list_processes(gpu: GpuQuery) -> tuple[Process, ...] | None:
-    """List the processes that compute or draw on the GPU; None if that is not known."""
+    """
+    List the processes that compute or draw on the GPU; None if that is not known.
+
+    The server of MPS has a context as long as it lives, with or without clients, which are
+    listed apart. Where a driver does not list them, the server may compute for some.
+    """
     # The versioned names: without a version pynvml raises an error of another
     # family on a driver that is too old.
     computing = gpu.ask(nv.nvmlDeviceGetComputeRunningProcesses_v3)
     drawing = gpu.ask(nv.nvmlDeviceGetGraphicsRunningProcesses_v3)
+    clients = gpu.ask(nv.nvmlDeviceGetMPSComputeRunningProcesses_v3)
     if computing is None and drawing is None:
         return None
-    listed: list[Any] = [*(computing or ()), *(drawing or ())]
-    return tuple(Process(pid=p.pid, memory=p.usedGpuMemory) for p in listed)
+    contexts: dict[int, Any] = {p.pid: p for p in (*(computing or ()), *(clients or ()))}
+    waiting = {pid for pid in contexts if clients is not None and _is_mps_server(pid)}
+    listed = {p.pid: p for p in drawing or ()} | contexts
+    return tuple(
+        Process(pid=pid, memory=p.usedGpuMemory, computes=pid in contexts.keys() - waiting)
+        for pid, p in listed.items()
+    )
+
+
+def _is_mps_server(pid: int) -> bool:
+    try:
+        return MPS_SERVER in str(nv.nvmlSystemGetProcessName(pid))
+    except (nv.NVMLError, UnicodeDecodeError):  # it has ended, or is not to be seen from here
+        return False
 
 
 def _read_firmware(gpu: GpuQuery) -> dict[str, str]:

@@ -39,8 +39,19 @@ START_FIXES = {
     "driver_mismatch": "reboot, or unload and load the kernel module (rmmod nvidia, "
     "modprobe nvidia): the driver was upgraded under way",
     "nvml_failed": "see what nvidia-smi and the kernel log say",
-    "gpu_hung": "see the kernel log, and reboot",
 }
+
+
+SPECIFIC_START_FIXES: Mapping[int, str] = {
+    nv.NVML_ERROR_LIBRARY_NOT_FOUND: "install the driver with its libnvidia-ml.so.1; in a "
+    "container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+    nv.NVML_ERROR_NO_PERMISSION: "run as root, or let this user open /dev/nvidiactl and "
+    "/dev/nvidia* (their modes, and the device cgroup)",
+    # nvidia-docker issue 1730: "systemctl daemon-reload" takes the GPUs from a container.
+    nv.NVML_ERROR_UNKNOWN: "in a container, start it again, since it may have lost the GPUs; else "
+    "see what nvidia-smi and the kernel log report",
+}
+"""Fixes that only one return code calls for."""
 
 
 class DeviceList(Struct, frozen=True):
@@ -64,11 +75,15 @@ def start_nvml(timeout: float) -> DeviceList:
     try:
         start = call_each(["nvmlInit"], _init_nvml, timeout)
     except nv.NVMLError as err:
-        raise _build_start_error(
-            START_FAILURE_CODES.get(code_of(err), "nvml_failed"), str(err)
-        ) from err
+        code = START_FAILURE_CODES.get(code_of(err), "nvml_failed")
+        fix = SPECIFIC_START_FIXES.get(code_of(err), START_FIXES.get(code, ""))
+        raise NotStartedError(code, f"NVML does not start ({err}): {fix}") from err
     if start.timed_out:
-        raise _build_start_error("gpu_hung", f"nvmlInit has not returned within {timeout:g} s")
+        raise NotStartedError(
+            "gpu_hung",
+            f"NVML does not start (nvmlInit has not returned within {timeout:g} s): "
+            "see the kernel log, and reboot",
+        )
     ((_, (count, driver)),) = start.answers
     handles = call_each(range(count), _find_gpu, timeout, timeout / 2)
     gpus = [gpu for _, gpu in handles.answers]
@@ -87,10 +102,6 @@ def start_nvml(timeout: float) -> DeviceList:
         unlisted_findings=(*(gpu for gpu in gpus if isinstance(gpu, Finding)), *hanging),
         driver=driver,
     )
-
-
-def _build_start_error(code: str, why: str) -> NotStartedError:
-    return NotStartedError(code, f"NVML does not start ({why}): {START_FIXES[code]}")
 
 
 def _init_nvml(name: str) -> tuple[int, str]:

@@ -20,7 +20,7 @@ from hpcverify.telemetry.nvml.binding import pynvml as nv
 from hpcverify.telemetry.nvml.gauges import read_gauges
 from hpcverify.telemetry.nvml.poll import GPU_TIMEOUT_SECONDS
 from hpcverify.telemetry.nvml.query import Gpu, GpuQuery, code_of
-from hpcverify.telemetry.nvml.questions import list_processes
+from hpcverify.telemetry.nvml.questions import DEFAULT_MODE, list_processes, read_compute_mode
 from hpcverify.telemetry.nvml.session import UNLISTED_CODES
 from hpcverify.telemetry.nvml.watchdog import call_each
 from hpcverify.telemetry.reading import Reading
@@ -204,7 +204,7 @@ def _read_gpu_facts(gpu: GpuQuery) -> _GpuFacts:
         facts=_read_facts(gpu),
         mig=bool(mig and mig[0]),
         readings=tuple(read_gauges(gpu)),
-        holders=tuple((gpu.gpu.uuid, process.pid) for process in held),
+        holders=tuple((gpu.gpu.uuid, process.pid) for process in held if process.computes),
     )
 
 
@@ -224,6 +224,7 @@ def _read_facts(gpu: GpuQuery) -> dict[str, str]:
         compute_capability=".".join(map(str, capability)) if capability else None,
         power_limit=_read_power_limit(gpu),
         clock_limit=_read_clock_limit(gpu),
+        compute_mode=None if (mode := read_compute_mode(gpu)) == DEFAULT_MODE else mode,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -23,11 +22,9 @@ from hpcverify_checks.common.device import (
     choose_amd_dtypes,
     find_gpu_index,
     find_torch_device,
-    has_kernels,
     list_native_dtypes,
     list_slow_dtypes,
     remove_overrides,
-    require_kernels,
     reserve_gpu_cores,
     use_float32_precision,
 )
@@ -60,59 +57,6 @@ def test_a_gpu_and_a_torch_without_cuda_is_missing(
     with pytest.raises(Unable, match="pip install") as caught:
         find_torch_device(make_context(tmp_path, device=GPU, peers=(GPU,)))
     assert caught.value.cause is Cause.MISSING
-
-
-WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120")
-"""What torch 2.13's wheels for CUDA 13 are built for."""
-
-
-@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 9), (9, 0), (10, 3), (12, 0), (12, 1)])
-def test_a_gpu_that_the_wheel_has_kernels_for_is_used(capability: tuple[int, int]) -> None:
-    require_kernels(capability, WHEEL, "2.13.0+cu130", torch.cuda.PYTORCH_RELEASES_CODE_CC)
-
-
-@pytest.mark.parametrize(
-    ("capability", "built", "runs"),
-    [
-        ((8, 9), ("sm_80",), True),  # of the same major version
-        ((8, 0), ("sm_86",), False),  # but not of a later minor one
-        ((9, 0), ("sm_86",), False),
-        ((9, 0), ("compute_86",), True),  # PTX, for any later GPU
-        ((7, 0), ("compute_86",), False),
-        ((9, 0), ("sm_90a",), True),
-        ((10, 0), ("compute_90a",), False),  # of one architecture only
-        ((10, 3), ("sm_100a",), False),
-        ((10, 3), ("sm_100f",), True),  # of a family
-        ((12, 0), ("sm_100f", "compute_100f"), False),
-    ],
-)
-def test_code_runs_where_cuda_says_that_it_does(
-    capability: tuple[int, int], built: tuple[str, ...], *, runs: bool
-) -> None:
-    assert has_kernels(capability, built) is runs
-
-
-def test_a_wheel_without_kernels_for_the_gpu_is_named_with_the_one_that_has_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    with pytest.raises(Unable, match=r"compute capability 7\.0") as caught:
-        require_kernels((7, 0), WHEEL, "2.13.0+cu130", torch.cuda.PYTORCH_RELEASES_CODE_CC)
-    assert caught.value.cause is Cause.MISCONFIGURED
-    assert str(caught.value).endswith(
-        "pip install --force-reinstall torch==2.13.0 --index-url "
-        "https://download.pytorch.org/whl/cu126"
-    )
-
-
-def test_a_gpu_that_no_wheel_is_for_is_sent_to_the_list_of_builds() -> None:
-    with pytest.raises(Unable, match=r"pytorch\.org/get-started"):
-        require_kernels((3, 5), WHEEL, "2.13.0+cu130", torch.cuda.PYTORCH_RELEASES_CODE_CC)
-
-
-@pytest.mark.parametrize("built", [(), ("gfx942", "gfx90a")])
-def test_a_build_that_does_not_say_is_tried(built: tuple[str, ...]) -> None:
-    require_kernels((7, 0), built, "2.13.0", {})
 
 
 AMD_INVENTORY = Inventory(parts=(Part("gpu", "GPU-f887f319cf12ccc9", "GPU 0", {"vendor": "AMD"}),))
@@ -169,6 +113,13 @@ def test_the_cpu_is_a_device_and_computes_fp32_and_fp64(tmp_path: Path) -> None:
 
 def test_what_changes_how_products_are_computed_is_taken_out_of_the_environment() -> None:
     overrides = {
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        "PYTORCH_HIP_ALLOC_CONF": "expandable_segments:True",
+        "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
+        "CUDA_LAUNCH_BLOCKING": "1",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
         "NVIDIA_TF32_OVERRIDE": "1",
         "CUBLAS_EMULATE_SINGLE_PRECISION": "1",
         "ONEDNN_MAX_CPU_ISA": "AVX2",

@@ -10,14 +10,21 @@ import torch
 from torch import Tensor
 
 from hpcverify.check import Unable
-from hpcverify.model import Cause, Coverage, Finding, Remedy, Verdict
-from hpcverify.testing import judge_items
+from hpcverify.model import Cause, Coverage, Device, Finding, Inventory, Part, Remedy, Verdict
+from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import sdc
 from hpcverify_checks.common.dtypes import FAMILIES, Multiply, multiply
 from hpcverify_checks.common.exact import ALL_SHIFTS, SHIFT_STEP
 from hpcverify_checks.common.product_loop import ProductSeams, hunt
-from hpcverify_checks.sdc.prepare import DeviceTask, prepare, try_offsets
-from tests.checks.sdc.benches import a_task
+from hpcverify_checks.sdc.offsets import (
+    OffsetOrder,
+    OffsetTrial,
+    RunApart,
+    ShiftTrial,
+    try_offsets,
+)
+from hpcverify_checks.sdc.prepare import DeviceTask, prepare
+from tests.checks.sdc.benches import SHAPE, a_task
 
 WORDS = (
     "CUDA error: {} when calling cublasLtMatmul with transpose_mat1 1 transpose_mat2 0 m 256 "
@@ -47,19 +54,24 @@ def picky_task(tmp_path: Path, multiply: Multiply, family: str = "int8") -> Devi
     return a_task(tmp_path, FAMILIES[family], seams=ProductSeams(multiply=multiply))
 
 
+def tried(task: DeviceTask) -> OffsetTrial:
+    (trial,) = try_offsets([task])
+    return trial
+
+
 @pytest.mark.parametrize("family", ["int8", "fp8"])
 def test_a_library_that_refuses_nothing_multiplies_at_every_offset(
     tmp_path: Path, family: str
 ) -> None:
-    trial = try_offsets(picky_task(tmp_path, multiply, family))
-    assert (trial.task.shifts, trial.refused) == (ALL_SHIFTS, ())
+    trial = tried(picky_task(tmp_path, multiply, family))
+    assert (trial.task.shifts, trial.left_out) == (ALL_SHIFTS, {})
 
 
 @pytest.mark.parametrize("status", REFUSALS)
 def test_offsets_that_the_library_refuses_are_left_out_and_told(
     tmp_path: Path, status: str
 ) -> None:
-    trial = try_offsets(picky_task(tmp_path, refusing((16, 48), status), "fp8"))
+    trial = tried(picky_task(tmp_path, refusing((16, 48), status), "fp8"))
     assert [shift * SHIFT_STEP for shift in trial.task.shifts] == [0, 32, 64, 80, 96, 112, 128]
     (told,) = sdc.report_refusal(trial)
     assert isinstance(told, Coverage)
@@ -78,7 +90,7 @@ def test_the_hunt_goes_through_the_offsets_that_remain(
         picky(a, b, out)
         seen.add(int(a.storage_offset()))
 
-    task = try_offsets(picky_task(tmp_path, watching)).task
+    task = tried(picky_task(tmp_path, watching)).task
     seen.clear()
     prepared = prepare(task)
     assert not prepared.failures
@@ -89,7 +101,7 @@ def test_the_hunt_goes_through_the_offsets_that_remain(
 
 
 def test_a_type_that_the_library_refuses_warns_and_accuses_nobody(tmp_path: Path) -> None:
-    trial = try_offsets(picky_task(tmp_path, refusing(range(129)), "fp8"))
+    trial = tried(picky_task(tmp_path, refusing(range(129)), "fp8"))
     assert trial.task.shifts == ()
     (told,) = sdc.report_refusal(trial)
     assert isinstance(told, Finding)
@@ -116,23 +128,94 @@ def test_what_is_no_refusal_goes_through(tmp_path: Path, raised: RuntimeError) -
         raise raised
 
     with pytest.raises(RuntimeError) as caught:
-        try_offsets(picky_task(tmp_path, broken))
+        tried(picky_task(tmp_path, broken))
     assert caught.value is raised
 
 
-def test_an_offset_that_a_kernel_cannot_load_from_is_the_librarys_fault(tmp_path: Path) -> None:
-    def careless(a: Tensor, b: Tensor, out: Tensor) -> None:
-        if a.storage_offset() == 16:
-            raise torch.AcceleratorError("CUDA error: misaligned address")
-        multiply(a, b, out)
+def on_gpu(tmp_path: Path, *families: str, mode: str = "") -> list[DeviceTask]:
+    facts = {"compute_mode": mode} if mode else {}
+    node = Inventory(parts=(Part("gpu", "GPU-0", "GPU 0", facts),))
+    here = Device(kind="cuda", part="GPU-0", label="GPU 0")
+    ctx = make_context(tmp_path, device=here, peers=(here,), inventory=node)
+    device = torch.device("cuda", 0)
+    return [DeviceTask(ctx, FAMILIES[name], SHAPE, device) for name in families]
 
-    with pytest.raises(Unable, match="took operands of fp8 at an offset of 16 bytes") as caught:
-        try_offsets(picky_task(tmp_path, careless, "fp8"))
-    assert caught.value.cause is Cause.MISCONFIGURED
+
+def breaking(offsets: Collection[int], error: str, death: str = "") -> RunApart:
+    """Answer as a process does whose kernel breaks, or that dies, at *offsets*."""
+
+    def apart(order: OffsetOrder) -> tuple[list[ShiftTrial], str]:
+        done: list[ShiftTrial] = []
+        for name, _, _, shifts in order.products:
+            for shift in shifts:
+                if shift * SHIFT_STEP in offsets:
+                    broken = [] if death else [ShiftTrial(name, shift, error=error)]
+                    return [*done, *broken], death
+                done.append(ShiftTrial(name, shift))
+        return done, ""
+
+    return apart
+
+
+MISALIGNED = "CUDA error: misaligned address\nCUDA kernel errors might be asynchronously reported"
+ODD = {16, 48, 80, 112}
+
+
+@pytest.mark.parametrize(
+    ("broken", "left"),
+    [
+        (ODD, [0, 32, 64, 96, 128]),  # kernels that load 32 bytes at once
+        ({32, 96} | ODD, [0, 64, 128]),
+        (set(range(16, 144, 16)), [0]),
+    ],
+)
+@pytest.mark.parametrize("death", ["", "SIGSEGV"])
+def test_offsets_that_break_a_kernel_are_left_out_and_the_others_are_tried(
+    tmp_path: Path, broken: set[int], left: list[int], death: str
+) -> None:
+    tasks = on_gpu(tmp_path, "bf16", "fp8", "int8")
+    trials = try_offsets(tasks, breaking(broken, MISALIGNED, death))
+    assert trials[0].task.shifts == ALL_SHIFTS
+    for trial in trials[1:]:
+        assert [shift * SHIFT_STEP for shift in trial.task.shifts] == left
+        (told,) = sdc.report_refusal(trial)
+        assert isinstance(told, Coverage)
+        why = death or "misaligned address"
+        assert f'left out: there a kernel of the library ended in "{why}"' in told.text
+
+
+@pytest.mark.parametrize(
+    ("offset", "error"),
+    [
+        (0, MISALIGNED),  # aligned as always: the GPU's, or that of all GPUs together
+        (16, "CUDA error: uncorrectable ECC error encountered"),
+        (0, "CUDA out of memory."),
+    ],
+)
+def test_an_error_that_alignment_does_not_explain_goes_through(
+    tmp_path: Path, offset: int, error: str
+) -> None:
+    with pytest.raises(RuntimeError, match=error.partition("\n")[0]):
+        try_offsets(on_gpu(tmp_path, "fp8"), breaking({offset}, error))
+
+
+def test_a_process_that_dies_of_aligned_operands_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(Unable, match=r"products of fp8 died \(SIGSEGV\)") as caught:
+        try_offsets(on_gpu(tmp_path, "fp8"), breaking({0}, "", "SIGSEGV"))
+    assert caught.value.cause is Cause.CRASHED
+
+
+def test_a_gpu_that_takes_one_process_is_verified_at_the_first_offset(tmp_path: Path) -> None:
+    def never(_: OffsetOrder) -> tuple[list[ShiftTrial], str]:
+        raise AssertionError
+
+    (trial,) = try_offsets(on_gpu(tmp_path, "int8", mode="exclusive_process"), never)
+    assert trial.task.shifts == (0,)
+    assert "nvidia-smi -c 0" in trial.describe()
 
 
 def test_types_that_every_library_takes_at_any_offset_are_not_tried(tmp_path: Path) -> None:
     def never(_a: Tensor, _b: Tensor, _out: Tensor) -> None:
         raise AssertionError
 
-    assert try_offsets(picky_task(tmp_path, never, "fp32")).task.shifts == ALL_SHIFTS
+    assert tried(picky_task(tmp_path, never, "fp32")).task.shifts == ALL_SHIFTS

@@ -127,17 +127,23 @@ def test_a_lost_gpu_is_found_without_a_pci_bus_to_compare_with(lab: Lab) -> None
 
 
 @pytest.mark.parametrize(
-    ("answer", "code"),
+    ("answer", "code", "fix"),
     [
-        ("LIB_RM_VERSION_MISMATCH", "driver_mismatch"),
-        ("DRIVER_NOT_LOADED", "driver_not_loaded"),
-        ("UNKNOWN", "nvml_failed"),
+        ("LIB_RM_VERSION_MISMATCH", "driver_mismatch", "rmmod nvidia"),
+        ("DRIVER_NOT_LOADED", "driver_not_loaded", "modprobe nvidia"),
+        ("UNKNOWN", "nvml_failed", "in a container, start it again"),
+        ("MEMORY", "nvml_failed", "nvidia-smi"),
+        ("NO_PERMISSION", "nvml_failed", "/dev/nvidiactl"),
+        ("LIBRARY_NOT_FOUND", "driver_not_loaded", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
     ],
 )
-def test_nvml_that_does_not_start_is_no_fault_of_the_gpus(lab: Lab, answer: str, code: str) -> None:
+def test_nvml_that_does_not_start_is_no_fault_of_the_gpus(
+    lab: Lab, answer: str, code: str, fix: str
+) -> None:
     lab.write(f"fault = nvmlInit return={answer}")
     found = probe(lab)
     assert codes(found.problems) == {code: 1}
+    assert fix in found.problems[0].text
     assert code in problems.VIEW_CAUSES
     assert [d.kind for d in found.devices] == ["cpu"]
     assert [g.id for g in gpus(found)] == list(ADDRESSES)
@@ -318,3 +324,42 @@ def test_who_holds_a_gpu_is_known_by_part_and_process(lab: Lab) -> None:
     assert lab.python(code).strip() == "(('GPU-5', 4242),)"
     lab.write("fault = nvmlInit return=DRIVER_NOT_LOADED")
     assert lab.python(code).strip() == "()"
+
+
+@pytest.mark.parametrize(
+    ("lines", "holders"),
+    [
+        (["graphics_process = 900 8388608 /usr/lib/xorg/Xorg"], "()"),
+        (["process = 77 31457280 nvidia-cuda-mps-server"], "()"),
+        (["process = 77 31457280 trainer"], "(('GPU-5', 77),)"),
+        # A client of MPS, beside the server; nvidia-smi shows it as M+C.
+        (
+            ["process = 77 31457280 nvidia-cuda-mps-server", "mps_process = 78 1073741824 rank"],
+            "(('GPU-5', 78),)",
+        ),
+        # One that draws and computes: C+G.
+        (
+            ["graphics_process = 80 8388608 viewer", "process = 80 8388608 viewer"],
+            "(('GPU-5', 80),)",
+        ),
+    ],
+)
+def test_only_a_process_that_computes_holds_a_gpu(lab: Lab, lines: list[str], holders: str) -> None:
+    """nvml.h: nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses."""
+    lab.write("gpu.5.uuid = GPU-5", *(f"gpu.5.{line}" for line in lines))
+    code = (
+        "from hpcverify.telemetry.probe import probe_with_holders; print(probe_with_holders()[1])"
+    )
+    assert lab.python(code).strip() == holders
+
+
+def test_the_server_of_mps_holds_a_gpu_where_its_clients_are_not_listed(lab: Lab) -> None:
+    lab.write(
+        "gpu.5.uuid = GPU-5",
+        "gpu.5.process = 77 31457280 nvidia-cuda-mps-server",
+        "fault = nvmlDeviceGetMPSComputeRunningProcesses return=FUNCTION_NOT_FOUND",
+    )
+    code = (
+        "from hpcverify.telemetry.probe import probe_with_holders; print(probe_with_holders()[1])"
+    )
+    assert lab.python(code).strip() == "(('GPU-5', 77),)"
