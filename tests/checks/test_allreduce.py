@@ -95,6 +95,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> list[CheckItem]:
     return found
 
 
+@pytest.mark.system
 def test_healthy_sums_pass_and_every_number_has_its_unit(healthy: list[CheckItem]) -> None:
     found = healthy
     numbers = [f for f in found if isinstance(f, Measurement)]
@@ -108,11 +109,13 @@ def test_healthy_sums_pass_and_every_number_has_its_unit(healthy: list[CheckItem
         assert number.value
 
 
+@pytest.mark.system
 def test_coverage_counts_the_sums_that_were_verified(healthy: list[CheckItem]) -> None:
     texts = [f.text for f in healthy if isinstance(f, Coverage)]
     assert any("2 ranks, gloo" in t and "1KiB, 1MiB" in t for t in texts)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("call", "wrong"), [(7, 1), (8, 1), (8, float("nan"))])
 def test_one_wrong_element_in_one_step_fails(tmp_path: Path, call: int, wrong: float) -> None:
     calls = 0
@@ -132,6 +135,7 @@ def test_one_wrong_element_in_one_step_fails(tmp_path: Path, call: int, wrong: f
     assert judgement.verdict is Verdict.FAIL
 
 
+@pytest.mark.system
 def test_a_share_that_is_missing_is_told_by_the_sum(tmp_path: Path) -> None:
     def loses_rank_one(tensor: Tensor) -> None:
         own = tensor.clone()
@@ -159,6 +163,7 @@ HINTS = {
 """What the check says of faults under a rank, each at a size of its own."""
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_whatever_one_rank_gets_wrong_fails_and_names_that_rank_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
@@ -182,6 +187,7 @@ def test_whatever_one_rank_gets_wrong_fails_and_names_that_rank_alone(
     assert judge_by(findings, [], CHECK.finding_rules).verdict is Verdict.FAIL
 
 
+@pytest.mark.system
 def test_bits_that_all_ranks_lose_are_found_on_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +204,7 @@ def test_bits_that_all_ranks_lose_are_found_on_all(
     assert judge_by(findings, [], CHECK.finding_rules).verdict is Verdict.FAIL
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("fault", "hint"),
     [
@@ -305,6 +312,7 @@ def test_a_share_is_compared_with_what_it_was_not_made_of(
     assert (share.found == share.expected) == (table == "known")
 
 
+@pytest.mark.system
 def test_a_peer_that_dies_is_an_error_that_names_it(tmp_path: Path) -> None:
     def murderous(tensor: Tensor) -> None:
         for child in children(os.getpid()):
@@ -316,6 +324,7 @@ def test_a_peer_that_dies_is_an_error_that_names_it(tmp_path: Path) -> None:
     assert caught.value.cause is Cause.CRASHED
 
 
+@pytest.mark.system
 def test_a_peer_that_stops_is_an_error_within_its_time(tmp_path: Path) -> None:
     def stops_the_other(tensor: Tensor) -> None:
         for child in children(os.getpid()):
@@ -328,6 +337,7 @@ def test_a_peer_that_stops_is_an_error_within_its_time(tmp_path: Path) -> None:
     assert caught.value.cause is Cause.TIMEOUT
 
 
+@pytest.mark.system
 def test_a_rank_may_load_torch_for_longer_than_it_may_be_silent(tmp_path: Path) -> None:
     impatient = RankGroup(str(tmp_path), 2, "gloo", 1e-3)
     with start_peers(impatient, "hpcverify_checks.common.collective") as started:
@@ -342,6 +352,7 @@ def test_a_peer_that_never_comes_is_a_timeout(tmp_path: Path) -> None:
     assert caught.value.cause is Cause.TIMEOUT
 
 
+@pytest.mark.system
 def test_a_group_that_was_never_made_spoils_no_later_one(tmp_path: Path) -> None:
     job = RankGroup(str(tmp_path), 2, "gloo", 1.0)
     with pytest.raises(Unable):
@@ -353,6 +364,7 @@ def test_a_group_that_was_never_made_spoils_no_later_one(tmp_path: Path) -> None
     assert any(isinstance(f, Measurement) for f in found)
 
 
+@pytest.mark.system
 def test_a_peer_dies_with_its_parent(tmp_path: Path) -> None:
     program = (
         "from pathlib import Path; from hpcverify.testing import make_context;"

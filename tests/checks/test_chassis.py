@@ -401,6 +401,7 @@ def test_without_ipmitool_the_check_is_skipped_with_the_fix(
         Node(tmp_path).look()
 
 
+@pytest.mark.system
 def test_a_half_populated_chassis_is_told_until_it_is_accepted(
     tmp_path: Path, own: list[SimulatedBmc], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,6 +138,7 @@ def marks_of(outcome: Outcome) -> tuple[CarryOver, ...]:
     return tuple(item for item in outcome.found if isinstance(item, CarryOver))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", NAMES)
 def test_no_check_accuses_healthy_gpus_of_another_vendor_or_speaks_of_nvidia(
     tmp_path: Path, name: str

@@ -49,6 +49,7 @@ def list_accused(result: Result) -> set[str]:
     return {finding.part_id for finding in wrong}
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("binding", BINDINGS)
 def test_a_fault_of_the_last_core_is_found_whatever_we_were_bound_to(
     cli: Cli, binding: str
@@ -58,6 +59,7 @@ def test_a_fault_of_the_last_core_is_found_whatever_we_were_bound_to(
     assert (result.verdict, list_accused(result)) == (Verdict.FAIL, {f"cpu{LAST}"})
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("binding", BINDINGS)
 def test_without_it_all_cores_are_verified_and_pass(cli: Cli, binding: str) -> None:
     result = run_bound(cli, binding)

@@ -20,6 +20,8 @@ from hpcverify.records.collectives import (
     parse_collective_run,
 )
 
+pytestmark = pytest.mark.system
+
 HPCVERIFY = Path(sys.executable).with_name("hpcverify")
 QUICK = ("--operation", "all_reduce", "--operation", "sendrecv", "--size", "4K", "--seconds", "0.2")
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from hpcverify.records.collectives import CollectiveRun
 from tests.cli import Cli
 from tests.isolation.test_scaling import build_run
+
+pytestmark = pytest.mark.system
 
 
 def write_run(path: Path, run: CollectiveRun) -> str:

@@ -39,6 +39,7 @@ def test_what_is_unseen_is_what_nobody_named() -> None:
     assert {row.component for row in TRACE if not row.tests} | {STRESS} == UNNAMED
 
 
+@pytest.mark.system
 def test_every_test_that_is_named_is_collected() -> None:
     named = {test for row in TRACE for test in row.tests}
     named |= {test for row in INJECTIONS for test in row.tests}

@@ -128,6 +128,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
+@pytest.mark.system
 def test_every_page_is_rendered_and_found_by_the_search(site: Path) -> None:
     index = (site / "searchindex.js").read_text()
 
@@ -145,6 +146,7 @@ def test_the_search_finds_a_page_without_a_server(site: Path, tmp_path: Path) ->
     assert "how-to/quarantined-node.html" in shown.partition('id="search-results"')[2]
 
 
+@pytest.mark.system
 def test_the_site_needs_no_network(site: Path) -> None:
     loaded = re.compile(r'<(?:script|img|iframe)[^>]* src="(\w+:)?//|<link[^>]* href="(\w+:)?//')
     pages = [page for page in site.rglob("*.html") if loaded.search(page.read_text())]

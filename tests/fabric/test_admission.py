@@ -150,6 +150,7 @@ def test_what_an_admission_found_of_a_node_does_not_depend_on_its_folder(
     assert site.ledger.list_open_tickets() == []
 
 
+@pytest.mark.system
 def test_what_an_admission_named_stays_out_however_many_fail(tmp_path: Path) -> None:
     """Three of eight, drawn anew each time: the tests of some draws name nobody for certain."""
     bad = {"n2", "n3", "n6"}

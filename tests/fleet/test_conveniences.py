@@ -554,6 +554,7 @@ def test_a_lock_of_admissions_that_cannot_be_opened_is_a_state_and_the_turn_goes
 # -- clocks
 
 
+@pytest.mark.system
 def test_a_clock_that_jumps_for_one_collect_closes_no_week_and_no_night(home: Home) -> None:
     home.now -= 10 * DAY
     home.pass_nights(10)

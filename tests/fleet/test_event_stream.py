@@ -126,6 +126,7 @@ def run_and_die(state: Path, kill: int) -> None:
     make_stream(dying).drain()
 
 
+@pytest.mark.system
 def test_a_hundred_kills_lose_no_event_and_write_none_twice(ledger: Ledger) -> None:
     for kill in range(KILLS):
         child = FORK.Process(target=run_and_die, args=(ledger.path.parent, kill))

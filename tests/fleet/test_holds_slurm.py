@@ -328,6 +328,7 @@ def reboot(cluster: Cluster, *how: str) -> None:
     cluster.until(lambda: cluster.slurm.list_hosts("n1")["n1"].state == "IDLE")
 
 
+@pytest.mark.system
 def test_a_node_that_we_drained_stays_ours_when_it_is_rebooted(
     rebooting: Cluster, ledger: Ledger
 ) -> None:

@@ -275,6 +275,7 @@ def test_a_site_can_have_series_of_all_nodes(site: Exporting) -> None:
     assert len(site.list_labels("hpcverify_node_run_timestamp_seconds")) == 5
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "changes",
     [{}, {"state": State.HEALTHY}, FAILED, {"foreign": "maintenance", "state": State.HEALTHY}],

@@ -278,6 +278,7 @@ def test_a_rollout_accuses_no_node(nights: Nights) -> None:
     assert "rollout: 24 of 24 parts with driver 565.57.01 to 580.1 became 3" in note
 
 
+@pytest.mark.system
 def test_healthy_nights_name_nobody(nights: Nights) -> None:
     make_history(nights.state, nights=20, nodes=60)
 

@@ -267,6 +267,7 @@ def test_a_budget_ends_it_with_what_is_known(tmp_path: Path) -> None:
     assert {"n3", "n50"} <= {*answer.untested, *list_faulty(answer)}
 
 
+@pytest.mark.system
 def test_without_a_budget_it_stops_after_so_many_tests_and_blames_nobody(tmp_path: Path) -> None:
     """Half of the nodes have another version; by lot, most first pairs fit, so it searches on."""
     names = [f"n{number}" for number in range(1, 41)]

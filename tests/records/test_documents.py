@@ -228,6 +228,7 @@ def test_what_was_judged_is_not_judged_again_when_it_is_read() -> None:
     assert again.results[0].complaints == slow.complaints
 
 
+@pytest.mark.system
 def test_values_that_break_as_many_limits_do_not_fill_the_memory() -> None:
     """A node can write a short document in which each value breaks each limit."""
     values = tuple(Measurement(f"m{i}", 5.0) for i in range(600))

@@ -14,6 +14,8 @@ import pytest
 from hpcverify.model import Cause, Remedy, Result, Run, Verdict
 from tests.rehearsal.node import Node, make_node
 
+pytestmark = pytest.mark.system
+
 NVIDIA_WORDS = re.compile(r"nvidia|nvml|cublas|\bxids?\b", re.IGNORECASE)
 OBSERVING = ("gpu_setup", "pcie", "nvlink", "recovery", "ecc", "xid")
 ACTIVE = ("gemm", "sdc", "gpu_memory", "pcie_bandwidth", "p2p", "training", "allreduce")

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from hpcverify.model import Cause, Remedy, Verdict
 from tests.rehearsal.node import Node
+
+pytestmark = pytest.mark.system
 
 Rehearse = Callable[..., Node]
 OPERATIONS = ("all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv")

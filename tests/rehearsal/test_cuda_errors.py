@@ -10,6 +10,8 @@ import pytest
 from hpcverify.model import Cause, Remedy, Result, Run, Verdict
 from tests.rehearsal.node import Node
 
+pytestmark = pytest.mark.system
+
 Rehearse = Callable[..., Node]
 
 

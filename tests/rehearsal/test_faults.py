@@ -15,6 +15,8 @@ from tests.rehearsal.clock import HASTE
 from tests.rehearsal.node import Node, make_node
 from tests.rehearsal.table import REHEARSED, Expected, Rehearsed
 
+pytestmark = pytest.mark.system
+
 NODES_AT_ONCE = 4
 """Most of the time, one that hangs has nothing to do."""
 ROWS = tuple((fault, expected) for fault in REHEARSED for expected in fault.expected)

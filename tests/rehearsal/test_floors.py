@@ -12,6 +12,8 @@ from tests.rehearsal.faults import VARIABLE
 from tests.rehearsal.node import PRELOAD, Node, make_node
 from tests.warm import run_warm
 
+pytestmark = pytest.mark.system
+
 SPEED_CHECKS = ("--check", "gemm", "--check", "gpu_memory")
 HALF = "slow@*:share=0.5"
 

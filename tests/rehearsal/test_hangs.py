@@ -11,6 +11,8 @@ from hpcverify.model import Cause, Remedy, Result, Run, Verdict
 from tests.rehearsal.clock import HASTE
 from tests.rehearsal.node import Node
 
+pytestmark = pytest.mark.system
+
 Rehearse = Callable[..., Node]
 HURRIED = {HASTE: "12"}
 """Seconds of the node in a second: a worker that hangs is ended after two minutes."""

@@ -13,6 +13,8 @@ from tests.rehearsal.gpu import EXCLUSIVE
 from tests.rehearsal.node import ACTIVE, Node, make_node
 from tests.rehearsal.parts import INTEGRATED, PARTS
 
+pytestmark = pytest.mark.system
+
 Rehearse = Callable[..., Node]
 NODES_AT_ONCE = 3
 NVIDIA_PARTS = [name for name, part in PARTS.items() if not part.architecture]

@@ -10,6 +10,8 @@ from hpcverify.model import Remedy, Result, Run, Verdict
 from tests.rehearsal.node import Node, make_node
 from tests.rehearsal.preload import TRITON
 
+pytestmark = pytest.mark.system
+
 REAL_TRITON = {TRITON: "real"}
 OFFSETS = "operand offsets 16, 48, 80, 112 left out: the library refuses them"
 

@@ -25,6 +25,8 @@ from tests.rehearsal.faults import VARIABLE
 from tests.rehearsal.node import PARAMS, PRELOAD, Node, make_node
 from tests.warm import run_warm
 
+pytestmark = pytest.mark.system
+
 FOLDER = ROOT / "checks/hpcverify_checks/qualification"
 RECORDED = ROOT / "tests/checks/common/recorded/counts.txt"
 SMALL: Mapping[str, Mapping[str, Any]] = {

@@ -9,6 +9,8 @@ import pytest
 from hpcverify.model import Cause, Remedy, Result, Run, Verdict
 from tests.rehearsal.node import Node
 
+pytestmark = pytest.mark.system
+
 Rehearse = Callable[..., Node]
 TOGETHER = ("training", "allreduce")
 CHECKS = [word for name in TOGETHER for word in ("--check", name)]

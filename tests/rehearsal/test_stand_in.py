@@ -10,6 +10,8 @@ import pytest
 from tests.rehearsal.node import PRELOAD
 from tests.warm import run_warm
 
+pytestmark = pytest.mark.system
+
 SETUP = """
 import time
 

@@ -67,4 +67,3 @@ def test_a_batch_script_and_a_shell_are_in_no_step() -> None:
 def test_an_environment_without_sense_is_told(broken: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="srun's environment makes no sense"):
         read_step(STEP | broken)
-

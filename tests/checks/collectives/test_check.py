@@ -31,6 +31,8 @@ from hpcverify_checks.common.operations import OPERATIONS
 from tests.checks.collectives.faulty.sitecustomize import BAD_RANK, FOLDER
 from tests.checks.collectives.launched import KIB
 
+pytestmark = pytest.mark.system
+
 GPUS = tuple(Device("cuda", f"GPU-{number}", f"GPU {number}") for number in range(2))
 SIZE = 12 * KIB
 QUICK = CollectivesParams(

@@ -11,6 +11,8 @@ from hpcverify_checks.common.operations import OPERATIONS
 from tests.checks.collectives.faulty.sitecustomize import BAD_RANK, FOLDER
 from tests.checks.collectives.launched import KIB, launch_here
 
+pytestmark = pytest.mark.system
+
 WRONG = ("stale", "low_bit", "flip", "displaced", "swapped", "own")
 
 

@@ -16,6 +16,8 @@ from hpcverify_checks.collectives.hangs import (
 from tests.checks.collectives.launched import launch_nodes
 from tests.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.system
+
 ENDLESS = {
     "operations": ("all_reduce",),
     "sizes": (4096,) * 500,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hpcverify.records.collectives import RankPlace
 from hpcverify_checks.common.operations import OPERATIONS
 from tests.checks.collectives.launched import KIB, launch_here
+
+pytestmark = pytest.mark.system
 
 
 def test_all_operations_of_three_ranks_are_measured_and_right() -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import msgspec
+import pytest
 
 from hpcverify.records.collectives import RecordedCollective
 from hpcverify_checks.collectives.recorder import BUFFER, describe_records
@@ -44,6 +45,7 @@ def test_without_a_record_nothing_is_said() -> None:
     assert describe_records({}) == ""
 
 
+@pytest.mark.system
 def test_the_last_collective_of_a_real_rank_is_read() -> None:
     told = subprocess.run(
         [sys.executable, "-c", PROGRAM],

@@ -45,6 +45,8 @@ from tests.checks.collectives.launched import (
     launch_nodes,
 )
 
+pytestmark = pytest.mark.system
+
 FORGE_SECONDS = 0.01
 ARRIVAL_SECONDS = 25.0
 """How long a rank may take to arrive: on a busy machine, Python takes many seconds to start."""

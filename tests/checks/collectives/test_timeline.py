@@ -23,6 +23,8 @@ from hpcverify_checks.collectives.timeline import (
 )
 from tests.checks.collectives.launched import Launcher, launch_here, launch_nodes
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize(
     ("nodes", "distances"),

@@ -65,6 +65,7 @@ def test_nodes_are_paired_by_their_first_ranks_and_an_odd_one_is_left_out() -> N
     assert pair_nodes(["a", "a"]) == ()
 
 
+@pytest.mark.system
 def test_a_pair_is_asked_once_its_ranks_have_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,6 +180,7 @@ print(*(name for name in os.environ if name.startswith("ONEDNN")))
 """
 
 
+@pytest.mark.system
 def test_an_override_is_told_and_has_no_effect(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", EXAMINED, str(tmp_path)],
@@ -203,6 +204,7 @@ rank_main.main()
 """
 
 
+@pytest.mark.system
 def test_a_rank_does_not_flush_subnormals_whatever_a_library_has_told_it(tmp_path: Path) -> None:
     group = RankGroup(folder=str(tmp_path), world=2, backend="gloo", timeout=PATIENCE_S)
     order = msgspec.json.encode(group).decode()
@@ -232,6 +234,7 @@ except Unable:
 """
 
 
+@pytest.mark.system
 def test_a_gpus_worker_keeps_the_cores_near_its_gpu_whatever_openmp_was_told(
     tmp_path: Path,
 ) -> None:
@@ -275,6 +278,7 @@ def test_a_type_that_takes_far_longer_than_fp32_is_left_out_and_that_is_said() -
     assert "30 times as long as in fp32" in unused.text
 
 
+@pytest.mark.system
 def test_a_library_that_passes_over_the_units_of_a_cpu_is_not_mistaken_for_them() -> None:
     native = subprocess.run(
         [sys.executable, "-W", "error", "-c", ASKED],

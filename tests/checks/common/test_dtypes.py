@@ -118,6 +118,7 @@ def test_pairs_of_int8_products_fit_into_16_bits_whichever_operand_is_unsigned()
     assert not fits_pairs(2, families.INT8_BOUND)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("isa", ["SSE41", "AVX2", "AVX512_CORE"])
 def test_the_largest_int8_operands_are_exact_on_a_cpu_without_vnni(isa: str) -> None:
     # The library must act as such a CPU's before our own code can set it otherwise.

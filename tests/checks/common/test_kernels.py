@@ -325,6 +325,7 @@ def compiled() -> Iterator[list[str]]:
         kernel.device_caches.clear()
 
 
+@pytest.mark.system
 def test_both_kernels_are_compiled_before_the_hunt_and_not_during_it(compiled: list[str]) -> None:
     assert not try_launch(prepare_comparison(CPU), CPU)
     tile = make_tile(*TILE_PLANS[0])
@@ -393,6 +394,7 @@ def test_the_comparison_compiles_for_every_architecture_and_needs_no_local_memor
     assert local_memory(made["cubin"], tmp_path) == 0
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("capability", ARCHITECTURES)
 def test_the_tile_compiles_for_every_architecture_and_stays_in_registers_where_it_runs(
     capability: int, tmp_path: Path
@@ -427,6 +429,7 @@ def test_the_comparison_stores_nothing_and_reads_two_words_at_once(comparison: s
     assert all(".v2.b64" in read for read in reads)
 
 
+@pytest.mark.system
 def test_the_tile_is_computed_by_tensor_cores_on_a_named_multiprocessor(tile: str) -> None:
     assert "wgmma.mma_async" in tile
     assert tile.count("%smid") == 1

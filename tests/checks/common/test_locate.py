@@ -217,12 +217,14 @@ def looked(*args: object) -> list[list[int]]:
     return cast("list[list[int]]", called)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("plan", TILE_PLANS)
 def test_a_sound_program_finds_its_tile_right(interpreted: Executor, plan: tuple[int, int]) -> None:
     rows = interpreted.submit(looked, plan).result()
     assert rows == [[40, 0, 0], [41, 0, 0]]
 
 
+@pytest.mark.system
 def test_a_faulty_program_counts_its_elements_and_bits(interpreted: Executor) -> None:
     mask = 1 << 30 | 1 << 3
     rows = interpreted.submit(looked, TILE_PLANS[1], 31, mask).result()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.needs("root")
+pytestmark = [pytest.mark.system, pytest.mark.needs("root")]
 
 HPCVERIFY = Path(sys.executable).with_name("hpcverify")
 FIX = "ip link set lo up"

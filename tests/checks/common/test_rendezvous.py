@@ -34,6 +34,8 @@ from hpcverify_checks.common.rendezvous import (
 )
 from tests.checks.links import H100, node
 
+pytestmark = pytest.mark.system
+
 CPU = torch.device("cpu")
 PATIENCE = 600.0
 """Seconds that no test may come near: who is lost must show before."""

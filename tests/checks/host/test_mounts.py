@@ -592,6 +592,7 @@ def test_what_is_slow_together_is_asked_together_and_is_not_hung() -> None:
     assert max(sum(a <= began < b for a, b in spans) for began, _ in spans) > 1
 
 
+@pytest.mark.system
 def test_what_waits_behind_some_that_hang_gets_its_turn_and_not_behind_very_many() -> None:
     def never() -> None:
         time.sleep(60)

@@ -154,6 +154,7 @@ def test_a_blind_comparison_is_the_checks_own_error(tmp_path: Path) -> None:
     assert (caught.value.cause, caught.value.remedy) == (Cause.CHECKER, Remedy.FIX_CHECKER)
 
 
+@pytest.mark.system
 def test_the_selftest_tries_every_type_that_the_part_multiplies(tmp_path: Path) -> None:
     trials = list(sdc_trials.selftest(make_context(tmp_path)))
     names = {trial.fault.partition(":")[0] for trial in trials}

@@ -219,6 +219,7 @@ def test_a_plan_that_is_not_exact_is_refused() -> None:
     assert caught.value.cause is Cause.CHECKER
 
 
+@pytest.mark.system
 def test_shipped_digests_are_what_the_committed_function_computes() -> None:
     for family, made in shipped():
         if made.shape.size == 512:

@@ -162,6 +162,7 @@ def test_what_it_takes_to_prepare_is_taken_off_the_hunt_but_not_all_of_it() -> N
     assert sdc.compute_hunt_seconds(4.0, 197.0) == 1.0
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("rotation", range(3))
 @pytest.mark.parametrize(
     ("seconds", "pace"), [(4.0, 1.0), (4.0, 10.0), (4.0, 40.0), (2.0, 40.0), (1.0, 20.0)]

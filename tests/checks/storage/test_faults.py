@@ -22,7 +22,7 @@ from hpcverify_checks.storage.phases import LOADS, run_flushes
 from tests.checks.storage.disks import flip_below, site
 from tests.checks.storage.faulty_disk import SERIAL, Fault, compile_library, take_load
 
-pytestmark = pytest.mark.needs("fio")
+pytestmark = [pytest.mark.system, pytest.mark.needs("fio")]
 
 STREAM, JOURNAL, FILES = "/stream", "/journal", "/files/"
 OLDER = "the block holds what write 1 put there, and not what write 2 did"

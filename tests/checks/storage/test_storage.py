@@ -113,6 +113,7 @@ def test_checkpoints_that_a_busy_disk_spreads_are_shown_and_not_judged() -> None
     assert judge_items(CHECK, numbers).verdict is Verdict.PASS
 
 
+@pytest.mark.system
 def test_a_sound_disk_has_no_findings_each_time(runs: list[list[CheckItem]]) -> None:
     assert [list_findings(found) for found in runs] == [[], []]
 
@@ -123,6 +124,7 @@ def test_a_sound_disk_is_covered_each_time(runs: list[list[CheckItem]]) -> None:
         assert "2 checkpoints of 4 MiB" in covered(found)
 
 
+@pytest.mark.system
 def test_every_metric_is_measured_in_its_unit(runs: list[list[CheckItem]]) -> None:
     found = measured(runs[0])
 
@@ -136,6 +138,7 @@ def test_every_metric_is_measured_in_its_unit(runs: list[list[CheckItem]]) -> No
         assert item.value >= 0
 
 
+@pytest.mark.system
 def test_every_rule_meets_a_measurement(runs: list[list[CheckItem]]) -> None:
     rules = [p for p in CHECK.rules if not p.startswith(("smart.", "remote."))]
 
@@ -168,6 +171,7 @@ def test_a_bit_that_flips_under_the_check_fails_the_disk(tmp_path: Path, disk: P
     assert "SMART cannot be read" in covered(found)
 
 
+@pytest.mark.system
 def test_where_a_file_system_is_memory_its_speeds_are_not_judged(tmp_path: Path) -> None:
     with mounted("-t", "tmpfs", "-o", "size=2G", "tmpfs", tmp_path / "m") as point:
         found = list(measure(make_context(tmp_path, scratch=point), SHORT))
@@ -178,6 +182,7 @@ def test_where_a_file_system_is_memory_its_speeds_are_not_judged(tmp_path: Path)
     assert judged == []
 
 
+@pytest.mark.system
 def test_what_is_measured_is_the_disk_that_holds_the_scratch_directory(
     tmp_path: Path, disk: Path
 ) -> None:
@@ -249,6 +254,7 @@ def test_what_was_written_reads_back_each_time(fio: Fio, rng: random.Random) -> 
         assert sum(read_back(fio, extents).list_moved_bytes("read")) == 8 * MIB
 
 
+@pytest.mark.system
 def test_a_flipped_bit_is_found_wherever_it_is(fio: Fio, rng: random.Random) -> None:
     extents = filled(fio, rng, mib=2)
     for at in (0, 5, 100, 4095, MIB - 1):
@@ -327,6 +333,7 @@ def test_reads_that_were_in_flight_when_their_trace_ended_are_made_again(
     assert list(late) == []
 
 
+@pytest.mark.system
 def test_each_block_is_expected_of_the_write_that_it_was_last_written_by(
     fio: Fio, rng: random.Random
 ) -> None:

@@ -67,6 +67,7 @@ def test_an_activation_that_is_always_wrong_on_all_ranks_warns(
     assert "gradient_error" in judgement.reason
 
 
+@pytest.mark.system
 def test_a_rank_whose_activations_are_always_wrong_is_contradicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,7 @@ WRONG = (
 )
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("fault", "ranks"), [*((fault, {BAD_RANK}) for fault in WRONG), ("sends_nothing", {0, 1})]
 )
@@ -150,6 +151,7 @@ def test_whatever_ranks_get_wrong_fails_and_names_them_alone(
     assert any(f"rank {rank} of 2 got" in judgement.reason for rank in ranks)
 
 
+@pytest.mark.system
 def test_bits_that_all_ranks_lose_are_found_on_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +165,7 @@ def test_bits_that_all_ranks_lose_are_found_on_all(
     assert judge_by(wrong, [], training.CHECK.finding_rules).verdict is Verdict.FAIL
 
 
+@pytest.mark.system
 def test_healthy_ranks_pass(tmp_path: Path) -> None:
     params = training.TrainingParams(seconds=0.05, steps=2, ranks=3, shape=TINY)
     found = list(training.measure(make_context(tmp_path), params))

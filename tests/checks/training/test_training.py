@@ -545,6 +545,7 @@ def test_what_may_differ_each_time_is_refused() -> None:
         torch.zeros(2).put_(torch.tensor([0]), torch.ones(1))
 
 
+@pytest.mark.system
 def test_two_ranks_on_a_cpu_pass_and_are_measured(tmp_path: Path) -> None:
     ctx = make_context(tmp_path)
     found = measured(ctx)
@@ -557,6 +558,7 @@ def test_two_ranks_on_a_cpu_pass_and_are_measured(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"scratch", "shared"}
 
 
+@pytest.mark.system
 def test_a_rank_that_errs_every_time_is_contradicted_by_the_other(tmp_path: Path) -> None:
     ctx = make_context(tmp_path)
     found = measured(ctx, faulty(flip(12), since(0, OUT)))
@@ -565,6 +567,7 @@ def test_a_rank_that_errs_every_time_is_contradicted_by_the_other(tmp_path: Path
     assert "rank 1 and rank 0 trained to different bits: step 1: grad" in judgement.reason
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("floats", [True, False], ids=["floats", "integers"])
 def test_a_wrong_sum_of_right_gradients_fails(tmp_path: Path, *, floats: bool) -> None:
     def off_by_one(total: Tensor) -> None:
@@ -729,6 +732,7 @@ def test_once_there_were_reruns_only_their_count_is_told(tmp_path: Path) -> None
     assert "no reruns" not in reason
 
 
+@pytest.mark.system
 def test_what_a_rank_found_is_kept_if_its_peer_dies_next(tmp_path: Path, before: set[int]) -> None:
     def lethal(a: Tensor, b: Tensor) -> Tensor:
         """Differ in replay 2, so that there are reruns, and kill the peer in them."""
@@ -747,6 +751,7 @@ def test_what_a_rank_found_is_kept_if_its_peer_dies_next(tmp_path: Path, before:
     assert "no reruns" in judgement.reason
 
 
+@pytest.mark.system
 def test_a_link_that_has_become_slow_warns(tmp_path: Path) -> None:
     def slow(total: Tensor) -> None:
         time.sleep(0.1)
@@ -768,6 +773,7 @@ def test_a_link_that_has_become_slow_warns(tmp_path: Path) -> None:
     assert "communication.share" in judgement.reason
 
 
+@pytest.mark.system
 def test_a_rank_that_dies_is_an_error_that_names_it(tmp_path: Path, before: set[int]) -> None:
     def murderous(total: Tensor) -> None:
         for child in set(children(os.getpid())) - before:
@@ -845,6 +851,7 @@ def test_nobody_waits_in_nccl_for_a_rank_that_never_comes(tmp_path: Path) -> Non
         join_group(group, 0, CPU).__enter__()
 
 
+@pytest.mark.system
 def test_a_group_that_a_rank_left_at_once_spoils_no_later_one(tmp_path: Path) -> None:
     (tmp_path / "here1").touch()
     lonely = RankGroup(str(tmp_path), 2, "gloo", 1.0)
