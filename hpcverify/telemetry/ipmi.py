@@ -113,8 +113,20 @@ DEFECTS: tuple[tuple[str, SensorHealth, Defect], ...] = (
 knows only that a state is critical, or calls one critical that is not: an expected failure, a
 supply in standby, or "State Asserted", whose sense is the vendor's (a Cisco supply asserts
 ``AC_OK``). All other states mean what FreeIPMI calls them."""
+LEAKS = (
+    (
+        "transition to (?:Critical|Non-recoverable)|Failure detected",
+        *(SensorHealth.CRITICAL, Defect.NONE),
+    ),
+    (
+        "State Asserted|Limit Exceeded|Non-critical|Degraded|Predictive Failure$",
+        *(SensorHealth.WARNING, Defect.NONE),
+    ),
+)
+"""The same of a leak detector. Its "State Asserted" is a leak for most vendors, but not all."""
 STATEFUL = frozenset(
     {SensorKind.FAN, SensorKind.POWER_SUPPLY, SensorKind.BATTERY, SensorKind.DRIVE}
+    | {SensorKind.LEAK}
 )
 PRESENT = "Presence|(?:Device|Entity) Present|Device Inserted"
 ABSENT = "Device Removed|(?:Device|Entity) Absent|Not Installed"
@@ -153,7 +165,7 @@ def read_chassis(device: Path, root: Path, tool: ToolRunner, patience: float) ->
     with tempfile.TemporaryDirectory(prefix="hpcverify-sdr-") as cache:
         ask = _Asker(device, cache, tool, deadline, patience)
         about = _greet(name, ask, min(patience, HELLO_SECONDS))
-        guid = _parse_fields(ask("bmc-info", "--get-system-guid")).get("System GUID", "")
+        guid = ask("bmc-info", "--get-system-guid").stdout.decode(errors="replace").strip()
         serial = sysfs.read_text(root / BOARD_SERIAL) or ""
         identity = " ".join(text for text in (guid, serial) if not NO_IDENTITY.fullmatch(text))
         listed = ask("ipmi-sensors", "-vv", "--output-sensor-state", *ask.cache_options)
@@ -237,9 +249,8 @@ def _parse_fields(done: CompletedTool) -> dict[str, str]:
 def _read_log(ask: _Asker, identity: str) -> EventLog:
     done = ask("ipmi-sel", "--info")
     about = _parse_fields(done)
-    entries, free = (
-        _parse_count(about.get(key, "")) for key in ("Number of log entries", "Free space remaining")
-    )
+    entries = _parse_count(about.get("Number of log entries", ""))
+    free = _parse_count(about.get("Free space remaining", ""))
     if entries is None:
         return EventLog(identity=identity, unread_reason=_quote(done))
     form = ("--output-event-state", "--comma-separated-output", "--entity-sensor-names")
@@ -369,14 +380,17 @@ def _parse_record(block: str) -> SensorRecord | None:
         return None
     numbers = (fields.get("Entity ID", ""), fields.get("Entity Instance", ""))
     entity, instance = (int(m[1]) if (m := re.search(r"(\d+)\)?$", n)) else 0 for n in numbers)
-    states = re.findall(r"'([^']*(?:`[^']*)?)'", fields.get("Sensor Event", ""))
+    states, supported = (
+        tuple(value.strip(" '") for name, value in pairs if name == field)
+        for field in ("Sensor Event", "Assertion Event Enabled")
+    )
     return SensorRecord(
         name=fields["ID String"],
         type=fields["Sensor Type"].partition(" (")[0],
         entity=(entity, instance),
         fields=fields,
         states=tuple(state for state in states if state not in NO_STATES),
-        supported=tuple(v.strip("'") for name, v in pairs if name == "Assertion Event Enabled"),
+        supported=supported,
     )
 
 
@@ -438,22 +452,18 @@ def _find_health(
     record: SensorRecord, kind: SensorKind, value: float | None
 ) -> tuple[SensorHealth, Defect]:
     health = HEALTH.get(record.fields["Sensor State"], SensorHealth.UNKNOWN)
-    if record.fields.get("Event/Reading Type Code") == "1h" and not record.states:
+    crossed = re.findall(r"(Lower|Upper) (\S+) Threshold", " ".join(record.states))
+    if crossed:  # FreeIPMI calls a sensor beyond a threshold that is not critical nominal
+        critical = any(level != "Non-Critical" for _, level in crossed)
+        side = Defect.LOW if crossed[0][0] == "Lower" else Defect.HIGH
+        return SensorHealth.CRITICAL if critical else SensorHealth.WARNING, side
+    if record.fields.get("Event/Reading Type Code") == "1h":
         return SensorHealth.UNKNOWN if value is None else health, Defect.NONE
-    side = re.search(r"(Lower|Upper) \S+ Threshold", " ".join(record.states))
-    if side:
-        return health, Defect.LOW if side[1] == "Lower" else Defect.HIGH
-    if kind is SensorKind.LEAK:  # FreeIPMI has no state for it, and "State Asserted" is a leak
-        critical = "transition to (?:Critical|Non-recoverable)|Failure detected"
-        warning = "^State Asserted|Limit Exceeded|Non-critical|Degraded|Predictive Failure$"
-        if _says(record.states, critical):
-            return SensorHealth.CRITICAL, Defect.NONE
-        return SensorHealth.WARNING if _says(record.states, warning) else health, Defect.NONE
+    for pattern, meant, defect in LEAKS if kind is SensorKind.LEAK else DEFECTS:
+        if kind in STATEFUL and _says(record.states, pattern):
+            return meant, defect
     if kind not in STATEFUL:
         return SensorHealth.UNKNOWN, Defect.NONE
-    for pattern, meant, defect in DEFECTS:
-        if _says(record.states, pattern):
-            return meant, defect
     if _is_absent(record):
         return SensorHealth.ABSENT, Defect.NONE
     return SensorHealth.OK if health is SensorHealth.UNKNOWN else health, Defect.NONE

@@ -42,7 +42,7 @@ UNNAMED_CODE = "event_critical"
 PARTS: Mapping[SensorKind, tuple[str, str]] = {
     SensorKind.POWER_SUPPLY: (
         "suppl|psu",
-        r"(?:power ?supply|psu|\bps|supply)(?: unit)?(?: \(psu\))?[ _#-]*(?:bay )?(\d+)|\bbay (\d+)",
+        r"(?:power ?supply|psu|\bps|supply)(?: unit| \(psu\))*[ _#-]*(\d+)|\bbay (\d+)",
     ),
     SensorKind.FAN: ("fan", r"(\w*fan[ _#]*(?:module )?\w*\d\w*)"),
     SensorKind.TEMPERATURE: ("temp|thermal", ""),
@@ -51,13 +51,11 @@ PARTS: Mapping[SensorKind, tuple[str, str]] = {
     SensorKind.PROCESSOR: ("cpu|processor", r"((?:cpu|processor|proc)[ _#]*\d+)"),
     SensorKind.MEMORY: (
         "memory|dimm",
-        r"(proc \d+ dimm \d+|(?:p\d-)?dimm[ _#-]*(?:slot )?[a-z]*\d+\w*"
-        r"|(?:processor \d+, )?memory module \d+)",
+        r"(proc \d+ dimm \d+|(?:p\d-)?dimm[ _#-]*[a-z]*\d+\w*|(?:processor \d+, )?memory module \d+)",  # noqa: E501 - one pattern
     ),
     SensorKind.DRIVE: (
         "drive|disk|ssd",
-        r"((?:port[ :]*\w+, ?)?box[ :]*\d+, ?bay[ :]*\d+"
-        r"|(?:drive|disk|ssd|nvme|bay)[ _#:]*\d[\w:.-]*)",
+        r"(box[ :]*\d+, ?bay[ :]*\d+|(?:drive|disk|ssd|nvme|bay)[ _#:]*\d[\w:-]*)",
     ),
     SensorKind.GPU: ("gpu", r"(gpu[ _#]*(?:sxm[ _])?\d+)"),
     SensorKind.LEAK: ("leak", r"(\w*leak\w*\d\w*)"),
@@ -236,7 +234,9 @@ def _list_ended(event: ChassisEvent) -> list[EventRow]:
     text = _join_words(event)
     if not re.search(OVER, text, re.IGNORECASE):
         return []
-    kinds = {kind.value for kind, (word, _) in PARTS.items() if re.search(word, text, re.IGNORECASE)}
+    kinds = {
+        kind.value for kind, (word, _) in PARTS.items() if re.search(word, text, re.IGNORECASE)
+    }
     return [row for row in ROWS.values() if row.lasting and not kinds.isdisjoint(row.kind)]
 
 
@@ -251,9 +251,9 @@ def _name_part(event: ChassisEvent, row: EventRow) -> str:
 
     It is a part of its own: a name that a sensor has too may mean another part.
     """
-    text = f"{event.text} {event.sensor}"
-    for kind in row.kind or PARTS:
-        pattern = PARTS[SensorKind(kind)][1]
+    text = event.text.replace(event.message_id, "")  # PSU0003 is not a supply
+    for kind in row.kind:
+        pattern = PARTS.get(SensorKind(kind), ("", ""))[1]
         found = re.search(pattern, text, re.IGNORECASE) if pattern else None
         if found and (number := next((group for group in found.groups() if group), "")):
             return f"PSU {number}" if kind == SensorKind.POWER_SUPPLY else number

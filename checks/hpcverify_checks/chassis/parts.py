@@ -164,7 +164,7 @@ def _report_supplies(sensors: Sequence[ChassisSensor]) -> Iterator[Finding]:
         clause = "; ".join(f"{part} {findings[part].text.partition(':')[0]}" for part in dead)
         text = (
             f"the BMC calls every power supply dead ({clause}), and the node runs: restart the BMC "
-            "(ipmitool mc reset cold) and update its firmware; then look at the supplies"
+            "(bmc-device --cold-reset) and update its firmware; then look at the supplies"
         )
         yield Finding("supplies_doubtful", "node", text)
         return

@@ -43,7 +43,9 @@ UNUSED_STATES = frozenset({"Disabled", "Deferring"})
 """States in which a bad health is not a fault: the part was taken out of use."""
 OFFLINE_STATE = "UnavailableOffline"
 """Of a part that is present and cannot be used: of a supply, one without input power."""
-LOST_INPUT = re.compile(r"(?:input|\bac).*(?:lost|loss|fault|fail|error)|no ?(?:ac|input)", re.IGNORECASE)
+LOST_INPUT = re.compile(
+    r"(?:input|\bac).*(?:lost|loss|fault|fail|error)|no ?(?:ac|input)", re.IGNORECASE
+)
 """In the vendor's own state of a supply, such as HPE's ``PowerSupplyStatus``."""
 INPUT_DEFECTS = {"LossOfInput": Defect.INPUT_LOST, "OutOfRange": Defect.INPUT_WRONG}
 """By `LineInputStatus` of PowerSupply, since 1.0."""
@@ -261,6 +263,12 @@ def read_processor(processor: Resource) -> ChassisSensor:
     kind = SensorKind.GPU if is_gpu else SensorKind.PROCESSOR
     name = get_text(processor, "Name" if is_gpu else "Socket", "Name", "Id") or kind.value
     return _build_sensor({**processor, "Name": name}, kind)
+
+
+def read_hpe_gpu(device: Resource) -> ChassisSensor:
+    """Read an HpeServerDevice that is a GPU; all have the name of their model."""
+    name = f"{get_text(device, 'Name', 'Id')} at {get_text(device, 'Location')}"
+    return _build_sensor({**device, "Name": name.removesuffix(" at ")}, SensorKind.GPU)
 
 
 def read_memory(memory: Resource) -> ChassisSensor:

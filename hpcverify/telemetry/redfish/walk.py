@@ -1,10 +1,11 @@
 """
 Reads the resources of a BMC about the parts of its node.
 
-A resource that a BMC cannot show (HTTP 500, no JSON) is reported, and the others are read. Many BMCs show the same parts in both generations of the schema: fans and power
-supplies count as the newer one has them, which tells a cable from a supply; temperatures as
-the older one has them, which is one request and not one for each sensor. The health of
-processors, memory, drives and leak detectors comes from their own resources.
+A resource that a BMC cannot show (HTTP 500, no JSON) is reported, and the others are read. Many
+BMCs show the same parts in both generations of the schema: fans and power supplies count as the
+newer one has them, which tells a cable from a supply; temperatures as the older one has them,
+which is one request and not one for each sensor. The health of processors, memory, drives and
+leak detectors comes from their own resources.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from hpcverify.telemetry.redfish.resources import (
     read_controller,
     read_drive,
     read_event,
+    read_hpe_gpu,
     read_leak_detector,
     read_memory,
     read_new_fan,
@@ -102,10 +104,15 @@ def read_chassis(access: BmcAccess) -> ChassisReading:
         Unable: it cannot be read; see `open_session`.
 
     """
-    walk = _Walk()
     with open_session(access) as service:
-        walk.read(service)
-    return walk.build(access)
+        return read_service(service, access.address)
+
+
+def read_service(service: Service, address: str) -> ChassisReading:
+    """Read all resources of *service*, which is at *address*."""
+    walk = _Walk()
+    walk.read(service)
+    return walk.build(address)
 
 
 class _Walk(Struct):
@@ -137,10 +144,11 @@ class _Walk(Struct):
             if get_text(get_inner(part, "Status"), "State") != ABSENT_STATE:
                 self._read_cooling(service, part)
                 self._read_power(service, part)
-                self.sensors += read_summaries(part, "chassis")
+                self._read_hpe_devices(service, part)
+                self._add_summaries(part, "chassis")
         for system in systems:
             self._read_system(service, system)
-            self.sensors += read_summaries(system, "system")
+            self._add_summaries(system, "system")
         with suppress(Unreadable):  # it says nothing of the chassis
             path = get_link(self.system, "Bios")
             self.bios = (service.get(path) if path else None) or {}
@@ -148,10 +156,10 @@ class _Walk(Struct):
             for log in self._list_parts(service, get_link(owner, "LogServices")):
                 self._read_log(service, log)
 
-    def build(self, access: BmcAccess) -> ChassisReading:
+    def build(self, address: str) -> ChassisReading:
         """Put together what was found."""
         is_on = get_text(self.system, "PowerState") in ON_STATES
-        off = "the node is switched off: only its power supplies and its event log were read"
+        off = "the node is switched off: only power supplies, leak detectors and the log were read"
         log = EventLog(
             identity=get_text(self.bmc, "UUID", "SerialNumber", "Id"),
             events=tuple(_drop_copies(self.events)),
@@ -162,7 +170,7 @@ class _Walk(Struct):
         )
         chassis = Chassis(
             bmc=Bmc(
-                name=f"the BMC at {access.address}",
+                name=f"the BMC at {address}",
                 firmware=get_text(self.bmc, "FirmwareVersion"),
                 maker=get_text(self.system, "Manufacturer"),
                 product=get_text(self.system, "Model"),
@@ -233,9 +241,17 @@ class _Walk(Struct):
             drives += [self._get(service, link) for link in dict.fromkeys(links)]
             controllers = self._list_parts(service, get_link(storage, "Controllers"))
             self._add(controllers or storage.get("StorageControllers"), read_controller)
-        for storage in [] if drives else self._list_parts(service, get_link(system, "SimpleStorage")):
+        for storage in (
+            [] if drives else self._list_parts(service, get_link(system, "SimpleStorage"))
+        ):
             drives += as_list(storage.get("Devices"))
         self._add(drives or self._list_hpe_drives(service, system), read_drive)
+
+    def _read_hpe_devices(self, service: Service, one: Resource) -> None:
+        """Read the GPUs of an iLO, which has no Processor for them."""
+        path = get_link(one, "Oem", "Hpe", "Links", "Devices")
+        devices = self._list_parts(service, path)
+        self._add([d for d in devices if get_text(d, "DeviceType") == "GPU"], read_hpe_gpu)
 
     def _list_hpe_drives(self, service: Service, system: Resource) -> list[Resource]:
         """List the drives of an iLO that has no Storage: they are below its SmartStorage."""
@@ -282,6 +298,10 @@ class _Walk(Struct):
         for path in self.shared_paths:
             self.parts.pop(path, None)
         return bool(whole)
+
+    def _add_summaries(self, owner: Resource, kind: str) -> None:
+        for sensor in read_summaries(owner, kind):
+            self.sensors.append(replace(sensor, name=self._make_unique(sensor.name)))
 
     def _make_unique(self, name: str) -> str:
         """Add a number to a name that was there before: two chassis may call their fans alike."""
