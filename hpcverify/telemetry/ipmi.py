@@ -168,8 +168,8 @@ def read_chassis(device: Path, root: Path, tool: ToolRunner, patience: float) ->
         guid = ask("bmc-info", "--get-system-guid").stdout.decode(errors="replace").strip()
         serial = sysfs.read_text(root / BOARD_SERIAL) or ""
         identity = " ".join(text for text in (guid, serial) if not NO_IDENTITY.fullmatch(text))
+        log = _read_log(ask, identity)  # before the sensors, which show what has ended
         listed = ask("ipmi-sensors", "-vv", "--output-sensor-state", *ask.cache_options)
-        log = _read_log(ask, identity)
     sensors, redundancy = parse_sensors(listed.stdout.decode("latin-1"))
     if not sensors and listed.returncode:
         reason = f"{name} does not list its sensors ({_quote(listed)}): see ipmi-sensors"

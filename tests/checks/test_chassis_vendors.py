@@ -13,7 +13,7 @@ from hpcverify.telemetry.redfish.client import Unreadable
 from hpcverify.telemetry.redfish.walk import read_service
 from hpcverify.testing import INVENTORY, judge_items, list_codes, list_findings, make_context
 from hpcverify_checks.chassis import CHECK, ChassisParams, interpret
-from tests.redfish_lab.resources import OK, make_link
+from tests.redfish_lab.resources import OK, make_collection, make_link
 from tests.redfish_lab.vendors import CRITICAL, OFFLINE, VENDORS, VendorBmc
 
 EACH_VENDOR = pytest.mark.parametrize("vendor", VENDORS)
@@ -160,6 +160,22 @@ def test_an_overall_health_without_a_part_that_explains_it_warns_once(
 
 
 @pytest.mark.parametrize("vendor", ["OpenBMC"])
+def test_a_triggered_leak_alarm_of_a_cray_fails(watch: Watch) -> None:
+    """An HPE Cray EX235n has an Alarm for each stage of a leak below ``Oem`` of its enclosure."""
+    alarms = "Chassis/Chassis_0/Oem/Alarms"
+    alarm = {"Id": "LeakIndicatorSustained", "AlarmState": "Armed", "Severity": "Critical"}
+    watch.bmc.tree["Chassis/Chassis_0"]["Oem"] = {"Alarms": make_link(alarms)}
+    watch.bmc.tree |= make_collection(alarms, [alarm["Id"]])
+    watch.bmc.tree[f"{alarms}/{alarm['Id']}"] = alarm
+    assert find_faults(watch.look()) == []
+
+    alarm["AlarmState"] = "Triggered"
+
+    found = [(f.code, f.part_id) for f in find_faults(watch.look())]
+    assert found == [("leak_detected", "LeakIndicatorSustained")]
+
+
+@pytest.mark.parametrize("vendor", ["OpenBMC"])
 def test_leak_detectors_that_a_bmc_cannot_show_are_noted_and_not_an_error(watch: Watch) -> None:
     """NVIDIA's BlueField 2 answers HTTP 500: infra-controller issue 2066."""
 
@@ -223,6 +239,23 @@ ENTRIES: list[tuple[str, str, Verdict, dict[str, Any]]] = [
     (
         *("bus_fatal", "node", Verdict.FAIL),
         {"Message": "A fatal error was detected on a component at bus 3 device 0 function 0."},
+    ),
+    (
+        *("memory_error_limit", "DIMM_A1", Verdict.WARN),
+        {**SEL, "SensorType": "Memory", "Message": "CE rate exceeded at DIMM_A1"}
+        | {"Severity": "Warning"},
+    ),
+    # DMTF: the registries Power and Environmental, by the id alone.
+    (
+        "supply_failed_event",
+        "power supply",
+        Verdict.FAIL,
+        {"MessageId": "Power.1.0.PowerSupplyFailed"},
+    ),
+    ("fan_event", "fan", Verdict.FAIL, {"MessageId": "Environmental.1.0.FanFailed"}),
+    (
+        *("temperature_event", "node", Verdict.FAIL),
+        {"MessageId": "Environmental.1.0.TemperatureAboveUpperCriticalThreshold"},
     ),
     # HPE: iLO's Integrated Management Log, and its registry iLOEvents.
     (

@@ -246,9 +246,16 @@ def read_battery(battery: Resource) -> ChassisSensor:
 
 
 def read_leak_detector(detector: Resource) -> ChassisSensor:
-    """Read a LeakDetector: what it detects is in `DetectorState`."""
+    """
+    Read a LeakDetector: what it detects is in `DetectorState`.
+
+    An Alarm of an HPE Cray EX is as bad as its `Severity` once it is triggered.
+    """
     sensor = _build_sensor(detector, SensorKind.LEAK)
-    found = HEALTH_BY_WORD.get(get_text(detector, "DetectorState"), SensorHealth.UNKNOWN)
+    word = get_text(detector, "DetectorState")
+    if get_text(detector, "AlarmState") == "Triggered":
+        word = get_text(detector, "Severity")
+    found = HEALTH_BY_WORD.get(word, SensorHealth.UNKNOWN)
     is_used = get_text(get_inner(detector, "Status"), "State") not in UNUSED_STATES
     if is_used and sensor.health is not SensorHealth.ABSENT and found in BAD_HEALTH:
         critical = SensorHealth.CRITICAL in (found, sensor.health)

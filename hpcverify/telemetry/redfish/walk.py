@@ -147,7 +147,8 @@ class _Walk(Struct):
                 self._read_hpe_devices(service, part)
                 self._add_summaries(part, "chassis")
         for system in systems:
-            self._read_system(service, system)
+            if get_text(system, "PowerState") in ON_STATES:
+                self._read_system(service, system)
             self._add_summaries(system, "system")
         with suppress(Unreadable):  # it says nothing of the chassis
             path = get_link(self.system, "Bios")
@@ -226,6 +227,8 @@ class _Walk(Struct):
                 for owner in (found, one)
                 for member in list_members(service, get_link(owner, "LeakDetectors"))
             ]
+            alarms = list_members(service, get_link(one, "Oem", "Alarms"))  # of HPE Cray EX
+            links += [path for alarm in alarms if "Leak" in (path := get_text(alarm, "@odata.id"))]
             detectors = [service.get(link) or {} for link in dict.fromkeys(links)]
         except Unreadable as exc:
             self.notes.append(f"the BMC cannot show its leak detectors ({exc})")
