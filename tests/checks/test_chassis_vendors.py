@@ -288,6 +288,10 @@ ENTRIES: list[tuple[str, str, Verdict, dict[str, Any]]] = [
         {"Severity": "Warning"}
         | {"Message": "1784-Slot 25 Drive Array - Drive Failure. Port: 1I, box:3, bay: 1"},
     ),
+    (
+        *("drive_failed_event", "Bay 1", Verdict.FAIL),
+        {"Message": "Internal Storage Enclosure Device Failure (Bay 1, Box 1, Port 1I, Slot 0)"},
+    ),
     # Lenovo XCC, Supermicro, AMI.
     ("supply_input_event", "PSU 1", Verdict.FAIL, {"Message": "Power supply 1 has lost input."}),
     (
@@ -354,6 +358,7 @@ def test_an_entry_in_a_vendors_words_is_judged_like_the_one_in_band(
         {"Message": "Power supply 2 is operating normally.", "Severity": "OK"},
         {"Message": "The chassis is open while the power is on."},
         {"MessageId": "iLOEvents.2.1.ServerResetDetected"},
+        {"Message": "BMC: memory leak detected in a service", "Severity": "Warning"},
         {"Message": "Server powered off", "Severity": "Warning"},
         {"MessageId": "Base.1.4.AccessDenied", "Message": "the service was denied access."},
         {"Message": "NIC Connectivity status changed to Link Failure for adapter in slot 10"},
@@ -423,7 +428,7 @@ def test_an_event_belongs_to_the_part_at_the_path_of_its_origin(
     watch = Watch(VENDORS["HPE iLO 5"](), tmp_path)
     watch.bmc.parts["supply"][0]["Status"] = dict(CRITICAL)
     watch.look()
-    watch.bmc.log_entry(Message="Supply failed", Links={"OriginOfCondition": make_link(path)})
+    watch.bmc.log_entry(Message="Power supply failed", Links={"OriginOfCondition": make_link(path)})
 
     codes = {f.code: f.part_id for f in list_findings(watch.look())}
 
@@ -435,7 +440,7 @@ def test_a_path_of_two_parts_belongs_to_neither(tmp_path: Path) -> None:
     for supply in watch.bmc.tree["Chassis/1/Power"]["PowerSupplies"]:
         supply.update(make_link("Chassis/1/Power"))
     origin = {"OriginOfCondition": make_link("Chassis/1/Power")}
-    watch.bmc.log_entry(Message="A supply failed", Links=origin)
+    watch.bmc.log_entry(Message="A power supply failed", Links=origin)
 
     assert [f.part_id for f in find_faults(watch.look())] == ["power supply"]
 

@@ -37,8 +37,6 @@ INLET_CODE = "inlet_event"
 """The code of a temperature of the room, which is not a fault of the node."""
 UNNAMED_CODE = "event_critical"
 """The code of an entry that the BMC calls critical and that no pattern fits."""
-
-
 PARTS: Mapping[SensorKind, tuple[str, str]] = {
     SensorKind.POWER_SUPPLY: (
         "suppl|psu",

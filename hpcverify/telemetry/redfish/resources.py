@@ -121,11 +121,9 @@ def read_health(resource: Resource) -> SensorHealth:
     return health
 
 
-def get_oem_texts(resource: Resource, *names: str) -> str:
-    """Join the texts at the properties *names* of the vendors' blocks in ``Oem``."""
-    vendors = get_inner(resource, "Oem").values()
-    inner = (get_inner(v, *names[:-1]) for v in vendors if isinstance(v, dict))
-    return " ".join(text for block in inner if (text := get_text(block, names[-1])))
+def list_vendors(resource: Resource) -> list[Resource]:
+    """List the vendors' own blocks of *resource*."""
+    return [block for block in get_inner(resource, "Oem").values() if isinstance(block, dict)]
 
 
 def describe_status(resource: Resource) -> str:
@@ -139,9 +137,8 @@ def find_label(resource: Resource, kind: SensorKind) -> str:
     """Find what a person calls the part: the label at its bay goes before its name."""
     label = get_text(get_inner(resource, "Location", "PartLocation"), "ServiceLabel")
     if kind is SensorKind.POWER_SUPPLY and not label:  # HPE calls all HpeServerPowerSupply
-        vendors = [v for v in get_inner(resource, "Oem").values() if isinstance(v, dict)]
-        bays = [bay for vendor in vendors if (bay := get_number(vendor, "BayNumber")) is not None]
-        label = f"PSU {bays[0]:g}" if bays else ""
+        bays = (get_number(vendor, "BayNumber") for vendor in list_vendors(resource))
+        label = next((f"PSU {bay:g}" for bay in bays if bay is not None), "")
     return label or get_text(resource, "Name", "FanName", "MemberId", "Id") or kind.value
 
 
@@ -227,9 +224,10 @@ def read_supply(supply: Resource) -> ChassisSensor:
     defect = INPUT_DEFECTS.get(get_text(supply, "LineInputStatus"), Defect.NONE)
     if sensor.health in BAD_HEALTH and not defect:
         volts = supply.get("LineInputVoltage", "none is measured")
-        vendor = get_oem_texts(supply, "PowerSupplyStatus", "State")
+        states = (get_inner(vendor, "PowerSupplyStatus") for vendor in list_vendors(supply))
+        is_lost = any(LOST_INPUT.search(get_text(own, "State")) for own in states)
         is_silent = volts == 0 or (volts is None and state not in WORKING_STATES)
-        if is_silent or state == OFFLINE_STATE or LOST_INPUT.search(vendor):
+        if is_silent or is_lost or state == OFFLINE_STATE:
             defect = Defect.INPUT_LOST
     said = describe_status(supply)
     if defect and sensor.health in (SensorHealth.OK, SensorHealth.UNKNOWN) and sensor.is_there:
@@ -357,7 +355,7 @@ def read_event(entry: Resource, log: str, parts: Mapping[str, ChassisSensor]) ->
     severity = HEALTH_BY_WORD.get(
         get_text(entry, "Severity", "MessageSeverity"), SensorHealth.UNKNOWN
     )
-    vendors = [v for v in get_inner(entry, "Oem").values() if isinstance(v, dict)]
+    vendors = list_vendors(entry)
     is_over = entry.get("Resolved") is True or any(v.get("Repaired") is True for v in vendors)
     # An entry without a code of its own is of the severity OK when it is about the end.
     is_over = is_over or (code in ENDED_CODES if code else severity is SensorHealth.OK)
@@ -369,7 +367,8 @@ def read_event(entry: Resource, log: str, parts: Mapping[str, ChassisSensor]) ->
         time=parse_time(get_text(entry, "EventTimestamp", "Created")),
         sensor=origin.name if origin else "",
         part=origin.part if origin else "",
-        subject=get_text(entry, "SensorType") or get_oem_texts(entry, "ClassDescription"),
+        subject=get_text(entry, "SensorType")
+        or " ".join(get_text(vendor, "ClassDescription") for vendor in vendors),
         message_id=message_id,
         text=f"{code}: {message}" if code and code not in BARE_CODES else message,
         asserted=False if is_over else True if code else None,

@@ -46,6 +46,7 @@ from hpcverify.telemetry.redfish.resources import (
     get_link,
     get_number,
     get_text,
+    list_vendors,
     normalize_path,
     parse_time,
     read_battery,
@@ -252,13 +253,14 @@ class _Walk(Struct):
 
     def _read_hpe_devices(self, service: Service, one: Resource) -> None:
         """Read the GPUs of an iLO, which has no Processor for them."""
-        path = get_link(one, "Oem", "Hpe", "Links", "Devices")
-        devices = self._list_parts(service, path)
+        links = (get_link(vendor, "Links", "Devices") for vendor in list_vendors(one))
+        devices = self._list_parts(service, next(filter(None, links), ""))
         self._add([d for d in devices if get_text(d, "DeviceType") == "GPU"], read_hpe_gpu)
 
     def _list_hpe_drives(self, service: Service, system: Resource) -> list[Resource]:
         """List the drives of an iLO that has no Storage: they are below its SmartStorage."""
-        smart = self._get(service, get_link(system, "Oem", "Hpe", "Links", "SmartStorage"))
+        links = (get_link(vendor, "Links", "SmartStorage") for vendor in list_vendors(system))
+        smart = self._get(service, next(filter(None, links), ""))
         arrays = self._list_parts(service, get_link(smart, "Links", "ArrayControllers"))
         paths = [get_link(array, "Links", "PhysicalDrives") for array in arrays]
         return [drive for path in paths for drive in self._list_parts(service, path)]
