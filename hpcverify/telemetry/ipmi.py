@@ -327,7 +327,13 @@ def name_sources(
         for event in events
     }
     return tuple(
-        replace(event, sensor=found[0].name, part=found[0].part)
+        replace(
+            event,
+            sensor=found[0].name,
+            part=found[0].part,
+            # The standard has no type for it.
+            subject="Leak Detector" if found[0].kind is SensorKind.LEAK else event.subject,
+        )
         if len(found := names[event.sensor]) == 1
         else event
         for event in events

@@ -315,18 +315,39 @@ def test_the_table_of_events_is_sound() -> None:
         ("Critical Interrupt", "PCI SERR", "bus_fatal"),
         ("Watchdog2", "Hard reset", "watchdog_reset"),
         ("OS Critical Stop", "Run-time critical stop: Fatal excep", "system_stopped"),
-        ("OS Critical Stop", "OS graceful shutdown", "node_switched"),
+        ("Power Supply", "Power Supply input lost (AC/DC)", "supply_input_event"),
+        ("Power Supply", "Power Supply input lost or out-of-range", "supply_input_event"),
+        (
+            *("Power Supply", "Power Supply input out-of-range, but present"),
+            "supply_input_range_event",
+        ),
+        ("Power Unit", "Power Unit Failure detected", "power_unit_failed"),
+        ("Power Unit", "AC lost/Power input lost", "power_lost"),
+        ("Power Unit", "Non-redundant:Insufficient Resources", "redundancy_lost_event"),
+        ("Processor", "Machine Check Exception", "processor_error"),
+        ("Processor", "Correctable Machine Check Error", "processor_corrected"),
+        ("Memory", "Correctable memory error", "memory_correctable"),
+        ("Memory", "Correctable memory error logging limit reached", "memory_error_limit"),
+        ("Critical Interrupt", "Bus Fatal Error", "bus_fatal"),
+        ("Battery", "Battery low", "battery_event"),
+        ("Event Logging Disabled", "SEL Almost Full", "log_full_event"),
+        ("Leak Detector", "transition to Non-Critical from OK", "leak_warning_event"),
+        ("Leak Detector", "transition to OK", None),
+        ("Cooling Device", "transition to Critical from less severe", "fan_event"),
+        ("Power Supply", "Power Supply Inactive (in standby state)", None),
+        ("Power Supply", "transition to OK", None),
+        ("OS Critical Stop", "OS graceful shutdown", None),
         ("Fan", "Lower Critical going high", None),
         ("Drive Slot / Bay", "Drive Present", None),
         ("Event Logging Disabled", "Log area reset/cleared", None),
         ("Critical Interrupt", "NMI/Diag Interrupt", None),
         ("Memory", "Predictive Failure Deasserted", None),
         ("Power Supply", "Predictive Failure Deasserted", None),
-        ("Physical Security", "General Chassis intrusion", "chassis_opened"),
+        ("Physical Security", "General Chassis intrusion", None),
     ],
 )
 def test_an_event_means_what_its_row_says(subject: str, text: str, code: str | None) -> None:
-    event = ChassisEvent(id="1", time=None, sensor=subject, subject=subject, text=text)
+    event = ChassisEvent(id="1", time=None, sensor="Part 1 Failure", subject=subject, text=text)
     row = find_row(event)
     assert (row.code if row else None) == code
 

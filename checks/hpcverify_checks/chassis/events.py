@@ -4,7 +4,7 @@ Read the event log of a BMC: the table ``events.csv``, and which entries are new
 Its columns besides those of all tables: *kind*, the parts whose sensor may show that it has
 ended; *subject* and *pattern*, the type of the sensor and what happened in the words of IPMI 2.0
 as in *source*; *ids*, vendors' message ids that have no words in them; *words*, vendors' own
-words for the part and for what happened; *severity*, which the BMC must give the entry. A
+words for the part and for what happened, of entries to which the BMC gives the *severity*. A
 message id goes before all words, then the first row that fits counts.
 
 The log is only ever read. An entry is new if it stands behind the last one that was read, by
@@ -187,12 +187,12 @@ def find_row(event: ChassisEvent) -> EventRow | None:
         if row.ids and re.fullmatch(row.ids, code):
             return row
     for row in ROWS.values():
-        is_known = (
-            row.pattern
-            and re.fullmatch(row.subject, event.subject, re.IGNORECASE)
-            and re.search(row.pattern, event.text, re.IGNORECASE)
-        ) or (row.words and re.search(row.words, everything, re.IGNORECASE))
-        if is_known and row.severity in ("", event.severity.value):
+        is_standard = re.fullmatch(row.subject, event.subject, re.IGNORECASE)
+        if row.pattern and is_standard and re.search(row.pattern, event.text, re.IGNORECASE):
+            return row
+        is_fine = event.severity is SensorHealth.OK and event.asserted
+        is_severe = row.severity in ("", event.severity.value) and not is_fine
+        if row.words and is_severe and re.search(row.words, everything, re.IGNORECASE):
             return row
     return None
 
@@ -200,7 +200,7 @@ def find_row(event: ChassisEvent) -> EventRow | None:
 def _join_words(event: ChassisEvent) -> str:
     """Join all words of *event*; those of an id are apart: ``Power Supply Failed``."""
     code = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", event.message_id)
-    return f"{event.subject} {event.sensor} {code} {event.text}"
+    return f"{event.subject} {code} {event.text}"  # a sensor may be called "PSU 1 Failure"
 
 
 def report_events(events: Sequence[ChassisEvent], chassis: Chassis) -> Iterator[Finding]:
