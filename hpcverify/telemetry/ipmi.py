@@ -130,7 +130,8 @@ STATEFUL = frozenset(
 )
 PRESENT = "Presence|(?:Device|Entity) Present|Device Inserted"
 ABSENT = "Device Removed|(?:Device|Entity) Absent|Not Installed"
-NO_STATES = ("OK", "N/A", "Unknown")
+UNREAD = ("N/A", "Unknown")
+"""In place of the states of a sensor that cannot be read."""
 REDUNDANCY = (
     ("Fully Redundant", RedundancyState.FULL),
     ("Redundancy Lost", RedundancyState.LOST),
@@ -395,7 +396,7 @@ def _parse_record(block: str) -> SensorRecord | None:
         type=fields["Sensor Type"].partition(" (")[0],
         entity=(entity, instance),
         fields=fields,
-        states=tuple(state for state in states if state not in NO_STATES),
+        states=tuple(state for state in states if state not in ("OK", *UNREAD)),
         supported=supported,
     )
 
@@ -468,7 +469,8 @@ def _find_health(
     for pattern, meant, defect in LEAKS if kind is SensorKind.LEAK else DEFECTS:
         if kind in STATEFUL and _says(record.states, pattern):
             return meant, defect
-    if kind not in STATEFUL:
+    is_unread = record.fields.get("Sensor Event", "").strip("'") in UNREAD
+    if kind not in STATEFUL or is_unread:
         return SensorHealth.UNKNOWN, Defect.NONE
     if _is_absent(record):
         return SensorHealth.ABSENT, Defect.NONE

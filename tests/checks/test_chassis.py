@@ -390,7 +390,10 @@ def test_a_bmc_that_hangs_is_named_and_nothing_is_lost(
     assert list_codes(node.look()) == ["memory_uncorrectable"]
 
 
-def test_a_bmc_that_is_dead_is_an_error_and_not_a_fault(tmp_path: Path) -> None:
+def test_a_bmc_that_is_dead_is_an_error_and_not_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/sbin:/usr/bin:/bin")
     # The real FreeIPMI finds no BMC behind the device, on this machine.
     with pytest.raises(Unable, match="does not answer") as told:
         Node(tmp_path).look()

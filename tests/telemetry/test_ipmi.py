@@ -150,6 +150,7 @@ def test_redundancy_that_the_power_unit_lost_is_lost() -> None:
         ),
         (discrete("ROMB Battery", "11.1", "Battery", "battery presence detected"), SensorHealth.OK),
         (threshold("FAN6", "Fan", "N/A", "N/A"), SensorHealth.UNKNOWN),
+        (supply("PS4 Status", "10.4", "N/A"), SensorHealth.UNKNOWN),
     ],
     ids=lambda value: value.splitlines()[0] if isinstance(value, str) else value.value,
 )
