@@ -383,17 +383,34 @@ def test_an_entry_about_no_fault_passes(watch: Watch, entry: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("begin", "end"),
     [
-        ("The power input for power supply 2 is lost.", "Power supply 2 is operating normally."),
-        ("Power supply redundancy is lost.", "The power supplies are redundant."),
-        ("Fan 3 failed", "Fan 3 is operating normally."),
+        (
+            {"Message": "The power input for power supply 2 is lost."},
+            {"Message": "Power supply 2 is operating normally."},
+        ),
+        (
+            {"Message": "Power supply redundancy is lost."},
+            {"Message": "The power supplies are redundant."},
+        ),
+        (
+            {"SensorType": "PowerUnit", "EntryCode": "Redundancy Lost"},
+            {"SensorType": "PowerUnit", "EntryCode": "Fully Redundant"},
+        ),
+        (
+            {"SensorType": "Fan", "EntryCode": "Lower Critical - going low", "Message": "Fan 3"},
+            {"SensorType": "Fan", "EntryCode": "Lower Critical - going high", "Message": "Fan 3"},
+        ),
+        (
+            {"Message": "FAN_3 sensor crossed a critical low threshold going low."},
+            {"Message": "FAN_3 sensor crossed a critical low threshold going high."},
+        ),
     ],
 )
 @pytest.mark.parametrize("vendor", ["Dell iDRAC 9"])
 def test_a_fault_that_a_later_entry_ends_in_other_words_is_over(
-    watch: Watch, begin: str, end: str
+    watch: Watch, begin: dict[str, Any], end: dict[str, Any]
 ) -> None:
-    watch.bmc.log_entry(Message=begin)
-    watch.bmc.log_entry(Message=end, Severity="OK")
+    watch.bmc.log_entry(**begin)
+    watch.bmc.log_entry(**end, Severity="OK")
 
     found = watch.look()
 

@@ -39,10 +39,10 @@ UNNAMED_CODE = "event_critical"
 """The code of an entry that the BMC calls critical and that no pattern fits."""
 PARTS: Mapping[SensorKind, tuple[str, str]] = {
     SensorKind.POWER_SUPPLY: (
-        "suppl|psu",
+        "suppl|psu|power",
         r"(?:power ?supply|psu|\bps|supply)(?: unit| \(psu\))*[ _#-]*(\d+)|\bbay (\d+)",
     ),
-    SensorKind.FAN: ("fan", r"(\w*fan[ _#]*(?:module )?\w*\d\w*)"),
+    SensorKind.FAN: ("fan|cool", r"(\w*fan[ _#]*(?:module )?\w*\d\w*)"),
     SensorKind.TEMPERATURE: ("temp|thermal", ""),
     SensorKind.VOLTAGE: ("volt", ""),
     SensorKind.BATTERY: ("batter", ""),
@@ -67,6 +67,7 @@ REPLACEABLE = (
 OVER = (
     r"operating (?:normally|properly)|restored|recovered|regained|returned to|within .*range"
     r"|(?:now|are|fully) redundant|\bok\b|no longer|cleared|corrected"
+    r"|\blow(?:er)?\b.*going high|\b(?:high|upper)\b.*going low"
 )
 """A pattern of the words of an entry that reports the end of a fault."""
 

@@ -66,6 +66,8 @@ BARE_CODES = frozenset({"Assert", "Deassert"})
 ENDED_CODES = frozenset(
     {"Deassert", "State Deasserted", "Limit Not Exceeded", "Performance Met"}
     | {"Predictive Failure deasserted", "Fully Redundant", "Transition to OK", "Informational"}
+    | {f"Lower {level} going high" for level in ("Non-critical", "Critical", "Non-recoverable")}
+    | {f"Upper {level} going low" for level in ("Non-critical", "Critical", "Non-recoverable")}
 )
 """Values of `EntryCode` of LogEntry for something that is over."""
 
@@ -258,7 +260,7 @@ def read_leak_detector(detector: Resource) -> ChassisSensor:
     if is_used and sensor.health is not SensorHealth.ABSENT and found in BAD_HEALTH:
         critical = SensorHealth.CRITICAL in (found, sensor.health)
         health = SensorHealth.CRITICAL if critical else SensorHealth.WARNING
-        return replace(sensor, health=health, said=f"{found.value}, {sensor.said}".rstrip(", "))
+        return replace(sensor, health=health, said=f"detector state {word}")
     return sensor
 
 
