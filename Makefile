@@ -76,7 +76,7 @@ test-container: $(VENV)/installs-installed
 system-tools: $(VENV)/tests-installed
 	@PATH="$$PATH:/usr/sbin:/sbin" ./.ci/need fio:fio smartctl:smartmontools stressapptest:stressapptest gcc:gcc ip:iproute2 \
 		nft:nftables chromium:chromium chronyd:chrony mkfs.ext4:e2fsprogs shellcheck:shellcheck \
-		ipmitool:ipmitool ipmi_sim:openipmi openssl:openssl \
+		ipmi-sensors:freeipmi-tools ipmi_sim:openipmi openssl:openssl \
 		slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge \
 		slurmdbd:slurmdbd mariadbd:mariadb-server-core mariadb-admin:mariadb-client \
 		man:man-db systemd-analyze:systemd rsyslogd:rsyslog logrotate:logrotate

@@ -1,8 +1,8 @@
 """
-A BMC that is a program: OpenIPMI's ``ipmi_sim`` on the loopback, asked by the real ipmitool.
+A BMC that is a program: OpenIPMI's ``ipmi_sim`` on the loopback, asked by the real FreeIPMI.
 
 Its sensors are records as IPMI 2.0 writes them (section 43), its states and its event log are
-changed while it runs, and an ``ipmitool`` on the PATH sends to it what would go to /dev/ipmi0.
+changed while it runs, and tools on the PATH send to it what would go to /dev/ipmi0.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from tests.waiting import PATIENCE_S
 
 OWNER, PASSWORD = "admin", "admin"
 START_SECONDS = 300.0
+TOOLS = ("bmc-info", "bmc-device", "ipmi-sel", "ipmi-sensors")
 THRESHOLD, SPECIFIC, REDUNDANCY, SEVERITY = 0x01, 0x6F, 0x0B, 0x07
 """Event types (table 42-1)."""
 TEMPERATURE, VOLTAGE, FAN, PROCESSOR, SUPPLY, UNIT = 0x01, 0x02, 0x04, 0x07, 0x08, 0x09
 MEMORY, DRIVE, INTERRUPT, BATTERY, EVENT_LOGGING = 0x0C, 0x0D, 0x13, 0x29, 0x10
+COOLING = 0x0A
 """Sensor types (table 42-3)."""
 CELSIUS, VOLTS, RPM = 1, 4, 18
 
@@ -131,12 +133,13 @@ HEALTHY: tuple[SimulatedSensor, ...] = (
     a_voltage("12V", 0x62, 121, 112),
     a_state("CPU1 Status", 0x63, PROCESSOR, 7),
     a_state("Drive 1", 0x64, DRIVE, 0),
+    a_state("Leak_Det_0", 0x66, COOLING, 0, event_type=SEVERITY),
 )
 """A node with an empty bay for a power supply and an empty slot for a fan."""
 
 
 class SimulatedBmc:
-    """A running ``ipmi_sim``; *program* is a folder for the PATH that leads ipmitool to it."""
+    """A running ``ipmi_sim``; *program* is a folder for the PATH that leads FreeIPMI to it."""
 
     def __init__(
         self, folder: Path, sensors: Iterable[SimulatedSensor] = HEALTHY, guid: int = 1
@@ -155,11 +158,18 @@ class SimulatedBmc:
         self.start()
 
     def _write_program(self) -> None:
-        real = _find_real_ipmitool()
-        lan = f"-I lan -H 127.0.0.1 -p {self.port} -U {OWNER} -P {PASSWORD}"
-        ipmitool = self.program / "ipmitool"
-        ipmitool.write_text(f'#!/bin/sh\nexec {real} {lan} "$@"\n')
-        ipmitool.chmod(0o755)
+        """Write the tools, which replace the two options that name the driver and its device."""
+        # The simulator drops the first request of a session, so that the tool sends it again.
+        lan = (
+            f"-h 127.0.0.1:{self.port} -D LAN -u {OWNER} -p {PASSWORD} -l ADMIN "
+            "--session-timeout=20000 --retransmission-timeout=50"
+        )
+        for name in TOOLS:
+            real = shutil.which(name, path="/usr/sbin:/usr/bin")
+            assert real, "apt-get install freeipmi-tools openipmi"
+            tool = self.program / name
+            tool.write_text(f'#!/bin/sh\nshift 2\nexec {real} {lan} "$@"\n')
+            tool.chmod(0o755)
 
     def start(self) -> None:
         """Start the program anew, with an empty log."""
@@ -262,24 +272,25 @@ class SimulatedBmc:
         data: Sequence[int] = (0, 0, 0, 0, 0x20, 0, 4, kind, number, way, offset, 0xFF, 0xFF)
         self.tell(f"sel_add 0x20 2 {' '.join(map(str, data))}")
 
-    def ask(self, *words: str) -> None:
+    def ask(self, tool: str, *words: str) -> None:
         subprocess.run(
-            [self.program / "ipmitool", *words], check=True, capture_output=True, timeout=PATIENCE_S
+            [self.program / tool, "", "", *words],
+            check=True,
+            capture_output=True,
+            timeout=PATIENCE_S,
+            env=os.environ | {"TZ": "UTC"},
         )
 
     def heal(self) -> None:
         """Make all sensors healthy, set the clock, and empty the log."""
         self.tell(*(c for sensor in self.records for c in self._list_states(sensor)))
         self.clock += 3600  # no entry has the time of an earlier one
-        script = self.folder / "heal.ipmitool"
-        script.write_text(f"sel clear\n{' '.join(self._make_clock_words())}\n")
-        self.ask("exec", str(script))
+        self.ask("ipmi-sel", "--clear")
+        self.set_clock()
 
     def set_clock(self) -> None:
-        self.ask(*self._make_clock_words())
-
-    def _make_clock_words(self) -> list[str]:
-        return ["raw", "0x0a", "0x49", *map(hex, int(self.clock).to_bytes(4, "little"))]
+        moment = time.strftime("%m/%d/%Y - %H:%M:%S", time.gmtime(self.clock))
+        self.ask("bmc-device", f"--set-sel-time={moment}")
 
     def restart(self) -> None:
         """Start it anew: its log is empty, and its clock is not set."""
@@ -313,9 +324,3 @@ def _find_free_port() -> int:
             except OSError:
                 continue
             return port
-
-
-def _find_real_ipmitool() -> str:
-    found = shutil.which("ipmitool")
-    assert found, "apt-get install ipmitool openipmi"
-    return found

@@ -81,7 +81,7 @@ TOOLS = {
 }
 MAX_EVENT_DELAY_S = 3600.0
 """After which events that wait for a reader need a fix: several turns have passed."""
-BMC_TOOL = "ipmitool"
+BMC_TOOL = "ipmi-sensors"
 """Wanted only where there is a BMC to ask."""
 
 

@@ -26,6 +26,11 @@ class SensorKind(StrEnum):
     PROCESSOR = "processor"
     MEMORY = "memory"
     DRIVE = "drive"
+    GPU = "gpu"
+    LEAK = "leak detector"
+    CONTROLLER = "storage controller"
+    SUMMARY = "overall health"
+    """What a BMC makes of several parts together, such as a whole chassis."""
     OTHER = "other"
 
 
@@ -90,6 +95,14 @@ class ChassisSensor(Struct, frozen=True, kw_only=True):
     thresholds: Thresholds = Thresholds()
     is_ambient: bool = False
     """Whether it measures the air of the room at the inlet, and not the node."""
+    is_present: bool = False
+    """Whether the BMC gives it a state other than absent, such as standby, whatever its health."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the BMC shows that it is plugged in."""
+        unclear = (SensorHealth.ABSENT, SensorHealth.UNKNOWN)
+        return self.is_present or self.health not in unclear
 
 
 class RedundancyState(StrEnum):
@@ -131,7 +144,10 @@ class ChassisEvent(Struct, frozen=True, kw_only=True):
     part: str = ""
     """The part, as in `ChassisSensor.part`, where that is known."""
     subject: str = ""
-    """The type of the sensor by IPMI 2.0, table 42-3, such as ``Power Supply``."""
+    """The type of the sensor by IPMI 2.0, table 42-3, such as ``Power Supply``, or the vendor's
+    class of the entry."""
+    message_id: str = ""
+    """The id of the message in a registry of Redfish, such as ``IDRAC.2.8.PSU0003``."""
     text: str = ""
     """What happened, such as ``Failure detected``."""
     asserted: bool | None = True

@@ -1,24 +1,26 @@
 """
-What the BMC says of its chassis, asked in band with ipmitool.
+Reads the sensors and the event log of a BMC in band, with FreeIPMI.
 
-The sensors come from ``ipmitool -v sdr list all``: one reading gives states, values and
-thresholds. The log comes from ``ipmitool -c sel list``, which asks for no sensor again; its
-times are read as UTC and compared with the BMC's own clock only. The verbose form of the log
-is no use: ipmitool 1.8.19 prints the date twice there and no time.
+``ipmi-sensors -vv --output-sensor-state`` prints one block per sensor: its entity, thresholds,
+reading, the states it can log and those it shows, and what FreeIPMI calls that (Nominal, Warning
+or Critical). ``ipmi-sel -vv --output-event-state`` prints one line per entry of the log. Times
+are read as UTC and compared only with the BMC's own clock. FreeIPMI keeps a copy of the sensor
+records (SDR); it goes into a private folder that is removed again.
 
 A BMC may be slow (seconds on a KCS interface without interrupts) or answer nothing for ever.
-So the first request is the smallest, with a short deadline of its own: it tells a BMC that
-hangs from one that has much to say.
+So the first request is the smallest, with a short deadline of its own: it separates a BMC that
+hangs from one that has many sensors.
 """
 
 from __future__ import annotations
 
-import calendar
 import os
 import re
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec import Struct
@@ -43,13 +45,13 @@ from hpcverify.telemetry.chassis import (
 )
 
 DEVICES = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")
-"""Where ipmitool looks, in this order."""
+"""The names of the device of Linux's driver, in this order."""
 HELLO_SECONDS = 15.0
-"""How long the first request may take: ipmitool itself waits that long for the driver."""
-PACKAGE = "ipmitool"
+"""How long the first request may take."""
+PACKAGE = "freeipmi-tools"
 BOARD_SERIAL = "sys/class/dmi/id/board_serial"
 NO_IDENTITY = re.compile(r"[0fF\W]*|.*unknown.*|to be filled.*|default.*", re.IGNORECASE)
-"""What firmware gives for a GUID or a serial number that nobody set."""
+"""What firmware gives for a GUID or a serial number that was never set."""
 
 KINDS = {
     "Temperature": SensorKind.TEMPERATURE,
@@ -60,13 +62,12 @@ KINDS = {
     "Processor": SensorKind.PROCESSOR,
     "Power Supply": SensorKind.POWER_SUPPLY,
     "Memory": SensorKind.MEMORY,
-    "Drive Slot / Bay": SensorKind.DRIVE,
     "Drive Slot": SensorKind.DRIVE,
     "Battery": SensorKind.BATTERY,
 }
-"""By the type of the sensor as ipmitool names it (IPMI 2.0, table 42-3)."""
+"""By the type of the sensor as FreeIPMI names it (IPMI 2.0, table 42-3)."""
 GROUP_KINDS = KINDS | {"Power Unit": SensorKind.POWER_SUPPLY}
-"""What a sensor of redundancy speaks of."""
+"""The parts that a sensor of redundancy is about."""
 UNIT_KINDS = {
     "RPM": SensorKind.FAN,
     "W": SensorKind.POWER,
@@ -74,17 +75,8 @@ UNIT_KINDS = {
     "V": SensorKind.VOLTAGE,
     "°C": SensorKind.TEMPERATURE,
 }
-"""What a value says more surely than the type: some power supplies give watts as a "Power
-Supply", and a battery its volts."""
-UNITS = {
-    "degrees C": "°C",
-    "RPM": "RPM",
-    "percent": "%",
-    "Volts": "V",
-    "Amps": "A",
-    "Watts": "W",
-    "unspecified": "",
-}
+"""The unit is surer than the type: some power supplies give watts as a "Power Supply", and a
+battery its volts."""
 POWER_SUPPLY_ENTITY, BATTERY_ENTITY = 10, 40
 """IPMI 2.0, table 43-13."""
 INLET_ENTITIES = (39, 55, 64)
@@ -92,59 +84,67 @@ INLET_ENTITIES = (39, 55, 64)
 SUPPLY_NAME = re.compile(r"(?:\b|_)(?:PSU?|PWS|Power Supply)[ _-]?(\d+)(?!\d*V)", re.IGNORECASE)
 INLET_NAME = re.compile(r"(?:\b|_)(?:inlet|ambient|intake)(?:\b|_)|^(?:inlet|amb)", re.IGNORECASE)
 INSIDE_NAME = re.compile(r"dimm|cpu|gpu|psu?\d|nic|hdd|nvme|pci|mlb|^mb|outlet", re.IGNORECASE)
-"""What else an "inlet" or an "ambient" may belong to, which is no air of the room."""
+"""Other places of an "inlet" or an "ambient" than the air of the room."""
 BATTERY_NAME = re.compile(r"bat(?:t|$|_|\d)|cmos|vbat|3v battery", re.IGNORECASE)
+LEAK_NAME = re.compile(r"(?:\b|_)leak", re.IGNORECASE)
+"""Of a leak detector, which has no type in the standard: vendors use "Cooling Device" or OEM."""
 
-LEVELS = {
-    "Non-Critical": SensorHealth.WARNING,
+HEALTH = {
+    "Nominal": SensorHealth.OK,
+    "Warning": SensorHealth.WARNING,
     "Critical": SensorHealth.CRITICAL,
-    "Non-Recoverable": SensorHealth.CRITICAL,
 }
-"""By what follows "Lower" or "Upper" in the status of a sensor with thresholds."""
+"""By the state as FreeIPMI interprets it (freeipmi_interpret_sensor.conf(5))."""
 DEFECTS: tuple[tuple[str, SensorHealth, Defect], ...] = (
-    # A supply whose cable is out says both: the feed comes first.
-    (r"AC lost", SensorHealth.CRITICAL, Defect.INPUT_LOST),
-    ("Failure detected", SensorHealth.CRITICAL, Defect.FAILED),
-    (r"^Failed$", SensorHealth.CRITICAL, Defect.FAILED),
-    ("Drive Fault", SensorHealth.CRITICAL, Defect.FAILED),
-    ("In Failed Array", SensorHealth.CRITICAL, Defect.NONE),
-    ("Transition to Critical", SensorHealth.CRITICAL, Defect.NONE),
-    ("Transition to Non-recoverable", SensorHealth.CRITICAL, Defect.NONE),
-    ("Predictive Failure Deasserted", SensorHealth.OK, Defect.NONE),
-    ("Predictive failure", SensorHealth.WARNING, Defect.PREDICTED),
-    ("out-of-range", SensorHealth.WARNING, Defect.INPUT_WRONG),
-    ("Config Error", SensorHealth.WARNING, Defect.MISMATCHED),
-    (r"^Low$", SensorHealth.WARNING, Defect.LOW),
-    ("In Critical Array", SensorHealth.WARNING, Defect.NONE),
-    ("Transition to Non-critical", SensorHealth.WARNING, Defect.NONE),
-    ("Transition to Degraded", SensorHealth.WARNING, Defect.NONE),
-    ("Install Error", SensorHealth.WARNING, Defect.NONE),
+    # A supply whose cable is out shows both states: the feed comes first.
+    ("input lost", SensorHealth.CRITICAL, Defect.INPUT_LOST),
+    ("Failure detected|battery failed|Drive Fault", SensorHealth.CRITICAL, Defect.FAILED),
+    ("transition to (?:Critical|Non-recoverable)", SensorHealth.CRITICAL, Defect.NONE),
+    ("Predictive Failure deasserted", SensorHealth.OK, Defect.NONE),
+    ("^Predictive Failure", SensorHealth.WARNING, Defect.PREDICTED),
+    ("out-of-range, but present", SensorHealth.WARNING, Defect.INPUT_WRONG),
+    ("Configuration error", SensorHealth.WARNING, Defect.MISMATCHED),
+    ("battery low", SensorHealth.WARNING, Defect.LOW),
+    ("In Critical Array|Rebuild/Remap Aborted", SensorHealth.WARNING, Defect.NONE),
+    ("transition to (?:Non-critical|Degraded)|Install Error", SensorHealth.WARNING, Defect.NONE),
+    (r"in standby|^State (?:As|Deas)serted", SensorHealth.OK, Defect.NONE),
 )
-"""What a state says, by a pattern, the worst first, for the kinds in `STATEFUL`. "State
-Asserted" is left out: its sense is the vendor's (a Cisco supply asserts ``AC_OK``)."""
+"""What a state means, by a pattern, the worst first, for the kinds in `STATEFUL`, where FreeIPMI
+knows only that a state is critical, or calls one critical that is not: an expected failure, a
+supply in standby, or "State Asserted", whose sense is the vendor's (a Cisco supply asserts
+``AC_OK``). All other states mean what FreeIPMI calls them."""
+LEAKS = (
+    (
+        "transition to (?:Critical|Non-recoverable)|Failure detected",
+        *(SensorHealth.CRITICAL, Defect.NONE),
+    ),
+    (
+        "State Asserted|Limit Exceeded|Non-critical|Degraded|Predictive Failure$",
+        *(SensorHealth.WARNING, Defect.NONE),
+    ),
+)
+"""The same of a leak detector. Its "State Asserted" is a leak for most vendors, but not all."""
 STATEFUL = frozenset(
     {SensorKind.FAN, SensorKind.POWER_SUPPLY, SensorKind.BATTERY, SensorKind.DRIVE}
+    | {SensorKind.LEAK}
 )
-PRESENT = "Presence detected|Device Present|Drive Present"
-ABSENT = "Device Absent|Device Removed|Not Installed"
-UNREADABLE = ("No Reading", "Disabled", "Not Readable", "Not Reading")
+PRESENT = "Presence|(?:Device|Entity) Present|Device Inserted"
+ABSENT = "Device Removed|(?:Device|Entity) Absent|Not Installed"
+UNREAD = ("N/A", "Unknown")
+"""In place of the states of a sensor that cannot be read."""
 REDUNDANCY = (
     ("Fully Redundant", RedundancyState.FULL),
     ("Redundancy Lost", RedundancyState.LOST),
-    ("Non-Redundant", RedundancyState.LOST),
+    ("Non-redundant", RedundancyState.LOST),
     ("Redundancy Degraded", RedundancyState.DEGRADED),
 )
 
-HEAD = re.compile(r"^Sensor ID +: (?P<name>.*) \(0x(?P<number>[0-9a-f]+)\)$", re.MULTILINE)
-FIELD = re.compile(r"^ *([\w -]+(?: \(\w+\))?) *: ?(.*)$")
-READING = re.compile(r"^(-?\d+(?:\.\d+)?)(?: \(\+/- [^)]*\))? (\D.*)$")
-DIRECTION = re.compile(r"^(?P<text>.*),(?P<way>Asserted|Deasserted)(?:,(?P<more>.*))?$")
-SOURCE = re.compile(r"^(?P<subject>.*?) #0x(?P<number>[0-9a-f]+)$")
-PRE_INIT = "Pre-Init"
-PANIC = (",Linux kernel panic: ", ",OS Critical Stop,Run-time critical stop: ")
-"""What ipmitool makes of a record that Linux wrote, and what the standard calls that."""
-STANDARD_COLUMNS = 4
-"""The columns of a record before its description: id, date, time, source."""
+EVENT = re.compile(
+    r"(?P<id>\d+),(?P<when>[^,]*,[^,]*),(?P<name>.*),(?P<type>[^,]*),(?:Nominal|Warning|Critical|N/A),"
+    r"(?P<way>(?:A|Dea)ssertion Event|N/A),(?P<text>.*)"
+)
+PANIC = re.compile(r"\(Record Type = F0h\) = 20h [0-9A-F]{2}h ((?:[0-9A-F]{2}h ?)+)")
+"""A record that Linux wrote: its own address, a number, and the reason of the panic."""
 
 
 def find_device(root: Path) -> Path | None:
@@ -154,32 +154,33 @@ def find_device(root: Path) -> Path | None:
 
 def read_chassis(device: Path, root: Path, tool: ToolRunner, patience: float) -> Chassis:
     """
-    Ask the BMC behind *device* for all that it knows, within *patience* seconds.
+    Ask the BMC behind *device* for its sensors and its log, within *patience* seconds.
 
     Raises:
-        Unable: ipmitool is not installed (MISSING), the BMC does not answer (HUNG), takes
+        Unable: FreeIPMI is not installed (MISSING), the BMC does not answer (HUNG), takes
             longer than *patience* (TIMEOUT), or does not list its sensors (UNMEASURED).
 
     """
     name = f"the BMC at {device}"
     deadline = time.monotonic() + patience
-    about = _greet(name, tool, min(patience, HELLO_SECONDS))
-    ask = _Asker(name, tool, deadline, patience)
-    guid = _parse_fields(ask("mc", "guid").stdout.decode(errors="replace")).get("System GUID", "")
-    serial = sysfs.read_text(root / BOARD_SERIAL) or ""
-    identity = " ".join(text for text in (guid, serial) if not NO_IDENTITY.fullmatch(text))
-    log = _read_log(ask, identity)
-    listed = ask("-v", "sdr", "list", "all")
+    with tempfile.TemporaryDirectory(prefix="hpcverify-sdr-") as cache:
+        ask = _Asker(device, cache, tool, deadline, patience)
+        about = _greet(name, ask, min(patience, HELLO_SECONDS))
+        guid = ask("bmc-info", "--get-system-guid").stdout.decode(errors="replace").strip()
+        serial = sysfs.read_text(root / BOARD_SERIAL) or ""
+        identity = " ".join(text for text in (guid, serial) if not NO_IDENTITY.fullmatch(text))
+        log = _read_log(ask, identity)  # before the sensors, which show what has ended
+        listed = ask("ipmi-sensors", "-vv", "--output-sensor-state", *ask.cache_options)
     sensors, redundancy = parse_sensors(listed.stdout.decode("latin-1"))
     if not sensors and listed.returncode:
-        reason = f"{name} does not list its sensors ({_quote(listed)}): see ipmitool sdr list"
+        reason = f"{name} does not list its sensors ({_quote(listed)}): see ipmi-sensors"
         raise Unable(reason, Cause.UNMEASURED, Remedy.INSPECT)
     return Chassis(
         bmc=Bmc(
             name=name,
             firmware=about.get("Firmware Revision", ""),
-            maker=about.get("Manufacturer Name", ""),
-            product=about.get("Product Name", ""),
+            maker=about.get("Manufacturer ID", "").partition(" (")[0],
+            product=about.get("Product ID", ""),
         ),
         sensors=tuple(sensor for sensor, _ in sensors),
         redundancy=redundancy,
@@ -188,81 +189,89 @@ def read_chassis(device: Path, root: Path, tool: ToolRunner, patience: float) ->
 
 
 class _Asker:
-    """Runs ipmitool in a fixed language and time zone, until a deadline."""
+    """Runs the tools of FreeIPMI in a fixed language and time zone, until a deadline."""
 
-    def __init__(self, name: str, tool: ToolRunner, deadline: float, patience: float) -> None:
-        self.name, self.tool, self.deadline, self.patience = name, tool, deadline, patience
+    def __init__(
+        self, device: Path, cache: str, tool: ToolRunner, deadline: float, patience: float
+    ) -> None:
+        # Without the driver's name FreeIPMI probes the ports of other interfaces.
+        self.driver = ("--driver-type=OPENIPMI", f"--driver-device={device}")
+        self.cache_options = (f"--sdr-cache-directory={cache}", "--quiet-cache")
+        self.device, self.tool, self.deadline, self.patience = device, tool, deadline, patience
 
-    def __call__(self, *words: str) -> CompletedTool:
+    def run(self, program: str, *words: str, seconds: float) -> CompletedTool:
+        env = os.environ | {"LC_ALL": "C", "TZ": "UTC"}
+        words = (program, *self.driver, *words)
+        return self.tool(list(words), timeout=seconds, env=env, package=PACKAGE)
+
+    def __call__(self, program: str, *words: str) -> CompletedTool:
         left = max(1.0, self.deadline - time.monotonic())
         try:
-            return _run(self.tool, words, left)
+            return self.run(program, *words, seconds=left)
         except Unable as exc:
             if exc.cause is not Cause.TIMEOUT:
                 raise
             reason = (
-                f"{self.name} answers, but not all that was asked within {self.patience:g} s "
-                f"(ipmitool {' '.join(words)}): see how long that takes by hand, and set "
-                "params.chassis.patience"
+                f"the BMC at {self.device} answers, but not within {self.patience:g} s ({program} "
+                f"{words[0]}): measure how long that takes by hand, and set params.chassis.patience"
             )
             raise Unable(reason, Cause.TIMEOUT) from exc
 
 
-def _run(tool: ToolRunner, words: Sequence[str], seconds: float) -> CompletedTool:
-    env = os.environ | {"LC_ALL": "C", "TZ": "UTC"}
-    return tool(["ipmitool", *words], timeout=seconds, env=env, package=PACKAGE)
-
-
-def _greet(name: str, tool: ToolRunner, seconds: float) -> dict[str, str]:
+def _greet(name: str, ask: _Asker, seconds: float) -> dict[str, str]:
     """
-    Ask for the least there is.
+    Ask for the identity of the BMC: the smallest request.
 
     Raises:
         Unable: as in `read_chassis`.
 
     """
-    fix = "see dmesg for ipmi; restart it by its network (ipmitool mc reset cold), or pull power"
+    fix = "see dmesg for ipmi; restart it (bmc-device --cold-reset), or pull power"
     try:
-        done = _run(tool, ("mc", "info"), seconds)
+        done = ask.run("bmc-info", "--get-device-id", seconds=seconds)
     except Unable as exc:
         if exc.cause is not Cause.TIMEOUT:
             raise
         reason = f"{name} has not answered within {seconds:g} s: {fix}"
         raise Unable(reason, Cause.HUNG, Remedy.INSPECT) from exc
-    about = _parse_fields(done.stdout.decode(errors="replace"))
+    about = _parse_fields(done)
     if "Firmware Revision" not in about:
         reason = f"{name} does not answer ({_quote(done)}): {fix}"
         raise Unable(reason, Cause.HUNG, Remedy.INSPECT)
     return about
 
 
-def _parse_fields(text: str) -> dict[str, str]:
-    pairs = (line.partition(":") for line in text.splitlines())
+def _parse_fields(done: CompletedTool) -> dict[str, str]:
+    lines = done.stdout.decode(errors="replace").splitlines()
+    pairs = (line.partition(":") for line in lines)
     return {name.strip(): value.strip() for name, colon, value in pairs if colon}
 
 
 def _read_log(ask: _Asker, identity: str) -> EventLog:
-    done = ask("sel", "info")
-    about = _parse_fields(done.stdout.decode(errors="replace"))
-    if "Entries" not in about:
+    done = ask("ipmi-sel", "--info")
+    about = _parse_fields(done)
+    entries = _parse_count(about.get("Number of log entries", ""))
+    free = _parse_count(about.get("Free space remaining", ""))
+    if entries is None:
         return EventLog(identity=identity, unread_reason=_quote(done))
-    entries, free = (_parse_count(about.get(key, "")) for key in ("Entries", "Free Space"))
-    listed = ask("-c", "sel", "list").stdout.decode("latin-1") if entries else ""
-    count = len(listed.splitlines())
-    if count < (entries or 0):  # an entry that is left out would look like a cleared log
-        return EventLog(identity=identity, unread_reason=f"{count} of {entries} entries came")
+    form = ("--output-event-state", "--comma-separated-output", "--entity-sensor-names")
+    listed = ask("ipmi-sel", "-vv", "--no-header-output", *form, *ask.cache_options)
+    events = tuple(parse_events(listed.stdout.decode("latin-1")))
+    if len(events) < entries:  # an entry that is left out would look like a cleared log
+        return EventLog(identity=identity, unread_reason=f"{len(events)} of {entries} entries came")
+    clock = _parse_fields(ask("bmc-device", "--get-sel-time")).get("SEL Time", "")
     return EventLog(
         identity=identity,
-        events=tuple(parse_events(listed)),
-        clock=parse_moment(ask("sel", "time", "get").stdout.decode(errors="replace").strip()),
-        is_full=free == 0 or about.get("Overflow") == "true",
+        events=events,
+        clock=parse_moment(clock),
+        is_full=free == 0 or about.get("Events dropped due to lack of space") == "Yes",
     )
 
 
 def _quote(done: CompletedTool) -> str:
-    """Quote the last line that ipmitool complained with."""
+    """Quote the last line of the error output."""
     message = done.stderr.decode(errors="replace").strip()
-    return message.rpartition("\n")[2] or "ipmitool says nothing"
+    return message.rpartition("\n")[2] or "no error message"
 
 
 def _parse_count(text: str) -> int | None:
@@ -272,133 +281,124 @@ def _parse_count(text: str) -> int | None:
 
 def parse_moment(text: str) -> float | None:
     """Parse a date and time in UTC; None for a clock that counts from the start of the BMC."""
-    match = re.match(r"(\d\d)/(\d\d)/(\d{2,4}) (\d\d):(\d\d):(\d\d)\b", text)
-    if not match:
-        return None
-    month, day, year, *hms = map(int, match.groups())
-    full_year = year + 2000 if year < 100 else year  # noqa: PLR2004 - two digits, since 1.8.19
-    try:
-        return float(calendar.timegm((full_year, month, day, *hms)))
-    except ValueError:
-        return None
+    for form in ("%b-%d-%Y,%H:%M:%S", "%m/%d/%Y - %H:%M:%S"):
+        try:
+            return datetime.strptime(text, form).replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            continue
+    return None
 
 
 def parse_events(listed: str) -> Iterator[ChassisEvent]:
-    """Parse what ``ipmitool -c sel list`` printed, the oldest entry first."""
-    for line in listed.replace(*PANIC).splitlines():
-        columns = line.split(",", STANDARD_COLUMNS)
-        if len(columns) <= STANDARD_COLUMNS or not re.fullmatch(r" *[0-9a-f]+", columns[0]):
+    """Parse the lines of ``ipmi-sel``, the oldest entry first."""
+    for line in listed.splitlines():
+        match = EVENT.fullmatch(line)
+        if not match:
             continue
-        number, date, clock, source, rest = columns
-        moment = None if PRE_INIT in date else parse_moment(f"{date} {clock}")
-        match = DIRECTION.match(rest)
-        known = SOURCE.match(source)
-        more = match["more"] if match else None
-        text = (match["text"] if match else rest).strip().removesuffix("()").strip()
+        name, kind, text = match["name"], match["type"], match["text"]
+        panic = PANIC.search(text)
+        if panic:
+            words = bytes.fromhex(panic[1].replace("h", "")).split(b"\0")[0]
+            name = kind = "OS Critical Stop"
+            text = f"Run-time critical stop: {words.decode('latin-1')}"
+        elif name.startswith("Sensor #"):  # one that has no record
+            name = f"{kind} {name.partition(' ')[2].partition(' (')[0]}"
+        what, *values = (part.strip() for part in text.split(" ; "))
         yield ChassisEvent(
-            id=number.strip(),
-            time=moment,
-            sensor=source,
-            subject=known["subject"] if known else source,
-            text=f"{text}, {more}" if more else text,
-            asserted=match["way"] == "Asserted" if match else None,
+            id=match["id"],
+            time=parse_moment(match["when"]),
+            sensor=name,
+            subject=kind,
+            text="; ".join((what.replace(" - ", " "), *values)),
+            asserted=None if match["way"] == "N/A" else match["way"] == "Assertion Event",
         )
 
 
 def name_sources(
     events: Sequence[ChassisEvent], sensors: Sequence[tuple[ChassisSensor, str]]
 ) -> tuple[ChassisEvent, ...]:
-    """Name the sensor and the part of each of *events* that one of *sensors* logged."""
-    known = {source: sensor for sensor, source in sensors}
+    """
+    Name the sensor and the part of each of *events* that one of *sensors* logged.
+
+    FreeIPMI puts the entity before the name of the sensor: ``Power Supply 2 Status``.
+    """
+    names = {
+        event.sensor: [s for s, ending in sensors if f" {event.sensor}".endswith(f" {ending}")]
+        or [s for s, ending in sensors if event.sensor.endswith(f" {ending.partition(' ')[2]}")]
+        for event in events
+    }
     return tuple(
-        replace(event, sensor=sensor.name, part=sensor.part)
-        if (sensor := known.get(event.sensor))
+        replace(
+            event,
+            sensor=found[0].name,
+            part=found[0].part,
+            # The standard has no type for it.
+            subject="Leak Detector" if found[0].kind is SensorKind.LEAK else event.subject,
+        )
+        if len(found := names[event.sensor]) == 1
         else event
         for event in events
     )
+
+
+class SensorRecord(Struct, frozen=True, kw_only=True):
+    """One block that FreeIPMI printed: a record of the SDR with its reading."""
+
+    name: str
+    type: str
+    entity: tuple[int, int]
+    fields: dict[str, str]
+    states: tuple[str, ...]
+    supported: tuple[str, ...]
+    """The states that it can show, as far as they may be logged."""
 
 
 def parse_sensors(
     printed: str,
 ) -> tuple[list[tuple[ChassisSensor, str]], tuple[Redundancy, ...]]:
     """
-    Parse what ``ipmitool -v sdr list all`` printed.
+    Parse the output of ``ipmi-sensors -vv --output-sensor-state``.
 
-    Each sensor comes with what the event log calls it, such as ``Power Supply #0x52``.
+    Each sensor comes with the end of its name in the event log, such as ``2 PS2 Status``.
     """
-    records = list(_split_records(printed))
+    records = [r for block in re.split(r"\n\s*\n", printed) if (r := _parse_record(block))]
     names = Counter(record.name for record in records)
     sensors: list[tuple[ChassisSensor, str]] = []
     groups: list[Redundancy] = []
     for record in records:
-        unique = record if names[record.name] == 1 else _rename(record)
+        number, instance = record.entity
+        # Dell calls all its supplies ``Status``.
+        twin = f"{record.name} (entity {number}.{instance})"
+        unique = record if names[record.name] == 1 else replace(record, name=twin)
         state = next((s for word, s in REDUNDANCY if _says(unique.states, word)), None)
         kind = GROUP_KINDS.get(unique.type, SensorKind.OTHER)
         if state and kind in (SensorKind.FAN, SensorKind.POWER_SUPPLY):
             states = ", ".join(unique.states)
             groups.append(Redundancy(name=unique.name, kind=kind, state=state, said=states))
-        sensors.append((_make_sensor(unique), f"{unique.type} #0x{unique.number}"))
+        sensors.append((_make_sensor(unique), f"{instance} {record.name}"))
     return sensors, tuple(groups)
 
 
-class SensorRecord(Struct, frozen=True, kw_only=True):
-    """One record of the SDR with its reading, in the words of ipmitool."""
-
-    name: str
-    number: str
-    type: str
-    entity: tuple[int, int]
-    reading: str
-    status: str
-    states: tuple[str, ...]
-    supported: tuple[str, ...]
-    """The states that it can show, as far as they may be logged."""
-    fields: Mapping[str, str]
-
-
-def _rename(record: SensorRecord) -> SensorRecord:
-    """Tell it from its namesakes: Dell calls all its supplies ``Status``."""
-    number, instance = record.entity
-    return replace(record, name=f"{record.name} (entity {number}.{instance})")
-
-
-def _split_records(printed: str) -> Iterator[SensorRecord]:
-    heads = list(HEAD.finditer(printed))
-    ends = [head.start() for head in heads[1:]] + [len(printed)]
-    for head, end in zip(heads, ends, strict=True):
-        fields, states, supported = _parse_record(printed[head.end() : end])
-        kind = next((v for k, v in fields.items() if k.startswith("Sensor Type")), "")
-        if "Sensor Reading" not in fields or not kind:
-            continue  # one that only logs events has nothing to read
-        entity = re.match(r"(\d+)\.(\d+)", fields.get("Entity ID", ""))
-        yield SensorRecord(
-            name=head["name"].strip(),
-            number=head["number"].rjust(2, "0"),
-            type=kind.partition(" (0x")[0].strip(),
-            entity=(int(entity[1]), int(entity[2])) if entity else (0, 0),
-            reading=fields["Sensor Reading"],
-            status=fields.get("Status", ""),
-            states=states,
-            supported=supported,
-            fields=fields,
-        )
-
-
-def _parse_record(text: str) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
-    """Give the fields of a record, the states it shows, and those it can show."""
-    fields: dict[str, str] = {}
-    states: list[str] = []
-    supported: list[str] = []
-    last = ""
-    for line in text.splitlines():
-        bracketed = re.fullmatch(r" +\[(.*)\]", line)
-        match = FIELD.match(line)
-        if bracketed:
-            (states if last == "States Asserted" else supported).append(bracketed[1])
-        elif match:
-            last = match[1].strip()
-            fields[last] = match[2].strip()
-    return fields, tuple(states), tuple(supported)
+def _parse_record(block: str) -> SensorRecord | None:
+    """Parse one block; None for a record of something else than a sensor that can be read."""
+    pairs = [line.partition(": ")[::2] for line in block.splitlines()]
+    fields = {name: value.strip() for name, value in pairs}
+    if not {"ID String", "Sensor Type", "Sensor State"} <= fields.keys():
+        return None
+    numbers = (fields.get("Entity ID", ""), fields.get("Entity Instance", ""))
+    entity, instance = (int(m[1]) if (m := re.search(r"(\d+)\)?$", n)) else 0 for n in numbers)
+    states, supported = (
+        tuple(value.strip(" '") for name, value in pairs if name == field)
+        for field in ("Sensor Event", "Assertion Event Enabled")
+    )
+    return SensorRecord(
+        name=fields["ID String"],
+        type=fields["Sensor Type"].partition(" (")[0],
+        entity=(entity, instance),
+        fields=fields,
+        states=tuple(state for state in states if state not in ("OK", *UNREAD)),
+        supported=supported,
+    )
 
 
 def _says(states: Sequence[str], pattern: str) -> bool:
@@ -406,39 +406,47 @@ def _says(states: Sequence[str], pattern: str) -> bool:
 
 
 def _make_sensor(record: SensorRecord) -> ChassisSensor:
-    value, unit = _parse_reading(record.reading)
-    kind = _find_kind(record, unit if value is not None else "")
-    health, defect = _find_health(record, kind)
+    value, unit = _read_value(record, "Sensor Reading")
+    kind = _find_kind(record, unit)
+    health, defect = _find_health(record, kind, value)
     return ChassisSensor(
         name=record.name,
         part=_name_part(record, kind),
         kind=kind,
         health=health,
         defect=defect,
-        said=", ".join(record.states) or record.status or record.reading,
+        said=", ".join(record.states) or record.fields["Sensor State"],
         value=value,
         unit=unit,
         thresholds=Thresholds(
-            low_critical=_read_threshold(record, "Lower critical", "Lower non-recoverable"),
-            low_warning=_read_threshold(record, "Lower non-critical"),
-            high_warning=_read_threshold(record, "Upper non-critical"),
-            high_critical=_read_threshold(record, "Upper critical", "Upper non-recoverable"),
+            low_critical=_read_threshold(record, "Lower Critical", "Lower Non-Recoverable"),
+            low_warning=_read_threshold(record, "Lower Non-Critical"),
+            high_warning=_read_threshold(record, "Upper Non-Critical"),
+            high_critical=_read_threshold(record, "Upper Critical", "Upper Non-Recoverable"),
         ),
         is_ambient=kind is SensorKind.TEMPERATURE and _is_inlet(record),
     )
 
 
-def _parse_reading(reading: str) -> tuple[float | None, str]:
-    match = READING.match(reading)
-    if not match:  # states as hexadecimal digits
+def _read_value(record: SensorRecord, name: str) -> tuple[float | None, str]:
+    match = re.fullmatch(r"(-?\d+(?:\.\d+)?) (\S+)", record.fields.get(name, ""), re.ASCII)
+    if not match:
         return None, ""
-    return float(match[1]), UNITS.get(match[2].strip(), match[2].strip())
+    return float(match[1]), "°C" if match[2] == "C" else match[2]
+
+
+def _read_threshold(record: SensorRecord, *names: str) -> float | None:
+    """Read the first of the thresholds *names* that the sensor has."""
+    values = (_read_value(record, f"{name} Threshold")[0] for name in names)
+    return next((value for value in values if value is not None), None)
 
 
 def _find_kind(record: SensorRecord, unit: str) -> SensorKind:
     kind = KINDS.get(record.type, SensorKind.OTHER)
     if _says((*record.states, *record.supported), "Redundan"):
-        return SensorKind.OTHER  # it speaks of a group
+        return SensorKind.OTHER  # it is about a group
+    if LEAK_NAME.search(record.name) and not unit:
+        return SensorKind.LEAK
     is_battery = record.entity[0] == BATTERY_ENTITY or BATTERY_NAME.search(record.name)
     if kind is SensorKind.VOLTAGE and is_battery:
         return SensorKind.BATTERY
@@ -447,33 +455,34 @@ def _find_kind(record: SensorRecord, unit: str) -> SensorKind:
     return kind
 
 
-def _find_health(record: SensorRecord, kind: SensorKind) -> tuple[SensorHealth, Defect]:
-    if record.reading in UNREADABLE:
+def _find_health(
+    record: SensorRecord, kind: SensorKind, value: float | None
+) -> tuple[SensorHealth, Defect]:
+    health = HEALTH.get(record.fields["Sensor State"], SensorHealth.UNKNOWN)
+    crossed = re.findall(r"(Lower|Upper) (\S+) Threshold", " ".join(record.states))
+    if crossed:  # FreeIPMI calls a sensor beyond a threshold that is not critical nominal
+        critical = any(level != "Non-Critical" for _, level in crossed)
+        side = Defect.LOW if crossed[0][0] == "Lower" else Defect.HIGH
+        return SensorHealth.CRITICAL if critical else SensorHealth.WARNING, side
+    if record.fields.get("Event/Reading Type Code") == "1h":
+        return SensorHealth.UNKNOWN if value is None else health, Defect.NONE
+    for pattern, meant, defect in LEAKS if kind is SensorKind.LEAK else DEFECTS:
+        if kind in STATEFUL and _says(record.states, pattern):
+            return meant, defect
+    is_unread = record.fields.get("Sensor Event", "").strip("'") in UNREAD
+    if kind not in STATEFUL or is_unread:
         return SensorHealth.UNKNOWN, Defect.NONE
-    if record.status:
-        side, _, level = record.status.partition(" ")
-        low_or_high = Defect.LOW if side == "Lower" else Defect.HIGH
-        return (LEVELS[level], low_or_high) if level in LEVELS else (SensorHealth.OK, Defect.NONE)
-    if kind not in STATEFUL:
-        return SensorHealth.UNKNOWN, Defect.NONE
-    for pattern, health, defect in DEFECTS:
-        if _says(record.states, pattern):
-            return health, defect
-    return SensorHealth.ABSENT if _is_absent(record) else SensorHealth.OK, Defect.NONE
+    if _is_absent(record):
+        return SensorHealth.ABSENT, Defect.NONE
+    return SensorHealth.OK if health is SensorHealth.UNKNOWN else health, Defect.NONE
 
 
 def _is_absent(record: SensorRecord) -> bool:
-    """Say whether nothing is plugged in, as far as the sensor can tell."""
+    """Return whether the bay is empty, as far as the sensor can show that."""
     if _says(record.states, PRESENT):
         return False
-    tells = _says(record.supported, PRESENT) and not record.states
-    return tells or _says(record.states, ABSENT)
-
-
-def _read_threshold(record: SensorRecord, *names: str) -> float | None:
-    """Read the first of the thresholds *names* that the sensor has."""
-    known = (record.fields[name] for name in names if name in record.fields)
-    return next((float(text) for text in known if re.fullmatch(r"-?\d+(?:\.\d+)?", text)), None)
+    shows_presence = _says(record.supported, PRESENT) and not record.states
+    return shows_presence or _says(record.states, ABSENT)
 
 
 def _name_part(record: SensorRecord, kind: SensorKind) -> str:

@@ -50,7 +50,7 @@ STATES = (
     ChassisFault(
         "a power supply failed",
         lambda m: m.set_bits("PS2 Status", 0, 1, log=True),
-        *(FAIL, REPLACE, "PSU 2: failed (Presence detected, Failure detected)"),
+        *(FAIL, INSPECT, "PSU 2: failed (Presence detected, Power Supply Failure detected)"),
     ),
     ChassisFault(
         "a power supply has no input: its cable is out, or its feed is off",
@@ -152,12 +152,27 @@ STATES = (
     ChassisFault(
         "a drive failed",
         lambda m: m.set_bits("Drive 1", 0, 1),
-        *(FAIL, REPLACE, "Drive 1: the BMC says Drive Present, Drive Fault"),
+        *(FAIL, REPLACE, "Drive 1: the BMC says Drive Presence, Drive Fault"),
     ),
     ChassisFault(
         "a drive expects to fail",
         lambda m: m.set_bits("Drive 1", 0, 2),
-        *(WARN, INSPECT, "Drive 1: the BMC says Drive Present, Predictive Failure"),
+        *(WARN, INSPECT, "Drive 1: the BMC says Drive Presence, Predictive Failure"),
+    ),
+    ChassisFault(
+        "a leak detector detects a leak",
+        lambda m: m.set_bits("Leak_Det_0", 2, log=True),
+        *(FAIL, INSPECT, "Leak_Det_0: the BMC says transition to Critical from less severe"),
+    ),
+    ChassisFault(
+        "a leak detector detects a small leak",
+        lambda m: m.set_bits("Leak_Det_0", 1),
+        *(WARN, INSPECT, "Leak_Det_0: the BMC says transition to Non-Critical from OK"),
+    ),
+    ChassisFault(
+        "a power supply goes into standby",
+        lambda m: m.set_bits("PS2 Status", 0, 7, log=True),
+        *(PASS, Remedy.NONE, ""),
     ),
 )
 """What stays as it is until it is repaired or accepted."""
@@ -237,7 +252,7 @@ EVENTS = (
     ChassisFault(
         "a power supply without a sensor failed",
         log(bmc.SUPPLY, 1),
-        *(FAIL, REPLACE, "Power Supply #0x99: a power supply failed"),
+        *(FAIL, INSPECT, "Power Supply #153: a power supply failed"),
     ),
     ChassisFault(
         "a fan failed and turns again",

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from hpcverify.check import Context, Skip, Unable
-from hpcverify.model import CarryOver, Cause, CheckItem, Coverage, Fact, Remedy, Verdict
-from hpcverify.telemetry.chassis import ChassisEvent, EventLog
+from hpcverify.model import CarryOver, Cause, CheckItem, Coverage, Fact, Verdict
+from hpcverify.telemetry.chassis import ChassisEvent, EventLog, SensorKind
 from hpcverify.testing import INVENTORY, judge_items, list_codes, list_findings, make_context
 from hpcverify_checks import chassis
 from hpcverify_checks.chassis import CHECK, ChassisParams, ChassisSeams
 from hpcverify_checks.chassis.events import (
-    INLET_CODE,
+    PARTS,
     ROWS,
     UNNAMED_CODE,
     find_row,
@@ -70,7 +70,7 @@ def simulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedBmc
 
 @pytest.fixture
 def healthy(simulator: SimulatedBmc, monkeypatch: pytest.MonkeyPatch) -> SimulatedBmc:
-    """Lead ipmitool to the BMC, in which all is well."""
+    """Lead FreeIPMI to the BMC, in which all is well."""
     monkeypatch.setenv("PATH", f"{simulator.program}:{os.environ['PATH']}")
     simulator.heal()
     return simulator
@@ -117,7 +117,7 @@ def test_a_healthy_node_gets_no_complaint(healthy: SimulatedBmc, tmp_path: Path)
         assert list_codes(found) == []
         assert judge_items(CHECK, found).verdict is Verdict.PASS
     said = [c.text for c in looks[-1] if isinstance(c, Coverage)]
-    assert "18 sensors, 4 fans, 4 power supplies" in said[0]
+    assert "19 sensors, 4 fans, 4 power supplies" in said[0]
     assert healthy.process.poll() is None
 
 
@@ -245,8 +245,7 @@ def an_event(number: int, moment: float | None, text: str = "Uncorrectable ECC")
     return ChassisEvent(id=f"{number:x}", time=moment, sensor="Memory", subject="Memory", text=text)
 
 
-def test_another_ipmitool_that_words_the_log_anew_brings_no_event_back() -> None:
-    """1.8.19 prints ``Failure detected ()`` for what 1.8.18 prints without the brackets."""
+def test_a_tool_that_words_the_log_anew_brings_no_event_back() -> None:
     old = EventLog(identity="a", events=(an_event(1, 1e9), an_event(2, 1e9 + 5)))
     worded = EventLog(
         identity="a", events=(an_event(1, 1e9, "x"), an_event(2, 1e9 + 5, "x"), an_event(3, 2e9))
@@ -277,9 +276,9 @@ def test_a_log_of_which_entries_are_missing_is_not_read_as_cleared(
     node.look()
     short = tmp_path / "bin"
     short.mkdir()
-    program = short / "ipmitool"
-    first = "0,/,Memory/{/,Memory/d}"
-    program.write_text(f'#!/bin/sh\n{healthy.program}/ipmitool "$@" | sed "{first}"\n')
+    program = short / "ipmi-sel"
+    first = "0,/,Memory,/{/,Memory,/d}"
+    program.write_text(f'#!/bin/sh\n{healthy.program}/ipmi-sel "$@" | sed "{first}"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{short}:{os.environ['PATH']}")
     found = node.look()
@@ -291,11 +290,13 @@ def test_a_log_of_which_entries_are_missing_is_not_read_as_cleared(
 
 def test_the_table_of_events_is_sound() -> None:
     for row in ROWS.values():
-        re.compile(row.subject)
-        re.compile(row.pattern)
+        for pattern in (row.subject, row.pattern, row.ids, row.words):
+            re.compile(pattern)
         assert row.meaning
-        assert row.source.startswith("IPMI 2.0") or row.code == UNNAMED_CODE
-        assert bool(row.pattern) is (row.code not in (INLET_CODE, UNNAMED_CODE))
+        assert re.match("IPMI 2.0|Redfish|HPE|iLO", row.source)
+        assert bool(row.pattern or row.words) is (row.code != UNNAMED_CODE)
+        assert set(row.kind) <= {kind.value for kind in (*PARTS, SensorKind.OTHER)}
+        assert row.kind or not row.lasting
         assert row.fix or row.verdict is Verdict.PASS
         assert not row.conclusive or row.verdict is Verdict.FAIL
         assert not (row.conclusive and row.lasting)
@@ -314,6 +315,27 @@ def test_the_table_of_events_is_sound() -> None:
         ("Critical Interrupt", "PCI SERR", "bus_fatal"),
         ("Watchdog2", "Hard reset", "watchdog_reset"),
         ("OS Critical Stop", "Run-time critical stop: Fatal excep", "system_stopped"),
+        ("Power Supply", "Power Supply input lost (AC/DC)", "supply_input_event"),
+        ("Power Supply", "Power Supply input lost or out-of-range", "supply_input_event"),
+        (
+            *("Power Supply", "Power Supply input out-of-range, but present"),
+            "supply_input_range_event",
+        ),
+        ("Power Unit", "Power Unit Failure detected", "power_unit_failed"),
+        ("Power Unit", "AC lost/Power input lost", "power_lost"),
+        ("Power Unit", "Non-redundant:Insufficient Resources", "redundancy_lost_event"),
+        ("Processor", "Machine Check Exception", "processor_error"),
+        ("Processor", "Correctable Machine Check Error", "processor_corrected"),
+        ("Memory", "Correctable memory error", "memory_correctable"),
+        ("Memory", "Correctable memory error logging limit reached", "memory_error_limit"),
+        ("Critical Interrupt", "Bus Fatal Error", "bus_fatal"),
+        ("Battery", "Battery low", "battery_event"),
+        ("Event Logging Disabled", "SEL Almost Full", "log_full_event"),
+        ("Leak Detector", "transition to Non-Critical from OK", "leak_warning_event"),
+        ("Leak Detector", "transition to OK", None),
+        ("Cooling Device", "transition to Critical from less severe", "fan_event"),
+        ("Power Supply", "Power Supply Inactive (in standby state)", None),
+        ("Power Supply", "transition to OK", None),
         ("OS Critical Stop", "OS graceful shutdown", None),
         ("Fan", "Lower Critical going high", None),
         ("Drive Slot / Bay", "Drive Present", None),
@@ -325,7 +347,7 @@ def test_the_table_of_events_is_sound() -> None:
     ],
 )
 def test_an_event_means_what_its_row_says(subject: str, text: str, code: str | None) -> None:
-    event = ChassisEvent(id="1", time=None, sensor=subject, subject=subject, text=text)
+    event = ChassisEvent(id="1", time=None, sensor="Part 1 Failure", subject=subject, text=text)
     row = find_row(event)
     assert (row.code if row else None) == code
 
@@ -343,7 +365,7 @@ def test_a_full_log_is_told_with_the_command_and_never_cleared(
     judgement = judge_items(CHECK, found)
     assert (judgement.verdict, judgement.remedy) == (FULL.verdict, FULL.remedy)
     assert FULL.says in judgement.reason
-    assert "ipmitool sel clear" in judgement.reason
+    assert "ipmi-sel --clear" in judgement.reason
     assert any("of 4" in c.text for c in found if isinstance(c, Coverage))
     assert judge_items(CHECK, node.look()).verdict is Verdict.WARN
 
@@ -368,8 +390,11 @@ def test_a_bmc_that_hangs_is_named_and_nothing_is_lost(
     assert list_codes(node.look()) == ["memory_uncorrectable"]
 
 
-def test_a_bmc_that_is_dead_is_an_error_and_not_a_fault(tmp_path: Path) -> None:
-    # The real ipmitool finds no BMC behind the device, on this machine.
+def test_a_bmc_that_is_dead_is_an_error_and_not_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/sbin:/usr/bin:/bin")
+    # The real FreeIPMI finds no BMC behind the device, on this machine.
     with pytest.raises(Unable, match="does not answer") as told:
         Node(tmp_path).look()
     assert told.value.cause is Cause.HUNG
@@ -393,11 +418,11 @@ def test_a_bmc_that_can_be_asked_no_more_is_an_error(healthy: SimulatedBmc, tmp_
     assert healthy.process.poll() is None
 
 
-def test_without_ipmitool_the_check_is_skipped_with_the_fix(
+def test_without_freeipmi_the_check_is_skipped_with_the_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Skip, match="apt-get install ipmitool"):
+    with pytest.raises(Skip, match="apt-get install freeipmi-tools"):
         Node(tmp_path).look()
 
 
@@ -458,4 +483,3 @@ def test_sensors_of_one_name_are_told_apart(
     own[-1].tell("sensor_set_bit 0x20 0 0x87 1 1 1")
     failed = [f for f in list_findings(node.look()) if f.code == "supply_failed"]
     assert [f.part_id for f in failed] == ["PSU 2"]
-    assert CHECK.finding_rules["supply_failed"].remedy is Remedy.REPLACE

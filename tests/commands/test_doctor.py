@@ -76,15 +76,15 @@ def test_a_missing_tool_is_named_with_its_package(cli: Cli) -> None:
     assert advice(cli, 3)["fio"]["fix"] == "apt-get install fio"
 
 
-def test_ipmitool_is_wanted_only_where_there_is_a_bmc(
+def test_freeipmi_is_wanted_only_where_there_is_a_bmc(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "ipmitool" not in {item.subject for item in inspect_tools(tmp_path)}
+    assert "ipmi-sensors" not in {item.subject for item in inspect_tools(tmp_path)}
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/ipmi0").touch()
     fixes = {item.subject: item.fix for item in inspect_tools(tmp_path)}
-    assert fixes["ipmitool"] == "apt-get install ipmitool"
+    assert fixes["ipmi-sensors"] == "apt-get install freeipmi-tools"
 
 
 def test_a_broken_driver_is_named_with_the_fix(cli: Cli, lab: Lab) -> None:

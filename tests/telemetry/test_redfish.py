@@ -303,6 +303,8 @@ def test_a_log_that_only_links_to_its_entries_is_followed(bmc: FakeBmc) -> None:
 
 def test_a_log_whose_pages_form_a_loop_is_unread_and_the_rest_is_read(bmc: FakeBmc) -> None:
     bmc.tree[ENTRIES]["Members@odata.nextLink"] = make_link(ENTRIES)["@odata.id"]
+    assert read(bmc).chassis.log.unread_reason == ""  # all entries were in the first page
+    bmc.tree[ENTRIES]["Members@odata.count"] = 2
 
     reading = read(bmc)
 

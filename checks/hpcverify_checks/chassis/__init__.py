@@ -3,7 +3,7 @@ What the service processor (BMC) sees and the operating system does not: the cha
 
 Fans, power supplies and their redundancy, temperatures against their own thresholds,
 batteries, and the event log since this node's last run. A fifth of the named faults of a cluster
-for language models are of these kinds. The BMC is asked in band, by ipmitool over /dev/ipmi0: a
+for language models are of these kinds. The BMC is asked in band, by FreeIPMI over /dev/ipmi0: a
 node without one, as a virtual machine, is skipped.
 
 The state of a part comes from its sensor, by the BMC's own verdict. The log shows what is over:
@@ -151,7 +151,7 @@ def _recall(ctx: Context, name: str, kind: type[T]) -> T | None:
 def _report_log(chassis: Chassis, mark: LogMark | None) -> Iterator[CheckItem]:
     log = chassis.log
     if log.unread_reason:
-        text = f"the event log cannot be read ({log.unread_reason}): see ipmitool sel info"
+        text = f"the event log cannot be read ({log.unread_reason}): see ipmi-sel --info"
         yield Finding("log_unread", "node", text)
         if mark is not None:
             yield CarryOver(LOG_MARK, msgspec.json.encode(mark).decode())
@@ -169,8 +169,8 @@ def _report_log(chassis: Chassis, mark: LogMark | None) -> Iterator[CheckItem]:
         yield Coverage("node", part.note)
     if log.is_full and not (mark and mark.was_full and part.new):  # else it goes round
         text = (
-            "the event log is full, so that the BMC may drop new events: ipmitool sel save FILE, "
-            "then ipmitool sel clear"
+            "the event log is full, so that the BMC may drop new events: ipmi-sel > FILE, "
+            "then ipmi-sel --clear"
         )
         yield Finding("log_full", "node", text)
     yield CarryOver(LOG_MARK, msgspec.json.encode(make_mark(log)).decode())
@@ -179,7 +179,7 @@ def _report_log(chassis: Chassis, mark: LogMark | None) -> Iterator[CheckItem]:
 
 
 def _describe(chassis: Chassis) -> str:
-    readable = [s for s in chassis.sensors if s.health is not SensorHealth.UNKNOWN]
+    readable = [s for s in chassis.sensors if s.is_there or s.health is SensorHealth.ABSENT]
     supplies = {s.part for s in readable if s.kind is SensorKind.POWER_SUPPLY}
     supplies -= {s.part for s in readable if s.health is SensorHealth.ABSENT}
     fans = [s for s in readable if s.kind is SensorKind.FAN and s.value]

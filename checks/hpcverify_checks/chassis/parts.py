@@ -9,7 +9,7 @@ here and a group that never was redundant may be built so: they warn until they 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from msgspec import Struct
@@ -31,7 +31,6 @@ HYSTERESIS_SHARE = 0.2
 """How far inside its threshold, as a share of it, a value may be that a BMC still complains of:
 it waits until the value is well inside."""
 COMPLAINTS = (SensorHealth.WARNING, SensorHealth.CRITICAL)
-GONE = (SensorHealth.ABSENT, SensorHealth.UNKNOWN)
 
 SUPPLY_COMPLAINTS: tuple[tuple[Defect, str, str], ...] = (
     (Defect.INPUT_LOST, "supply_input_lost", "has no input power"),
@@ -44,13 +43,38 @@ SUPPLY_COMPLAINTS: tuple[tuple[Defect, str, str], ...] = (
 SUPPLY_FIXES = {
     "supply_input_lost": "check its cable and its feed (outlet, breaker); the supply itself only "
     "if those are good",
-    "supply_failed": "check its cable; if that is good, replace it",
+    "supply_failed": "check its cable and its feed; if both are good, replace it",
     "supply_predicted": "replace it when the node is free",
     "supply_input_wrong": "check its feed",
     "supply_mismatched": "put in one of the same model",
     "supply_warning": "see the BMC's own page for why",
 }
 DEAD_SUPPLY_CODES = ("supply_input_lost", "supply_failed")
+PART_COMPLAINTS: Mapping[SensorKind, tuple[str, str, str]] = {
+    SensorKind.DRIVE: (
+        *("drive_failed", "drive_predicted"),
+        "see host for the drive, and the controller for its array; replace it if it failed",
+    ),
+    SensorKind.MEMORY: (
+        *("memory_failed", "memory_warning"),
+        "see the BMC's event log for why, then reseat or replace it",
+    ),
+    SensorKind.PROCESSOR: (
+        *("processor_failed", "processor_warning"),
+        "see the BMC's event log and kernel_log for why",
+    ),
+    SensorKind.GPU: (*("gpu_failed", "gpu_warning"), "see xid and the BMC's event log for why"),
+    SensorKind.LEAK: (
+        *("leak_detected", "leak_warning"),
+        "look for coolant below it, and close its loop before the node is used again",
+    ),
+    SensorKind.CONTROLLER: (
+        *("controller_warning", "controller_warning"),
+        "see the controller's own tool for its battery, its cables and its drives",
+    ),
+}
+"""The parts whose own health counts: the codes if it is critical and if it is a warning, and
+the fix."""
 
 
 class SeenParts(Struct, frozen=True):
@@ -80,13 +104,14 @@ def report_parts(chassis: Chassis, seen: SeenParts) -> Iterator[Finding]:
     yield from _report_temperatures(chassis.sensors)
     for sensor in chassis.sensors:
         yield from _report_other(sensor)
+    yield from _report_summaries(chassis)
     if not chassis.is_partial:
         yield from _report_gone(chassis.sensors, seen)
 
 
 def remember_parts(chassis: Chassis, seen: SeenParts, *, accept: bool) -> SeenParts:
     """Remember what this run saw beside what earlier ones *seen*; *accept* starts afresh."""
-    supplies = {s.part for s in _list_supplies(chassis.sensors) if s.health not in GONE}
+    supplies = {s.part for s in _list_supplies(chassis.sensors) if s.is_there}
     fans = {s.name for s in _list_fans(chassis.sensors) if _turns(s)}
     redundant = {g.name for g in chassis.redundancy if g.state is RedundancyState.FULL}
     if accept:
@@ -116,13 +141,13 @@ def _list_fans(sensors: Iterable[ChassisSensor]) -> list[ChassisSensor]:
 
 
 def _turns(fan: ChassisSensor) -> bool:
-    return fan.health not in GONE and fan.value != 0
+    return fan.is_there and fan.value != 0
 
 
 def _report_supplies(sensors: Sequence[ChassisSensor]) -> Iterator[Finding]:
     supplies = _list_supplies(sensors)
     absent = {s.part for s in supplies if s.health is SensorHealth.ABSENT}
-    there = [s for s in supplies if s.part not in absent and s.health not in GONE]
+    there = [s for s in supplies if s.part not in absent and s.is_there]
     findings: dict[str, Finding] = {}
     for defect, code, words in SUPPLY_COMPLAINTS:
         for sensor in there:
@@ -139,7 +164,7 @@ def _report_supplies(sensors: Sequence[ChassisSensor]) -> Iterator[Finding]:
         clause = "; ".join(f"{part} {findings[part].text.partition(':')[0]}" for part in dead)
         text = (
             f"the BMC calls every power supply dead ({clause}), and the node runs: restart the BMC "
-            "(ipmitool mc reset cold) and update its firmware; then look at the supplies"
+            "(bmc-device --cold-reset) and update its firmware; then look at the supplies"
         )
         yield Finding("supplies_doubtful", "node", text)
         return
@@ -203,20 +228,38 @@ def _report_other(sensor: ChassisSensor) -> Iterator[Finding]:
         case SensorKind.BATTERY if _find_side(sensor) is not Defect.HIGH:
             text = f"runs down ({state}): replace it (on most boards a CR2032)"
             yield Finding("battery_low", sensor.name, text)
-        case SensorKind.DRIVE:
-            code, fix = (
-                ("drive_failed", "replace the drive in this slot")
-                if critical
-                else ("drive_predicted", "see host for the drive, and the controller for its array")
-            )
-            yield Finding(code, sensor.name, f"{state}: {fix}")
         case SensorKind.VOLTAGE if critical and _is_credible(sensor):
             text = f"{state}: look at the power supplies, and have the board looked at"
             yield Finding("voltage_critical", sensor.name, text)
+        case kind if kind in PART_COMPLAINTS:
+            failed, warning, fix = PART_COMPLAINTS[kind]
+            yield Finding(failed if critical else warning, sensor.name, f"{state}: {fix}")
         case SensorKind.FAN | SensorKind.POWER_SUPPLY | SensorKind.TEMPERATURE:
+            pass
+        case SensorKind.SUMMARY if critical:
             pass
         case _:
             yield _list_complaint(sensor)
+
+
+def _report_summaries(chassis: Chassis) -> Iterator[Finding]:
+    """
+    Report an overall health of Critical that no part explains.
+
+    It only warns: several BMCs report wrong ones (gofish issue 303, check_redfish issues 127
+    and 200).
+    """
+    critical = [s for s in chassis.sensors if s.health is SensorHealth.CRITICAL]
+    summaries = [s.name for s in critical if s.kind is SensorKind.SUMMARY]
+    is_explained = len(critical) > len(summaries) or any(
+        group.state is RedundancyState.LOST for group in chassis.redundancy
+    )
+    if summaries and not is_explained:
+        text = (
+            f"the BMC reports Critical for {', '.join(summaries)}, and no part that it shows "
+            "explains why: see its own page and its event log"
+        )
+        yield Finding("health_unexplained", "node", text)
 
 
 def _report_redundancy(group: Redundancy, seen: SeenParts) -> Iterator[Finding]:
@@ -246,15 +289,15 @@ def _report_gone(sensors: Sequence[ChassisSensor], seen: SeenParts) -> Iterator[
 
 
 def _find_presence(name: str, sensors: Sequence[ChassisSensor]) -> bool | None:
-    """Say whether the supply or fan *name* is there; None if no sensor of it can be read."""
-    health = {
-        s.health
+    """Return whether the supply or fan *name* is there; None if no sensor of it can be read."""
+    own = [
+        s
         for s in (*_list_supplies(sensors), *_list_fans(sensors))
         if name == (s.part if s.kind is SensorKind.POWER_SUPPLY else s.name)
-    }
-    if SensorHealth.ABSENT in health:
+    ]
+    if any(s.health is SensorHealth.ABSENT for s in own):
         return False
-    return True if health - {SensorHealth.UNKNOWN} else None
+    return True if any(s.is_there for s in own) else None
 
 
 def _find_side(sensor: ChassisSensor) -> Defect:
@@ -332,7 +375,7 @@ REDUNDANCY_CAUSES = (*DEAD_SUPPLY_CODES, "supplies_doubtful", "fan_failed")
 """Codes of faults that also cost a group its redundancy: only the cause is reported."""
 
 PART_RULES = {
-    "supply_failed": FindingRule(Verdict.FAIL, Remedy.REPLACE),
+    "supply_failed": FindingRule(Verdict.FAIL, Remedy.INSPECT),
     "supply_input_lost": FindingRule(Verdict.FAIL, Remedy.INSPECT),
     "supply_predicted": FindingRule(Verdict.WARN, Remedy.REPLACE),
     "supply_input_wrong": FindingRule(Verdict.WARN, Remedy.INSPECT),
@@ -352,6 +395,16 @@ PART_RULES = {
     "voltage_critical": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "drive_failed": FindingRule(Verdict.FAIL, Remedy.REPLACE),
     "drive_predicted": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "memory_failed": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+    "memory_warning": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "processor_failed": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+    "processor_warning": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "gpu_failed": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+    "gpu_warning": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "leak_detected": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+    "leak_warning": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "controller_warning": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "health_unexplained": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "part_gone": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "sensor_noted": LISTED,
 }

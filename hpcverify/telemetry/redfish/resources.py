@@ -8,6 +8,7 @@ Two generations of the schema (DSP0268) are in use, often both on one BMC: ``The
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -37,7 +38,15 @@ HEALTH_BY_WORD = {
 BAD_HEALTH = (SensorHealth.WARNING, SensorHealth.CRITICAL)
 ABSENT_STATE = "Absent"
 WORKING_STATES = frozenset({"Enabled", "StandbySpare", ""})
-"""In which an OK says something of the part; most sensors have no state at all."""
+"""States in which an OK is about the part; most sensors have no state at all."""
+UNUSED_STATES = frozenset({"Disabled", "Deferring"})
+"""States in which a bad health is not a fault: the part was taken out of use."""
+OFFLINE_STATE = "UnavailableOffline"
+"""Of a part that is present and cannot be used: of a supply, one without input power."""
+LOST_INPUT = re.compile(
+    r"(?:input|\bac).*(?:lost|loss|fault|fail|error)|no ?(?:ac|input)", re.IGNORECASE
+)
+"""In the vendor's own state of a supply, such as HPE's ``PowerSupplyStatus``."""
 INPUT_DEFECTS = {"LossOfInput": Defect.INPUT_LOST, "OutOfRange": Defect.INPUT_WRONG}
 """By `LineInputStatus` of PowerSupply, since 1.0."""
 AMBIENT_CONTEXTS = frozenset({"Intake", "Room"})
@@ -57,14 +66,23 @@ BARE_CODES = frozenset({"Assert", "Deassert"})
 ENDED_CODES = frozenset(
     {"Deassert", "State Deasserted", "Limit Not Exceeded", "Performance Met"}
     | {"Predictive Failure deasserted", "Fully Redundant", "Transition to OK", "Informational"}
+    | {f"Lower {level} going high" for level in ("Non-critical", "Critical", "Non-recoverable")}
+    | {f"Upper {level} going low" for level in ("Non-critical", "Critical", "Non-recoverable")}
 )
 """Values of `EntryCode` of LogEntry for something that is over."""
 
 
 def get_text(resource: Resource, *names: str) -> str:
-    """Return the first of the properties *names* that is a text and not empty."""
+    """
+    Return the first of the properties *names* that is a text and not empty.
+
+    iDRAC 8 writes some texts as a list: ``[{"Member": "Battery"}]``.
+    """
     for name in names:
         value = resource.get(name)
+        if isinstance(value, list):
+            members = [item.get("Member") if isinstance(item, dict) else item for item in value]
+            value = " ".join(member for member in members if isinstance(member, str))
         if isinstance(value, str) and value.strip():
             return " ".join(value.split())
     return ""
@@ -94,15 +112,20 @@ def get_link(resource: Resource, *names: str) -> str:
 
 
 def read_health(resource: Resource) -> SensorHealth:
-    """Say what the Status of *resource* means."""
+    """Read the Status of *resource*."""
     status = get_inner(resource, "Status")
     state = get_text(status, "State")
     health = HEALTH_BY_WORD.get(get_text(status, "Health"), SensorHealth.UNKNOWN)
     if state == ABSENT_STATE:
         return SensorHealth.ABSENT
-    if health is SensorHealth.OK and state not in WORKING_STATES:
+    if state in UNUSED_STATES or (health is SensorHealth.OK and state not in WORKING_STATES):
         return SensorHealth.UNKNOWN
     return health
+
+
+def list_vendors(resource: Resource) -> list[Resource]:
+    """List the vendors' own blocks of *resource*."""
+    return [block for block in get_inner(resource, "Oem").values() if isinstance(block, dict)]
 
 
 def describe_status(resource: Resource) -> str:
@@ -115,6 +138,9 @@ def describe_status(resource: Resource) -> str:
 def find_label(resource: Resource, kind: SensorKind) -> str:
     """Find what a person calls the part: the label at its bay goes before its name."""
     label = get_text(get_inner(resource, "Location", "PartLocation"), "ServiceLabel")
+    if kind is SensorKind.POWER_SUPPLY and not label:  # HPE calls all HpeServerPowerSupply
+        bays = (get_number(vendor, "BayNumber") for vendor in list_vendors(resource))
+        label = next((f"PSU {bay:g}" for bay in bays if bay is not None), "")
     return label or get_text(resource, "Name", "FanName", "MemberId", "Id") or kind.value
 
 
@@ -189,14 +215,29 @@ def read_voltage(one: Resource) -> ChassisSensor:
 
 
 def read_supply(supply: Resource) -> ChassisSensor:
-    """Read a member of `PowerSupplies` of Power, or a PowerSupply: they say it alike."""
-    health = read_health(supply)
+    """
+    Read a member of `PowerSupplies` of Power, or a PowerSupply: both have the same properties.
+
+    A supply without input power is not broken: its feed is. The old schema has no word for it,
+    and BMCs show a voltage of zero, or an offline supply that they complain of.
+    """
+    sensor = _build_sensor(supply, SensorKind.POWER_SUPPLY)
+    state = get_text(get_inner(supply, "Status"), "State")
     defect = INPUT_DEFECTS.get(get_text(supply, "LineInputStatus"), Defect.NONE)
-    # The old schema has no word for it: a bay that complains, and a cable without power.
-    if health in BAD_HEALTH and not defect:
-        lost = get_number(supply, "LineInputVoltage") == 0
-        defect = Defect.INPUT_LOST if lost else Defect.NONE
-    return _build_sensor(supply, SensorKind.POWER_SUPPLY, defect=defect)
+    if sensor.health in BAD_HEALTH and not defect:
+        volts = supply.get("LineInputVoltage", "none is measured")
+        states = (get_inner(vendor, "PowerSupplyStatus") for vendor in list_vendors(supply))
+        is_lost = any(LOST_INPUT.search(get_text(own, "State")) for own in states)
+        is_silent = volts == 0 or (volts is None and state not in WORKING_STATES)
+        if is_silent or is_lost or state == OFFLINE_STATE:
+            defect = Defect.INPUT_LOST
+    said = describe_status(supply)
+    if defect and sensor.health in (SensorHealth.OK, SensorHealth.UNKNOWN) and sensor.is_there:
+        said = f"{said}, LineInputStatus {supply['LineInputStatus']}"
+        return replace(sensor, defect=defect, said=said, health=SensorHealth.WARNING)
+    if state == OFFLINE_STATE and sensor.health is SensorHealth.UNKNOWN:
+        return replace(sensor, health=SensorHealth.WARNING)
+    return replace(sensor, defect=defect)
 
 
 def read_battery(battery: Resource) -> ChassisSensor:
@@ -204,15 +245,88 @@ def read_battery(battery: Resource) -> ChassisSensor:
     return _build_sensor(battery, SensorKind.BATTERY)
 
 
-def read_summaries(system: Resource) -> Iterator[ChassisSensor]:
-    """Yield what a ComputerSystem says of all its processors, and of its memory."""
-    for name, label, kind in (
-        ("ProcessorSummary", "processors", SensorKind.PROCESSOR),
-        ("MemorySummary", "memory", SensorKind.MEMORY),
-    ):
-        summary = get_inner(system, name)
-        if get_inner(summary, "Status"):
-            yield _build_sensor({"Name": label, **summary}, kind)
+def read_leak_detector(detector: Resource) -> ChassisSensor:
+    """
+    Read a LeakDetector: what it detects is in `DetectorState`.
+
+    An Alarm of an HPE Cray EX is as bad as its `Severity` once it is triggered.
+    """
+    sensor = _build_sensor(detector, SensorKind.LEAK)
+    word = get_text(detector, "DetectorState")
+    if get_text(detector, "AlarmState") == "Triggered":
+        word = get_text(detector, "Severity")
+    found = HEALTH_BY_WORD.get(word, SensorHealth.UNKNOWN)
+    is_used = get_text(get_inner(detector, "Status"), "State") not in UNUSED_STATES
+    if is_used and sensor.health is not SensorHealth.ABSENT and found in BAD_HEALTH:
+        critical = SensorHealth.CRITICAL in (found, sensor.health)
+        health = SensorHealth.CRITICAL if critical else SensorHealth.WARNING
+        return replace(sensor, health=health, said=f"detector state {word}")
+    return sensor
+
+
+def read_processor(processor: Resource) -> ChassisSensor:
+    """Read a Processor, which may be a GPU."""
+    is_gpu = get_text(processor, "ProcessorType") in ("GPU", "Accelerator")
+    kind = SensorKind.GPU if is_gpu else SensorKind.PROCESSOR
+    name = get_text(processor, "Name" if is_gpu else "Socket", "Name", "Id") or kind.value
+    return _build_sensor({**processor, "Name": name}, kind)
+
+
+def read_hpe_gpu(device: Resource) -> ChassisSensor:
+    """Read an HpeServerDevice that is a GPU; all have the name of their model."""
+    name = f"{get_text(device, 'Name', 'Id')} at {get_text(device, 'Location')}"
+    return _build_sensor({**device, "Name": name.removesuffix(" at ")}, SensorKind.GPU)
+
+
+def read_memory(memory: Resource) -> ChassisSensor:
+    """Read a Memory, by the name that is printed at its slot."""
+    name = get_text(memory, "DeviceLocator", "Name", "Id") or SensorKind.MEMORY.value
+    return _build_sensor({**memory, "Name": name}, SensorKind.MEMORY)
+
+
+def read_drive(drive: Resource) -> ChassisSensor:
+    """
+    Read a Drive, or a device of SimpleStorage.
+
+    A BMC may keep the record of a bay in which it can identify no drive: that is an empty bay.
+    """
+    place = get_inner(drive, "PhysicalLocation", "PartLocation")
+    bay = get_text(place, "ServiceLabel") or get_text(drive, "Location")
+    name = get_text(drive, "Name", "Id") or SensorKind.DRIVE.value
+    sensor = _build_sensor({**drive, "Name": f"{name} at {bay}" if bay else name}, SensorKind.DRIVE)
+    is_known = any(drive.get(key) for key in ("Model", "SerialNumber", "CapacityBytes"))
+    if get_text(get_inner(drive, "Status"), "State") == OFFLINE_STATE and not is_known:
+        return replace(sensor, health=SensorHealth.ABSENT)
+    predicted = drive.get("FailurePredicted") is True
+    predicted |= get_text(drive, "StatusIndicator") == "PredictiveFailureAnalysis"
+    if predicted and sensor.health in (SensorHealth.OK, SensorHealth.UNKNOWN) and sensor.is_there:
+        said = f"{sensor.said}, failure predicted".lstrip(", ")
+        return replace(sensor, health=SensorHealth.WARNING, defect=Defect.PREDICTED, said=said)
+    return sensor
+
+
+def read_controller(controller: Resource) -> ChassisSensor:
+    """Read a StorageController, or the Storage around it."""
+    return _build_sensor(controller, SensorKind.CONTROLLER)
+
+
+def read_summaries(resource: Resource, kind: str) -> Iterator[ChassisSensor]:
+    """
+    Yield what a BMC makes of several parts together.
+
+    These are the Status of *resource*, a *kind* such as system or chassis, and those that a
+    ComputerSystem has for all its processors and for its memory.
+    """
+    own = f"{kind} {get_text(resource, 'Id', 'Name')}".strip()
+    for name, label in (("", own), ("ProcessorSummary", "processors"), ("MemorySummary", "memory")):
+        summary = get_inner(resource, name) if name else resource
+        status = get_inner(summary, "Status")
+        if status:
+            words = {get_text(status, "Health"), get_text(status, "HealthRollup")}
+            worst = next((w for w in ("Critical", "Warning", "OK") if w in words), "")
+            yield _build_sensor(
+                {"Name": label, "Status": {**status, "Health": worst}}, SensorKind.SUMMARY
+            )
 
 
 def read_redundancy(group: Resource, kind: SensorKind, number: int) -> Redundancy:
@@ -235,25 +349,39 @@ def read_redundancy(group: Resource, kind: SensorKind, number: int) -> Redundanc
 
 
 def read_event(entry: Resource, log: str, parts: Mapping[str, ChassisSensor]) -> ChassisEvent:
-    """Read a LogEntry of the log called *log*; *parts* are what it may be about, by path."""
+    """Read a LogEntry of the log called *log*; *parts* are the sensors, by `normalize_path`."""
     code = get_text(entry, "EntryCode").replace(" - ", " ")
-    message = get_text(entry, "Message", "MessageId")
-    asserted = code not in ENDED_CODES if code else None
-    if entry.get("Resolved") is True:
-        asserted = False
-    origin = parts.get(get_link(entry, "Links", "OriginOfCondition"))
+    message_id = get_text(entry, "MessageId")
+    arguments = [str(item) for item in as_list(entry.get("MessageArgs"))]
+    message = get_text(entry, "Message") or " ".join([message_id, *arguments])
+    severity = HEALTH_BY_WORD.get(
+        get_text(entry, "Severity", "MessageSeverity"), SensorHealth.UNKNOWN
+    )
+    vendors = list_vendors(entry)
+    is_over = entry.get("Resolved") is True or any(v.get("Repaired") is True for v in vendors)
+    # An entry without a code of its own is of the severity OK when it is about the end.
+    is_over = is_over or (code in ENDED_CODES if code else severity is SensorHealth.OK)
+    is_over = is_over or bool(re.search(r"\bde-?assert", message, re.IGNORECASE))
+    path = get_link(entry, "Links", "OriginOfCondition") or get_link(entry, "OriginOfCondition")
+    origin = parts.get(normalize_path(path)) if path else None
     return ChassisEvent(
         id=f"{log}/{get_text(entry, 'Id', '@odata.id')}",
         time=parse_time(get_text(entry, "EventTimestamp", "Created")),
         sensor=origin.name if origin else "",
         part=origin.part if origin else "",
-        subject=get_text(entry, "SensorType"),
+        subject=get_text(entry, "SensorType")
+        or " ".join(get_text(vendor, "ClassDescription") for vendor in vendors),
+        message_id=message_id,
         text=f"{code}: {message}" if code and code not in BARE_CODES else message,
-        asserted=asserted,
-        severity=HEALTH_BY_WORD.get(
-            get_text(entry, "Severity", "MessageSeverity"), SensorHealth.UNKNOWN
-        ),
+        asserted=False if is_over else True if code else None,
+        severity=severity,
     )
+
+
+def normalize_path(path: str) -> str:
+    """Make two ways to write one path equal, as ``Power/#Fans/0/`` and ``Power#/Fans/0``."""
+    single = re.sub("/+", "/", path)
+    return single.replace("/#", "#").replace("#/", "#").rstrip("/").casefold()
 
 
 def parse_time(text: str) -> float | None:
@@ -285,6 +413,7 @@ def _build_sensor(
         unit="" if value is None else unit,
         thresholds=thresholds or Thresholds(),
         is_ambient=get_text(resource, "PhysicalContext") in AMBIENT_CONTEXTS,
+        is_present=get_text(get_inner(resource, "Status"), "State") not in ("", ABSENT_STATE),
     )
 
 

@@ -1,10 +1,11 @@
 """
-Goes through the resources of a BMC that say something of its node's chassis.
+Reads the resources of a BMC about the parts of its node.
 
-What a BMC cannot show of one resource (HTTP 500, no JSON) is reported, and the others are read
-all the same. Many BMCs show the same parts in both generations of the schema: fans and power
-supplies count as the newer one has them, which tells a cable from a supply; temperatures as
-the older one has them, which is one question and not one for each sensor.
+A resource that a BMC cannot show (HTTP 500, no JSON) is reported, and the others are read. Many
+BMCs show the same parts in both generations of the schema: fans and power supplies count as the
+newer one has them, which tells a cable from a supply; temperatures as the older one has them,
+which is one request and not one for each sensor. The health of processors, memory, drives and
+leak detectors comes from their own resources.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -45,12 +46,20 @@ from hpcverify.telemetry.redfish.resources import (
     get_link,
     get_number,
     get_text,
+    list_vendors,
+    normalize_path,
     parse_time,
     read_battery,
+    read_controller,
+    read_drive,
     read_event,
+    read_hpe_gpu,
+    read_leak_detector,
+    read_memory,
     read_new_fan,
     read_old_fan,
     read_old_temperature,
+    read_processor,
     read_redundancy,
     read_summaries,
     read_supply,
@@ -58,17 +67,14 @@ from hpcverify.telemetry.redfish.resources import (
     read_voltage,
 )
 
-N = TypeVar("N", ChassisSensor, Redundancy)
-
-OTHER_LOGS = (
-    *("audit", "crash", "debug", "dump", "hostlogger", "iel", "journal", "lclog"),
-    *("postcode", "security"),
+OTHER_LOGS = re.compile(
+    "audit|crash|debug|dump|hostlogger|iel|journal|lclog|postcode|security|^sl$", re.IGNORECASE
 )
-"""In the names of logs of something else than events of the hardware, such as of logins."""
+"""The names of logs of something else than events of the hardware, such as of logins."""
 ON_STATES = frozenset({"On", ""})
 """Values of PowerState; a system without one says nothing of it."""
-TOLD_OF_OFF_NODE = frozenset({SensorKind.POWER_SUPPLY, SensorKind.BATTERY})
-"""What works while a node is switched off."""
+TOLD_OF_OFF_NODE = frozenset({SensorKind.POWER_SUPPLY, SensorKind.BATTERY, SensorKind.LEAK})
+"""The parts that work while a node is switched off."""
 FULL_LOG_POLICY = "NeverOverWrites"
 OWN_SETTING = re.compile(
     "password|serial|asset|tag|uuid|mac|addr|name|iscsi|date|time|cert|hash|boot", re.IGNORECASE
@@ -99,10 +105,15 @@ def read_chassis(access: BmcAccess) -> ChassisReading:
         Unable: it cannot be read; see `open_session`.
 
     """
-    walk = _Walk()
     with open_session(access) as service:
-        walk.read(service)
-    return walk.build(access)
+        return read_service(service, access.address)
+
+
+def read_service(service: Service, address: str) -> ChassisReading:
+    """Read all resources of *service*, which is at *address*."""
+    walk = _Walk()
+    walk.read(service)
+    return walk.build(address)
 
 
 class _Walk(Struct):
@@ -112,7 +123,10 @@ class _Walk(Struct):
     system: Resource = {}
     bios: Resource = {}
     parts: dict[str, ChassisSensor] = field(default_factory=dict[str, ChassisSensor])
-    """Those of the sensors that have a path of their own."""
+    """The sensors by path, as `normalize_path` writes it, where only one has that path."""
+    shared_paths: set[str] = field(default_factory=set[str])
+    names: Counter[str] = field(default_factory=Counter[str])
+    notes: list[str] = field(default_factory=list[str])
     sensors: list[ChassisSensor] = field(default_factory=list[ChassisSensor])
     groups: list[Redundancy] = field(default_factory=list[Redundancy])
     events: list[ChassisEvent] = field(default_factory=list[ChassisEvent])
@@ -131,8 +145,12 @@ class _Walk(Struct):
             if get_text(get_inner(part, "Status"), "State") != ABSENT_STATE:
                 self._read_cooling(service, part)
                 self._read_power(service, part)
+                self._read_hpe_devices(service, part)
+                self._add_summaries(part, "chassis")
         for system in systems:
-            self.sensors += read_summaries(system)
+            if get_text(system, "PowerState") in ON_STATES:
+                self._read_system(service, system)
+            self._add_summaries(system, "system")
         with suppress(Unreadable):  # it says nothing of the chassis
             path = get_link(self.system, "Bios")
             self.bios = (service.get(path) if path else None) or {}
@@ -140,10 +158,10 @@ class _Walk(Struct):
             for log in self._list_parts(service, get_link(owner, "LogServices")):
                 self._read_log(service, log)
 
-    def build(self, access: BmcAccess) -> ChassisReading:
+    def build(self, address: str) -> ChassisReading:
         """Put together what was found."""
         is_on = get_text(self.system, "PowerState") in ON_STATES
-        off = "the node is switched off: only its power supplies and its event log were read"
+        off = "the node is switched off: only power supplies, leak detectors and the log were read"
         log = EventLog(
             identity=get_text(self.bmc, "UUID", "SerialNumber", "Id"),
             events=tuple(_drop_copies(self.events)),
@@ -154,19 +172,19 @@ class _Walk(Struct):
         )
         chassis = Chassis(
             bmc=Bmc(
-                name=f"the BMC at {access.address}",
+                name=f"the BMC at {address}",
                 firmware=get_text(self.bmc, "FirmwareVersion"),
                 maker=get_text(self.system, "Manufacturer"),
                 product=get_text(self.system, "Model"),
             ),
-            sensors=_name_apart(s for s in self.sensors if is_on or s.kind in TOLD_OF_OFF_NODE),
-            redundancy=_name_apart(g for g in self.groups if is_on or g.kind in TOLD_OF_OFF_NODE),
+            sensors=tuple(s for s in self.sensors if is_on or s.kind in TOLD_OF_OFF_NODE),
+            redundancy=tuple(g for g in self.groups if is_on or g.kind in TOLD_OF_OFF_NODE),
             log=log,
             is_partial=not is_on or bool(self.unreadable),
         )
         return ChassisReading(
             chassis=chassis,
-            notes=() if is_on else (off,),
+            notes=(*self.notes, *(() if is_on else (off,))),
             unreadable=tuple(dict.fromkeys(self.unreadable)),
             facts=dict(self._list_facts()),
         )
@@ -198,6 +216,54 @@ class _Walk(Struct):
             heat = self._list_temperatures(service, get_link(new, "ThermalMetrics"))
             self._add(heat, read_temperature_sensor)
         self._add_groups(new.get("FanRedundancy") or old.get("Redundancy"), SensorKind.FAN)
+        self._read_leaks(service, one, new)
+
+    def _read_leaks(self, service: Service, one: Resource, thermal: Resource) -> None:
+        """Read the leak detectors; BMCs without any may answer HTTP 500 to that question."""
+        path = get_link(thermal, "LeakDetection")
+        try:
+            found = (service.get(path) if path else None) or {}
+            links = [
+                get_text(member, "@odata.id")
+                for owner in (found, one)
+                for member in list_members(service, get_link(owner, "LeakDetectors"))
+            ]
+            alarms = list_members(service, get_link(one, "Oem", "Alarms"))  # of HPE Cray EX
+            links += [path for alarm in alarms if "Leak" in (path := get_text(alarm, "@odata.id"))]
+            detectors = [service.get(link) or {} for link in dict.fromkeys(links)]
+        except Unreadable as exc:
+            self.notes.append(f"the BMC cannot show its leak detectors ({exc})")
+            return
+        self._add(detectors, read_leak_detector)
+
+    def _read_system(self, service: Service, system: Resource) -> None:
+        self._add(self._list_parts(service, get_link(system, "Processors")), read_processor)
+        self._add(self._list_parts(service, get_link(system, "Memory")), read_memory)
+        drives: list[Resource] = []
+        for storage in self._list_parts(service, get_link(system, "Storage")):
+            links = [get_text(one, "@odata.id") for one in as_list(storage.get("Drives"))]
+            drives += [self._get(service, link) for link in dict.fromkeys(links)]
+            controllers = self._list_parts(service, get_link(storage, "Controllers"))
+            self._add(controllers or storage.get("StorageControllers"), read_controller)
+        for storage in (
+            [] if drives else self._list_parts(service, get_link(system, "SimpleStorage"))
+        ):
+            drives += as_list(storage.get("Devices"))
+        self._add(drives or self._list_hpe_drives(service, system), read_drive)
+
+    def _read_hpe_devices(self, service: Service, one: Resource) -> None:
+        """Read the GPUs of an iLO, which has no Processor for them."""
+        links = (get_link(vendor, "Links", "Devices") for vendor in list_vendors(one))
+        devices = self._list_parts(service, next(filter(None, links), ""))
+        self._add([d for d in devices if get_text(d, "DeviceType") == "GPU"], read_hpe_gpu)
+
+    def _list_hpe_drives(self, service: Service, system: Resource) -> list[Resource]:
+        """List the drives of an iLO that has no Storage: they are below its SmartStorage."""
+        links = (get_link(vendor, "Links", "SmartStorage") for vendor in list_vendors(system))
+        smart = self._get(service, next(filter(None, links), ""))
+        arrays = self._list_parts(service, get_link(smart, "Links", "ArrayControllers"))
+        paths = [get_link(array, "Links", "PhysicalDrives") for array in arrays]
+        return [drive for path in paths for drive in self._list_parts(service, path)]
 
     def _list_temperatures(self, service: Service, path: str) -> list[Resource]:
         """List the sensors that `ThermalMetrics` names: only these measure temperatures."""
@@ -220,15 +286,37 @@ class _Walk(Struct):
     def _add(self, found: object, read: Callable[[Resource], ChassisSensor]) -> bool:
         """Add the sensors of the resources *found*; return whether there are any."""
         whole = [item for item in as_list(found) if isinstance(item, dict) and item]
-        for resource in whole:
-            sensor = read(resource)
-            self.sensors.append(sensor)
-            self.parts[get_text(resource, "@odata.id")] = sensor
+        sensors = [read(resource) for resource in whole]
+        names = Counter(sensor.name for sensor in sensors)
+        labels = Counter(sensor.part for sensor in sensors)
+        for place, (resource, sensor) in enumerate(zip(whole, sensors, strict=True), 1):
+            # HPE calls all power supplies alike, and all processors.
+            name = f"{sensor.name} {place}" if names[sensor.name] > 1 else sensor.name
+            part = f"{sensor.part} {place}" if labels[sensor.part] > 1 else sensor.part
+            own = replace(sensor, name=self._make_unique(name), part=part)
+            self.sensors.append(own)
+            path = normalize_path(get_text(resource, "@odata.id"))
+            if path in self.parts:
+                self.shared_paths.add(path)
+            if path:
+                self.parts[path] = own
+        for path in self.shared_paths:
+            self.parts.pop(path, None)
         return bool(whole)
 
+    def _add_summaries(self, owner: Resource, kind: str) -> None:
+        for sensor in read_summaries(owner, kind):
+            self.sensors.append(replace(sensor, name=self._make_unique(sensor.name)))
+
+    def _make_unique(self, name: str) -> str:
+        """Add a number to a name that was there before: two chassis may call their fans alike."""
+        self.names[name] += 1
+        return name if self.names[name] == 1 else f"{name} ({self.names[name]})"
+
     def _add_groups(self, groups: object, kind: SensorKind) -> None:
-        whole = (group for group in as_list(groups) if isinstance(group, dict))
-        self.groups += [read_redundancy(group, kind, n) for n, group in enumerate(whole, 1)]
+        whole = [group for group in as_list(groups) if isinstance(group, dict)]
+        read = [read_redundancy(group, kind, n) for n, group in enumerate(whole, 1)]
+        self.groups += [replace(group, name=self._make_unique(group.name)) for group in read]
 
     def _list_facts(self) -> Iterator[tuple[str, str]]:
         for name, value in islice(get_inner(self.bios, "Attributes").items(), MAX_SETTINGS):
@@ -237,7 +325,7 @@ class _Walk(Struct):
 
     def _read_log(self, service: Service, log: Resource) -> None:
         name = get_text(log, "Id") or "log"
-        if any(word in name.casefold() for word in OTHER_LOGS):
+        if OTHER_LOGS.search(name):
             return
         try:
             entries = list_newest_entries(service, get_link(log, "Entries"))
@@ -263,14 +351,3 @@ def _drop_copies(events: Iterable[ChassisEvent]) -> Iterator[ChassisEvent]:
         if key not in seen:
             seen.add(key)
             yield candidate
-
-
-def _name_apart(found: Iterable[N]) -> tuple[N, ...]:
-    """Add a number to a name that was there before: two chassis may call their fans alike."""
-    counts: Counter[str] = Counter()
-    named: list[N] = []
-    for part in found:
-        counts[part.name] += 1
-        number = counts[part.name]
-        named.append(part if number == 1 else replace(part, name=f"{part.name} ({number})"))
-    return tuple(named)
