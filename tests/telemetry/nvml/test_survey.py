@@ -73,7 +73,7 @@ def test_a_gpu_goes_by_its_uuid_and_shows_what_is_on_its_sticker(lab: Lab) -> No
         "pcie_generation": "5",
         "pcie_width": "16",
         "vbios": "96.00.74.00.01",
-        "driver": "565.57.01",
+        "driver": "580.105.08",
         "memory": "80 GiB",
         "compute_capability": "9.0",
         "power_limit": "700 of 700 W",
