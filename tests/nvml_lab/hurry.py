@@ -13,7 +13,10 @@ SCALE = HUNG_SECONDS / 30
 
 
 def install() -> None:
-    """Shorten the waits, before a session with NVML begins."""
+    """Shorten the waits, before a session with NVML begins, also in workers."""
+    from tests.rehearsal import forks  # noqa: PLC0415 - as below
+
+    forks.install()
     from hpcverify.telemetry.nvml.poll import NvmlSource  # noqa: PLC0415 - in the warm process only
 
     NvmlSource.__init__.__defaults__ = (HUNG_SECONDS, HURRIED_SECONDS)

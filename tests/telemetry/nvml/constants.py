@@ -12,7 +12,7 @@ import csv
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -25,6 +25,7 @@ RELEASES = (
     *("12.570.86", "12.570.172", "12.575.51", "13.580.65", "13.580.82", "13.580.126"),
     *("13.590.44", "13.590.48", "13.595.45", "13.610.43", "13.615.71"),
 )
+FIELD_PREFIX = "NVML_FI_"
 SLOWDOWN_COUNTERS = (
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
@@ -58,7 +59,16 @@ def main() -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["constant", *RELEASES])
         for name in sorted({*list_used_constants(), *SLOWDOWN_COUNTERS}):
-            writer.writerow([name, *(column.get(name, "") for column in columns)])
+            number = columns[-1][name]
+            writer.writerow([name, *(describe(column, name, number) for column in columns)])
+
+
+def describe(column: Mapping[str, int], name: str, number: int) -> int | str:
+    """Give the number of *name* in a release; if it has none, the field that has *number*."""
+    if name in column or not name.startswith(FIELD_PREFIX):
+        return column.get(name, "")
+    others = (k for k, v in column.items() if v == number and k.startswith(FIELD_PREFIX))
+    return next((other for other in others if other != "NVML_FI_MAX"), "")
 
 
 if __name__ == "__main__":

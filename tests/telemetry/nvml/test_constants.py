@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import tomllib
 from collections.abc import Mapping
 
 import pynvml
 import pytest
 
 from hpcverify.telemetry.nvml.questions import find_slowdown_counters
+from tests.nvml_lab.nvmllab import ROOT
 from tests.telemetry.nvml.constants import (
     RELEASES,
     SLOWDOWN_COUNTERS,
@@ -29,6 +31,13 @@ def test_every_constant_has_one_number_in_all_releases_that_have_it() -> None:
         assert name in table, f"{name}: python -m tests.telemetry.nvml.constants"
         numbers = set(table[name].values()) - {""}
         assert numbers == {str(getattr(pynvml, name))}, name
+
+
+def test_the_oldest_release_that_we_install_with_has_every_constant() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (pin,) = (d for d in project["dependencies"] if d.startswith("nvidia-ml-py"))
+    oldest = pin.partition("=")[2]
+    assert [n for n in set(list_used_constants()) if not read_table()[n][oldest]] == []
 
 
 @pytest.mark.parametrize("release", RELEASES)
