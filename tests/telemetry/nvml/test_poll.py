@@ -330,6 +330,40 @@ def test_a_gpu_is_asked_again_when_its_call_has_returned(lab: Lab) -> None:
     assert (len(second[0]), second[1]) == (8, [])
 
 
+SAMPLE_AND_HEAR = """
+import sys
+import msgspec
+from hpcverify.telemetry.nvml.poll import NvmlSource
+from hpcverify.telemetry.nvml.questions import read_recovery
+source = NvmlSource(*map(float, sys.argv[2:]))
+for patience in (0.1, None):
+    heard = source.ask_all(read_recovery, patience)
+    told = [heard.answers, heard.findings, heard.unanswered]
+    print(msgspec.json.encode(told).decode())
+"""
+
+
+def sample_and_hear(lab: Lab, *patience: float) -> list[Heard]:
+    output = lab.python(SAMPLE_AND_HEAR, *patience)
+    return [msgspec.json.decode(line, type=Heard) for line in output.splitlines()]
+
+
+def test_a_sample_that_was_given_up_costs_the_next_question_nothing(lab: Lab) -> None:
+    # NVIDIA/DCGM#313: calls that block for 45 s on a GPU that corrects errors under load.
+    lab.write("fault = nvmlDeviceGetRepairStatus gpu=3 hang=0.5 times=1")
+    sampled, heard = sample_and_hear(lab, *PATIENT)
+    assert [f.code for f in sampled[1]] in (["gpu_blocked"], [])
+    assert (len(heard[0]), heard[1]) == (8, [])
+
+
+def test_who_asks_while_a_sample_hangs_blames_the_gpu_of_that_sample(lab: Lab) -> None:
+    lab.write("fault = nvmlDeviceGetRepairStatus gpu=6 hang=forever")
+    _, (answers, findings, _) = sample_and_hear(lab, *IMPATIENT)
+    assert len(answers) == 7
+    assert [f.code for f in findings] == ["gpu_hung"]
+    assert findings[0].part_id not in answers
+
+
 START = """
 import sys
 import msgspec
