@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from threading import RLock
 from typing import Any, TypeVar
@@ -58,9 +58,6 @@ class _Silences:
     def __contains__(self, gpu: Gpu) -> bool:
         return gpu.uuid in self._by_uuid
 
-    def __bool__(self) -> bool:
-        return bool(self._by_uuid)
-
     def note_answer(self, visit: Visit[Any]) -> None:
         self._answered = visit.began
 
@@ -77,21 +74,33 @@ class _Silences:
             del self._by_uuid[first.query.gpu.uuid]
         self._by_uuid = {k: s for k, s in self._by_uuid.items() if not s.visit.ends_within(0)}
 
+    def may_hold_up(self, late: Mapping[int, float]) -> bool:
+        """Whether a call is under way, or a *late* GPU initialises, and none returned since."""
+        begun = [*late.values(), *(silence.query.began for silence in self._by_uuid.values())]
+        return any(began >= self._answered for began in begun)
+
     def _find_first(self) -> _Silence:
         return min(self._by_uuid.values(), key=lambda silence: silence.query.began)
 
     def _measure_age(self, silence: _Silence) -> float:
         return time.monotonic() - max(silence.query.began, self._freed)
 
-    def list_findings(self, unheard: Sequence[Gpu]) -> Iterator[Finding]:
-        """Report each GPU of *unheard* as hung, or as held up by the one that hangs."""
+    def list_findings(self, unheard: Sequence[Gpu], late: Mapping[int, float]) -> Iterator[Finding]:
+        """
+        Report each GPU of *unheard* as hung, or as held up by the one that hangs.
+
+        GPUs with the indexes *late* still initialise: their calls are older than all others.
+        """
         if not self._by_uuid:
             return
         first = self._find_first()
         call, holder = first.query.call, first.query.gpu.label
+        if late:
+            call, holder = "nvmlDeviceGetHandleByIndex", f"the GPU with NVML index {min(late)}"
         for gpu in sorted(unheard, key=lambda gpu: gpu != first.query.gpu):
             own = self._by_uuid.get(gpu.uuid)
-            if own is None or (own is not first and own.query.began >= self._answered):
+            is_oldest = own is first and not late
+            if own is None or not (is_oldest or own.query.began < self._answered):
                 text = f"not read: the driver hangs in {call} of {holder}"
                 yield Finding("gpu_blocked", gpu.uuid, text, {"call": call, "hung": holder})
             elif self._measure_age(own) < self._hung_seconds:
@@ -171,7 +180,7 @@ class NvmlSource:
             answers = self._visit(devices.gpus, question, patience or self._hung_seconds)
             heard = {query.gpu.uuid for query, _ in answers}
             silent = [gpu for gpu in devices.gpus if gpu.uuid not in heard]
-            hanging = list(self._silences.list_findings(silent))
+            hanging = list(self._silences.list_findings(silent, self._session.list_late()))
         spoken = [query for query, _ in answers]
         return GpuAnswers(
             answers={who.gpu.uuid: answer for who, answer in answers},
@@ -190,13 +199,14 @@ class NvmlSource:
         answers: list[tuple[GpuQuery, T]] = []
         left_behind: list[tuple[GpuQuery, Visit[T]]] = []
         self._silences.drop_ended(patience, self._hurried_seconds * GRACE_SHARE)
-        in_a_row = 1 if self._silences else 0
+        is_held = self._silences.may_hold_up(self._session.list_late())
+        in_a_row = int(is_held)
         for gpu in gpus:
             if gpu in self._silences or in_a_row == MAX_SILENT_IN_A_ROW:
                 continue
             query = GpuQuery(gpu)
             visit = Visit(partial(question, query))
-            limit = self._hurried_seconds if self._silences else patience
+            limit = self._hurried_seconds if is_held else patience
             if _returns(visit, query, limit):
                 answers.append((query, visit.take()))
                 self._silences.note_answer(visit)
@@ -205,6 +215,7 @@ class NvmlSource:
                 self._silences.note_silence(query, visit)
                 left_behind.append((query, visit))
                 in_a_row += 1
+                is_held = True
         answers += [(query, visit.take()) for query, visit in left_behind if visit.ends_within(0)]
         return sorted(answers, key=lambda answer: answer[0].gpu.index)
 

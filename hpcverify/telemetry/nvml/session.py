@@ -111,9 +111,13 @@ class Session:
             code = START_FAILURE_CODES.get(code_of(err), "nvml_failed")
             raise _build_start_error(code, str(err)) from err
 
+    def list_late(self) -> dict[int, float]:
+        """List the GPUs that still initialise: NVML index, and when that began."""
+        return {i: visit.began for i, visit in self._visits.items() if not visit.ends_within(0)}
+
     def _explain_late(self, index: int) -> Finding:
         """Report a GPU without handle; one that may only wait behind another is not blamed."""
-        late = [i for i, visit in self._visits.items() if not visit.ends_within(0)]
+        late = list(self.list_late())
         seconds = self._gpu_seconds * (FIRST_GPU_SHARE if index == 0 else 1)
         text = (
             f"GPU with NVML index {index} did not initialise within {seconds:g} s "

@@ -419,6 +419,17 @@ def test_gpus_that_wait_for_one_that_never_initialises_are_not_blamed(lab: Lab) 
         assert [f.evidence["nvml_index"] for f in findings] == ["5", "6", "7"]
 
 
+def test_gpus_that_wait_for_one_that_initialises_are_not_blamed_when_they_are_asked(
+    lab: Lab,
+) -> None:
+    lab.write("fault = nvmlDeviceGetHandleByIndex gpu=7 lock=1 hang=forever")
+    for answers, findings, _ in hear(lab, "read_recovery", "read_pcie", patience=IMPATIENT):
+        assert answers == {}
+        assert [f.code for f in findings] == ["gpu_hung"] + ["gpu_blocked"] * 7
+        assert findings[0].evidence == {"nvml_index": "7"}
+        assert {f.evidence["hung"] for f in findings[1:]} == {"the GPU with NVML index 7"}
+
+
 def test_a_gpu_that_initialises_late_joins_the_list_in_the_order_of_indexes(lab: Lab) -> None:
     lab.write("fault = nvmlDeviceGetHandleByIndex gpu=0 hang=1 times=1")
     first, second = start(lab, 0.3, 0.3, 1)
