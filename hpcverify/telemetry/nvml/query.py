@@ -49,6 +49,18 @@ CONVENIENCES = frozenset(
         *("nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetPowerManagementDefaultLimit"),
         *("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetViolationStatus"),
         *("nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1"),
+        *(
+            f"nvmlDeviceGetFieldValues({field})"
+            for field in (
+                nv.NVML_FI_DEV_MEMORY_TEMP,
+                nv.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION,
+                nv.NVML_FI_DEV_PERF_POLICY_POWER,
+                nv.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST,
+                nv.NVML_FI_DEV_ACTIVE_BANK_REMAPPINGS,
+                nv.NVML_FI_DEV_PENDING_BANK_REMAPPING,
+                nv.NVML_FI_DEV_BANK_REMAPPER_HISTOGRAM_NONE,
+            )
+        ),
     }
 )
 """Calls that describe a GPU, that have a substitute, or that few drivers know: a code without

@@ -137,11 +137,14 @@ def _explain_unlisted(
     """
     explained: list[Finding] = []
     waiting = [finding for finding in late if finding.code in LATE_CODES]
+    patience = LATE_SECONDS if waiting else GPU_START_SECONDS
     for address in addresses:
         visit = Visit(partial(_explain_missing_gpu, address, root, environ))
-        if visit.ends_within(LATE_SECONDS if waiting else GPU_START_SECONDS):
+        if visit.ends_within(patience):
             explained.append(visit.take())
-        elif waiting:
+            continue
+        patience = LATE_SECONDS
+        if waiting:
             explained.append(replace(waiting.pop(0), part_id=address))
         else:
             text = f"NVML does not return when asked for the GPU at {address}"

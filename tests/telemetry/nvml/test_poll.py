@@ -188,20 +188,43 @@ def test_an_answer_that_comes_the_second_time_is_told_and_no_more(lab: Lab, faul
     assert [f.code for _, findings, _ in heard for f in findings] == ["gpu_flaky"]
 
 
-CONVENIENCE = "nvmlDeviceGetRepairStatus"
-
-
-def test_a_code_without_meaning_to_a_convenience_is_listed_and_is_no_finding(lab: Lab) -> None:
-    lab.write(f"fault = {CONVENIENCE} return=UNKNOWN")
-    ((answers, findings, unanswered),) = hear(lab, "read_recovery")
-    assert (len(answers), findings) == (8, [])
-    assert any("Unknown Error" in item.text for item in unanswered)
+@pytest.mark.parametrize(
+    ("call", "question"),
+    [
+        ("nvmlDeviceGetRepairStatus", "read_recovery"),
+        ("nvmlDeviceGetGspFirmwareMode", "read_setup"),
+        ("nvmlDeviceGetFieldValues field=303", "read_memory_errors"),
+    ],
+)
+def test_a_code_without_meaning_to_a_convenience_is_listed_and_is_no_finding(
+    lab: Lab, call: str, question: str
+) -> None:
+    # 57 is in no table; UNKNOWN is what drivers say that lack something.
+    for code in ("UNKNOWN", 57):
+        lab.write(f"fault = {call} return={code}")
+        ((answers, findings, unanswered),) = hear(lab, question)
+        assert (len(answers), findings) == (8, [])
+        assert any("answered with" in item.text for item in unanswered)
 
 
 def test_a_gpu_that_alone_gives_a_code_without_meaning_is_named(lab: Lab) -> None:
-    lab.write(f"fault = {CONVENIENCE} gpu=2 return=UNKNOWN")
+    lab.write("fault = nvmlDeviceGetRepairStatus gpu=2 return=57")
     ((answers, findings, _),) = hear(lab, "read_recovery")
     assert [(f.code, f.part_id) for f in findings] == [("gpu_silent", list(answers)[2])]
+
+
+@pytest.mark.parametrize(
+    ("driver", "source"),
+    [
+        ("570.148.08", "samples of event reasons"),
+        ("580.65.06", "NVML fields 251 to 253"),
+        ("580.105.08", "NVML fields 269 to 271"),
+    ],
+)
+def test_the_setup_names_where_slowdown_times_come_from(lab: Lab, driver: str, source: str) -> None:
+    lab.write(f"driver.version = {driver}")
+    (heard,) = hear(lab, "read_setup")
+    assert first(heard)["slowdown_counters"] == source
 
 
 ECC_FIELDS = (3, 4, 5, 6, 11, 12, 29, 30, 31)
