@@ -7,27 +7,53 @@ another thread looks as if it hung itself.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
-from threading import Thread
-from typing import Generic, TypeVar, cast
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import Any, Generic, TypeVar, cast
 
 A = TypeVar("A")
 
 
-class Visit(Thread, Generic[A]):
-    """Does some *work* in a thread of its own, from now on."""
+class _Worker(Thread):
+    """Does one visit after the other; to start a thread for each would take as long."""
 
-    def __init__(self, work: Callable[[], A]) -> None:
-        """Start the thread."""
+    def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.began = time.monotonic()
-        self._work = work
-        self._answer: A | None = None
-        self._error: BaseException | None = None
+        self.visits: SimpleQueue[Visit[Any]] = SimpleQueue()
         self.start()
 
     def run(self) -> None:
+        while True:
+            visit = self.visits.get()
+            visit.work()
+            _idle.append(self)
+            visit.ended.set()
+
+
+_idle: list[_Worker] = []
+os.register_at_fork(after_in_child=_idle.clear)
+
+
+class Visit(Generic[A]):
+    """Does some *work* in another thread, from now on."""
+
+    def __init__(self, work: Callable[[], A]) -> None:
+        """Begin."""
+        self.began = time.monotonic()
+        self.ended = Event()
+        self._work = work
+        self._answer: A | None = None
+        self._error: BaseException | None = None
+        try:
+            worker = _idle.pop()
+        except IndexError:  # the others have been left behind
+            worker = _Worker()
+        worker.visits.put(self)
+
+    def work(self) -> None:
         """Work, and keep the answer."""
         try:
             self._answer = self._work()
@@ -36,8 +62,7 @@ class Visit(Thread, Generic[A]):
 
     def ends_within(self, seconds: float) -> bool:
         """Wait for the end, for *seconds* at most, and return whether it came."""
-        self.join(max(seconds, 0.0))
-        return not self.is_alive()
+        return self.ended.is_set() or self.ended.wait(max(seconds, 0.0))
 
     def take(self) -> A:
         """Return the answer of a visit that has ended, or raise what it raised."""
