@@ -41,7 +41,7 @@ default_settings() {
     HPCVERIFY=/opt/hpcverify/bin/hpcverify
     HPCVERIFY_STATE=/var/lib/hpcverify
     HPCVERIFY_SPOOL=
-    HPCVERIFY_DEADLINE=15
+    HPCVERIFY_DEADLINE=50
     HPCVERIFY_USERS=0
 }
 
@@ -100,7 +100,7 @@ read_settings() { # $1: the file
         read_files || exit 0
     fi
     case $HPCVERIFY_DEADLINE in
-        '' | *[!0-9]* | 0*) HPCVERIFY_DEADLINE=15 ;;
+        '' | *[!0-9]* | 0*) HPCVERIFY_DEADLINE=50 ;;
         [1-9] | [1-4][0-9]) ;;
         *) HPCVERIFY_DEADLINE=50 ;; # slurmd kills a health check after 60 s
     esac

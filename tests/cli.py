@@ -26,11 +26,13 @@ class Cli:
     command: tuple[str, ...] = COMMAND
     node: str = "n1"
     environment: dict[str, str] = field(default_factory=dict[str, str])
+    preload: str = ""
+    """The module to install in the process that a warm one is forked from."""
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run one command to its end, in a warm process if it is hpcverify alone."""
         if self.command == COMMAND:
-            return run_warm(list(arguments), self.environment)
+            return run_warm(list(arguments), self.environment, preload=self.preload)
         return subprocess.run(
             [*self.command, *arguments],
             env=self.environment,

@@ -182,6 +182,7 @@ def _describe_setup(setup: Setup) -> str:
             setup.clock_applications_mhz, setup.clock_max_mhz, "MHz"
         ),
         **setup.firmware,
+        "slowdown times from": setup.slowdown_counters,
     }
     return ", ".join(f"{name} {value}" for name, value in facts.items() if value)
 

@@ -15,7 +15,8 @@ The GPUs of a rack are in one NVLink domain, whose manager divides them into cli
 leaves its domain, or is in another one than its siblings, fails. If all GPUs of the node move
 together, the manager has moved them, which is a warning. Nodes are compared by their facts.
 
-Errors that a good link never makes count: retrainings, and failed ones. Checksum errors
+Errors that a good link never makes count: retrainings, and failed ones; from NVLink 5 on
+a recovery that succeeded is a warning of them. Checksum errors
 matter only in large numbers, and forward error correction is how such links work: it is
 shown and never judged. Each kind is judged by its rise since the last run, and the sum
 by its worst seconds while the other checks loaded the links.
@@ -59,7 +60,7 @@ from hpcverify.telemetry.gpus import GpuAnswers, Linkage, NvLink, NvlinkFabric
 from hpcverify.telemetry.vendors import SourceFinder, find_source
 from hpcverify.units import HOUR_SECONDS
 from hpcverify_checks.common import gpu_source
-from hpcverify_checks.common.counters import compare_with_last_run, find_peak_increase, read_moment
+from hpcverify_checks.common.counters import compare_with_last_run, find_peak_rate, read_moment
 from hpcverify_checks.common.fixes import ACCEPT
 from hpcverify_checks.common.parts import (
     LINKS_PER_BRIDGE,
@@ -89,7 +90,7 @@ RATE_UNITS = {
 }
 """Kinds judged by rate: the unit, and the shortest time in seconds to take it over."""
 CORRECTED_KINDS = ("symbol", "recovered")
-"""Kinds that are only shown: correcting them is normal."""
+"""Kinds that are no errors: correcting symbols is normal, and recoveries have a finding."""
 
 
 class NvlinkParams(Params, frozen=True):
@@ -339,6 +340,7 @@ def report_errors(linkage: Linkage, ctx: Context, part_id: str, root: Path) -> I
         rate = span.compute_rate(_sum_by_kind(span.counts)[name], seconds)
         if rate is not None:
             yield Measurement(f"{name}.rate", rate, unit, part_id)
+    yield from _find_recovered_links(new.last.grown, new.start, part_id)
     yield from _find_worst_link(new.last.grown, new.start, part_id)
     yield new.carry_over
 
@@ -348,6 +350,16 @@ def _sum_by_kind(counts: Mapping[str, int]) -> Counter[str]:
     for name, count in counts.items():
         total[name.partition(" ")[2]] += count
     return total
+
+
+def _find_recovered_links(new: Mapping[str, int], since: str, part_id: str) -> Iterator[Finding]:
+    # Of 320 GB200 one link had any, 505: it failed five days later (marin#9086, Xid 149).
+    for name, count in new.items():
+        number, _, kind = name.partition(" ")
+        if kind == "recovered":
+            text = f"NVLink {number} lost its connection and recovered {count} times since {since}"
+            evidence = {"link": number, kind: str(count)}
+            yield Finding("nvlink_recovered", part_id, text, evidence)
 
 
 def _find_worst_link(new: Mapping[str, int], since: str, part_id: str) -> Iterator[Finding]:
@@ -492,7 +504,7 @@ def _compare_places(
 def observe(watch: Watch, ctx: Context, params: NvlinkParams) -> Iterator[CheckItem]:
     """Report the errors of the links in the worst seconds of the run."""
     for part_id, samples in watch.group_by_part("nvlink.errors"):
-        rate = find_peak_increase(samples, WINDOW_SECONDS) / WINDOW_SECONDS
+        rate = find_peak_rate(samples, WINDOW_SECONDS, WINDOW_SECONDS)
         yield Measurement("errors.rate", rate, "1/s", part_id)
 
 
@@ -546,6 +558,7 @@ CHECK = Check(
         "nvlink_slow": FindingRule(Verdict.FAIL, Remedy.INSPECT),
         "nvlink_bridge_missing": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "nvlink_errors": LISTED,
+        "nvlink_recovered": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "fabric_not_ready": NOT_SET_UP,
         "fabric_failed": FindingRule(Verdict.FAIL, Remedy.REBOOT),
         "fabric_degraded_bandwidth": FindingRule(Verdict.FAIL, Remedy.INSPECT),

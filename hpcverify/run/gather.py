@@ -68,7 +68,9 @@ SETTLED_KEY = "before"
 """The key of what was found while waiting for the devices, before the check."""
 RECONCILED_KEY = "together"
 """The key of the check's verdict on the answers of all devices together."""
-PROBE_SECONDS = 30.0
+PROBE_SECONDS = 400.0
+"""Seconds to list the hardware: longer than eight GPUs that each take their whole time to
+initialise, 36 s for NVML, 60 s for the first and 30 s for the others."""
 OBSERVE_SECONDS = 30.0
 SAMPLED_SECONDS_PER_SECOND = 50.0
 """Seconds of telemetry that give `Observe` one second more: a burn-in has millions of

@@ -43,7 +43,7 @@ from hpcverify.summary.progress import Progress
 
 WORKER_END_CAUSES = frozenset({Cause.CRASHED, Cause.TIMEOUT, Cause.HUNG})
 """A worker ended early, or was ended."""
-PROBE_BUDGET_SHARE = 0.8
+PROBE_BUDGET_SHARE = 0.85
 """The share of the budget that the probe may use: the rest is for the checks, which report
 what the probe met."""
 VERSIONED_PACKAGES = frozenset({"hpcverify", "torch", "nvidia_ml_py", "redfish"})

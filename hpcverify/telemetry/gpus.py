@@ -141,6 +141,8 @@ class Setup(Struct, frozen=True, kw_only=True):
     firmware: Mapping[str, str]
     """Versions that ought to be the same on like GPUs: ``vbios``, ``inforom``,
     ``gsp`` (on or off)."""
+    slowdown_counters: str = ""
+    """Where the time of slowdowns comes from, if the driver's version decides it."""
 
 
 class Recovery(Struct, frozen=True, kw_only=True):

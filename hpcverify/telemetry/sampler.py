@@ -24,7 +24,7 @@ from hpcverify.telemetry.thinning import thin
 MAX_READINGS = 4096
 """Readings of one series that are kept: over half an hour unthinned at 1 Hz."""
 
-ROUND_TIMEOUT_SECONDS = 8.0
+ROUND_TIMEOUT_SECONDS = 15.0
 """Seconds to wait for a round to end: longer than the readers wait for a device."""
 
 

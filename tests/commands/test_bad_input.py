@@ -167,7 +167,8 @@ def test_parameters_with_which_no_check_can_run(cli: Cli, params: str, complaint
 
 
 def test_a_check_that_a_suite_has_no_time_for_is_not_begun(cli: Cli) -> None:
-    message = refused(cli, "run", "--check", "sdc", "--suite", "prolog")
+    cli.suite("short", '[[check]]\nname = "sdc"', budget=10)
+    message = refused(cli, "run", "--suite", "short")
 
     assert "check sdc: seconds = 20 does not fit" in message
     assert "the suite's budget of 10 s: give the suite more, or the check less" in message

@@ -107,6 +107,7 @@ def test_a_gpu_in_trouble_is_named_with_what_its_finding_calls_for(
 ) -> None:
     cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
     cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
+    cli.preload = "tests.nvml_lab.hurry"
     lab.write(f"fault = nvmlDeviceGetPowerUsage gpu=5 {fault}")
 
     given = advice(cli, 3)

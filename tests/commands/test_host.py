@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from tests.cli import Cli
 from tests.fuse import silent_file_system
-from tests.nvml_lab.nvmllab import Lab
+from tests.nvml_lab.nvmllab import ROOT, Lab
 
 
 def test_a_hung_mount_is_named_by_the_prolog_and_keeps_nothing_else(
@@ -38,6 +39,11 @@ def test_a_hung_mount_is_named_by_the_prolog_and_keeps_nothing_else(
     assert all("/none" not in each["host"]["reason"] for each in results)
 
 
+HURRIED = (
+    sys.executable,
+    "-c",
+    "from tests.nvml_lab import hurry; hurry.install(); from hpcverify.entry import main; main()",
+)
 BIND = 'mount --bind "$1" /etc/nsswitch.conf; mount --bind "$2" /etc/resolv.conf; shift 2'
 ISOLATED = ("unshare", "--mount", "sh", "-ec", f'{BIND}; exec "$@"', "sh")
 """Runs a command that sees two other files of the name service."""
@@ -70,6 +76,8 @@ def test_mounts_names_and_gpus_that_hang_are_named_within_the_budget_and_the_res
     cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
     cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
     lab.write("fault = nvmlInit hang=forever")
+    cli.command = HURRIED
+    cli.environment["PYTHONPATH"] += f":{ROOT}"
 
     with (
         silent_file_system(home),

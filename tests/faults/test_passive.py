@@ -15,13 +15,16 @@ from tests.cli import Cli, make_cli
 from tests.faults.table import PASSIVE, Fault
 from tests.nvml_lab.nvmllab import Lab
 
+HURRY = "tests.nvml_lab.hurry"
 STATUS = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1, Verdict.ERROR: 3}
 
 
-def verified(cli: Cli, lab: Lab) -> dict[str, Any]:
+def verified(cli: Cli, lab: Lab, *options: str) -> dict[str, Any]:
+    """Run the suite prolog, or what *options* say, on the node of *lab*."""
+    cli.preload = HURRY
     cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
     cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
-    done = cli("run", "--suite", "prolog", "--json", "-")
+    done = cli("run", *(options or ("--suite", "prolog")), "--json", "-")
     run = json.loads(done.stdout)
     assert done.returncode == STATUS[Verdict(run["verdict"])], done.stderr
     return dict(run)

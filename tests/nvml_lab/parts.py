@@ -51,7 +51,7 @@ class Chip:
     @property
     def driver(self) -> str:
         """One that knows it."""
-        return "580.95.05" if self.arch >= BLACKWELL else "565.57.01"
+        return "580.95.05" if self.arch >= BLACKWELL else "580.105.08"
 
 
 CHIPS = {

@@ -23,7 +23,8 @@ def main() -> None:
     scenario = Path(os.environ["NVML_LAB_SCENARIO"])
     story = Path(sys.argv[2]).read_text()
     samples: list[Sample] = []
-    with closing(NvmlReader()) as reader:
+    second = 0.0
+    with closing(NvmlReader(clock=lambda: second)) as reader:
         for second in map(float, sys.argv[3:]):
             new = scenario.with_suffix(".new")
             new.write_text(f"{story}\nfreeze_t = {second}\n")

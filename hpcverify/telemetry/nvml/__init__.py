@@ -8,7 +8,7 @@ So every question is asked to its end, and `GpuQuery` sorts what is no answer:
 
 - not supported, unknown to this driver, no permission: listed, and nothing more;
 - lost, reset required, corrupted InfoROM, no power: the GPU is unwell;
-- a call that does not return: the GPU hangs, and is not asked again;
+- a call that does not return: the GPU hangs, and is asked again when it has returned;
 - anything else: tried once more, and then it could not be read.
 
 A call into a driver in trouble may never return, so all this belongs into a worker,

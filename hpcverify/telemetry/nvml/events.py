@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from ctypes import c_void_p, cast
+from functools import partial
 from typing import Any
 
 from hpcverify import breadcrumb
 from hpcverify.telemetry.nvml.binding import pynvml as nv
 from hpcverify.telemetry.nvml.query import Gpu
-from hpcverify.telemetry.nvml.watchdog import call_each
+from hpcverify.telemetry.nvml.watchdog import Visit
 from hpcverify.telemetry.reading import Reading
 
-EVENTS_TIMEOUT_SECONDS = 3.0
+EVENTS_SECONDS = 3.0
+"""Seconds to wait for the events; what comes later is taken at the next reading."""
 
 
 def _read_address(handle: Any) -> int | None:
@@ -27,52 +29,53 @@ def _read_address(handle: Any) -> int | None:
 
 
 class XidEvents:
-    """Registers with the GPUs at the first reading, and takes what has come since."""
+    """Registers with each GPU at its first reading, and takes what has come since."""
 
     def __init__(self) -> None:
         """Wait with the registration until the first reading."""
         self._set: Any = None
         self._uuids: dict[int | None, str] = {}
-        self._is_stuck = False
-        """Whether a wait for events has not come back: nobody asks again."""
+        self._visit: Visit[list[Reading]] | None = None
 
     def read(self, gpus: Iterable[Gpu]) -> Iterator[Reading]:
         """Yield the Xids of *gpus* since the last call; none of before the first."""
-        if self._is_stuck:
-            return
-        listed = tuple(gpus)
-        begun = self._set is not None
-        step = self._drain if begun else lambda: self._register(listed)
-        visited = call_each([step], lambda todo: todo(), EVENTS_TIMEOUT_SECONDS)
-        self._is_stuck = bool(visited.timed_out)
-        for _, readings in visited.answers:
-            yield from readings
+        if self._visit is None:
+            self._visit = Visit(partial(self._take, tuple(gpus)))
+            self._visit.ends_within(EVENTS_SECONDS)
+        if self._visit.ends_within(0):
+            visit, self._visit = self._visit, None
+            yield from visit.take()
 
-    def _register(self, gpus: tuple[Gpu, ...]) -> list[Reading]:
+    def _take(self, gpus: tuple[Gpu, ...]) -> list[Reading]:
+        readings = list(self._drain()) if self._set is not None else []
+        self._register(gpus)
+        return readings
+
+    def _register(self, gpus: tuple[Gpu, ...]) -> None:
         breadcrumb.leave("nvmlDeviceRegisterEvents")
         with suppress(nv.NVMLError):  # no events on this driver: the kernel log has it
-            self._set = nv.nvmlEventSetCreate()
+            self._set = self._set if self._set is not None else nv.nvmlEventSetCreate()
             for gpu in gpus:
+                address = _read_address(gpu.handle)
+                if address in self._uuids:
+                    continue
+                self._uuids[address] = gpu.uuid
                 with suppress(nv.NVMLError):
                     nv.nvmlDeviceRegisterEvents(
                         gpu.handle, nv.nvmlEventTypeXidCriticalError, self._set
                     )
-                    self._uuids[_read_address(gpu.handle)] = gpu.uuid
-        return []
 
-    def _drain(self) -> list[Reading]:
+    def _drain(self) -> Iterator[Reading]:
         breadcrumb.leave("nvmlEventSetWait")
-        readings: list[Reading] = []
         with suppress(nv.NVMLError):  # a timeout: nothing (more) has happened
             while True:
                 event = nv.nvmlEventSetWait_v2(self._set, 0)
                 # By a table: a GPU that is lost tells nobody its name any more.
                 uuid = self._uuids.get(_read_address(event.device), "node")
-                readings.append(Reading("xid", float(event.eventData), "", uuid))
-        return readings
+                yield Reading("xid", float(event.eventData), "", uuid)
 
     def close(self) -> None:
-        """Free the set, unless somebody is stuck in it."""
-        if self._set is not None and not self._is_stuck:
+        """Free the set, unless a call on it is still under way."""
+        if self._set is not None and self._visit is None:
             with suppress(nv.NVMLError):
                 nv.nvmlEventSetFree(self._set)

@@ -7,7 +7,9 @@ reasons miss what is shorter than their period.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from ctypes import c_int
 
 from hpcverify.model import Finding
 from hpcverify.telemetry.gpus import NotStartedError
@@ -16,6 +18,7 @@ from hpcverify.telemetry.nvml.binding import pynvml as nv
 from hpcverify.telemetry.nvml.events import XidEvents
 from hpcverify.telemetry.nvml.query import GpuQuery
 from hpcverify.telemetry.nvml.questions import (
+    find_slowdown_counters,
     read_memory_errors,
     read_nvlinks,
     read_temperature,
@@ -29,18 +32,19 @@ GAUGE_FIELDS: Mapping[int, tuple[str, str, float]] = {
     nv.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: ("energy", "J", MILLI),
     nv.NVML_FI_DEV_PCIE_REPLAY_COUNTER: ("pcie.replays", "", 1),
     nv.NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER: ("pcie.recoveries", "", 1),
-    **{
-        field: (f"throttled.{cause}", "s", NANO)
-        for field, cause in (
-            (nv.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP, "sw_power_cap"),
-            (nv.NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST, "sync_boost"),
-            (nv.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, "sw_thermal"),
-            (nv.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, "hw_thermal"),
-            (nv.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, "hw_power_brake"),
-        )
-    },
+    nv.NVML_FI_DEV_PERF_POLICY_POWER: ("throttled.sw_power_cap", "s", NANO),
+    nv.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST: ("throttled.sync_boost", "s", NANO),
 }
 """The fields that are read in one call: name, unit, and factor to the unit."""
+SLOWDOWNS = ("sw_thermal", "hw_thermal", "hw_power_brake")
+"""In the order of `find_slowdown_counters`."""
+SAMPLE_PATIENCE_SECONDS = 5.0
+"""Seconds for one call until a sample of this GPU is given up, so that the others get theirs."""
+LINKS_PERIOD_SECONDS = 10.0
+"""Seconds between readings of the NVLink counters: most values of a GPU, and slow ones."""
+MIN_THRESHOLD_CELSIUS = 50
+"""Slowdown thresholds are 80 °C and more; offsets of T.Limit, which GPUs from Ada on give in
+their place, are a few degrees, mostly negative (`nvidia-smi -q` of H100 and B200: -2, -3)."""
 
 EVENT_REASON_BITS: Mapping[str, int] = {
     "idle": nv.nvmlClocksEventReasonGpuIdle,
@@ -61,18 +65,24 @@ BENIGN_LINK_ERRORS = frozenset({"recovered", "symbol"})
 class NvmlReader:
     """Reads all GPUs; a GPU that is in trouble yields that beside what it answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._events = XidEvents()
+        self._clock = clock
+        self._links_due = float("-inf")
 
     def read(self) -> Iterator[Reading]:
         """Yield what each GPU answers, and the Xids since the last time."""
+        question = read_gauges
+        if self._clock() >= self._links_due:
+            question, self._links_due = read_all, self._clock() + LINKS_PERIOD_SECONDS
         try:
-            heard = get_source().ask_all(read_all)
+            heard = get_source().ask_all(question, SAMPLE_PATIENCE_SECONDS)
         except NotStartedError:  # the next round tries again
             return
         for answers in heard.answers.values():
             yield from answers
-        yield from map(_make_trouble_reading, heard.findings)
+        # A GPU that is held up loses a sample, and no more.
+        yield from (_make_trouble_reading(f) for f in heard.findings if f.code != "gpu_blocked")
         yield from self._events.read(get_source().list_reachable())
 
     def close(self) -> None:
@@ -130,10 +140,18 @@ def _read_headroom(gpu: GpuQuery, celsius: float | None) -> float | None:
     if margin is not None:
         return float(margin)
     limit = gpu.ask(nv.nvmlDeviceGetTemperatureThreshold, nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
-    return None if limit is None or celsius is None else limit - celsius
+    if limit is None or celsius is None or c_int(limit).value < MIN_THRESHOLD_CELSIUS:
+        return None
+    return float(limit) - celsius
 
 
 def _read_fields(gpu: GpuQuery) -> Iterator[tuple[str, str, float | None]]:
-    values = gpu.read_fields(list(GAUGE_FIELDS))
-    for (name, unit, factor), value in zip(GAUGE_FIELDS.values(), values, strict=True):
+    counters = find_slowdown_counters(gpu.gpu.driver)
+    slowdowns = zip(counters, SLOWDOWNS, strict=False)
+    fields = {
+        **GAUGE_FIELDS,
+        **{field: (f"throttled.{cause}", "s", NANO) for field, cause in slowdowns},
+    }
+    values = gpu.read_fields(list(fields))
+    for (name, unit, factor), value in zip(fields.values(), values, strict=True):
         yield name, unit, scale(factor, value)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from threading import RLock
+from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from hpcverify.model import Coverage, Finding
 from hpcverify.telemetry.gpus import GpuAnswers, Linkage, PcieLink, Recovery, Setup
 from hpcverify.telemetry.nvml import questions
 from hpcverify.telemetry.nvml.query import Gpu, GpuQuery
-from hpcverify.telemetry.nvml.session import DeviceList, start_nvml
-from hpcverify.telemetry.nvml.watchdog import TimedCalls, TimedOut, call_each
+from hpcverify.telemetry.nvml.session import DeviceList, Session
+from hpcverify.telemetry.nvml.watchdog import Visit
 from hpcverify.telemetry.reading import Reader, Reading
 
 T = TypeVar("T")
@@ -20,54 +25,90 @@ LINK_CALL_SUFFIX = " of a link"
 LACKING_REASONS = frozenset({"not supported", "no data yet"})
 """Reasons that may lie in how a GPU is set up, as without ECC; others never do."""
 
-HURRY_DIVISOR = 2
-"""By which the timeout is divided once something hangs: whoever waits has a deadline."""
-GPU_TIMEOUT_SECONDS = 3.0
-"""Seconds to wait for one GPU's answers. They take milliseconds; a GPU that has to be
-started for it, without persistence mode, takes one or two seconds."""
+HUNG_SECONDS = 30.0
+"""Seconds of one call after which a GPU hangs. Calls take milliseconds, but 5 s where another
+client holds the driver's lock, and longer on a GPU that corrects errors (NVIDIA/DCGM#313)."""
+HURRIED_SECONDS = 1.5
+"""Seconds for one call while that of another GPU is still under way."""
+GRACE_SHARE = 0.2
+"""The share of `HURRIED_SECONDS` to wait for a call that an earlier question left behind."""
+MAX_SILENT_IN_A_ROW = 2
+"""GPUs that do not answer one after the other, upon which the others are not asked: something
+holds the driver's lock."""
 
 
-class _Hangs:
-    """
-    The GPUs that hang, and those that only wait for a driver which one of them holds.
+class _Silence(Struct, frozen=True):
+    """A question to a GPU that was left behind, with its call under way."""
 
-    Until a GPU answers again, the first hang explains those after it.
-    """
+    query: GpuQuery
+    visit: Visit[Any]
 
-    def __init__(self) -> None:
-        self._hung: dict[str, TimedOut[GpuQuery]] = {}
-        self._first: TimedOut[GpuQuery] | None = None
-        self._waiting: dict[str, TimedOut[GpuQuery] | None] = {}
-        """By UUID, with the call that timed out if the GPU was asked."""
+
+class _Silences:
+    """The GPUs with a call that has not returned, and which of them hold up the others."""
+
+    def __init__(self, hung_seconds: float) -> None:
+        self._hung_seconds = hung_seconds
+        self._by_uuid: dict[str, _Silence] = {}
+        self._answered = float("-inf")
+        """When the last visit that ended began: a call from before that hangs by itself."""
+        self._freed = float("-inf")
+        """When the oldest call returned: until then the others may have waited for it."""
 
     def __contains__(self, gpu: Gpu) -> bool:
-        return gpu.uuid in self._hung or gpu.uuid in self._waiting
+        return gpu.uuid in self._by_uuid
 
-    def __bool__(self) -> bool:
-        return bool(self._hung)
+    def note_answer(self, visit: Visit[Any]) -> None:
+        self._answered = visit.began
 
-    def note_answer(self) -> None:
-        """Clear the driver: what timed out hung by itself, what was not asked can be."""
-        self._hung |= {uuid: left for uuid, left in self._waiting.items() if left}
-        self._waiting.clear()
-        self._first = None
+    def note_silence(self, query: GpuQuery, visit: Visit[Any]) -> None:
+        self._by_uuid[query.gpu.uuid] = _Silence(query, visit)
 
-    def note_silence(self, query: GpuQuery, left: TimedOut[GpuQuery] | None) -> None:
-        """Note a call that timed out, or none for a GPU that was not asked."""
-        if self._first:
-            self._waiting[query.gpu.uuid] = left
-        elif left:
-            self._hung[query.gpu.uuid] = self._first = left
+    def drop_ended(self, patience: float, grace: float) -> None:
+        """Forget the calls that return before the oldest has taken *patience* seconds."""
+        while self._by_uuid:
+            first = self._find_first()
+            if not first.visit.ends_within(max(patience - self._measure_age(first), grace)):
+                break
+            self._freed = time.monotonic()
+            del self._by_uuid[first.query.gpu.uuid]
+        self._by_uuid = {k: s for k, s in self._by_uuid.items() if not s.visit.ends_within(0)}
 
-    def list_findings(self) -> Iterator[Finding]:
-        for uuid, left in self._hung.items():
-            text = f"{left.doing} has not returned within {left.seconds:g} s"
-            yield Finding("gpu_hung", uuid, text, {"call": left.doing})
-        if self._first:
-            call, label = self._first.doing, self._first.item.gpu.label
-            text = f"not read: the driver hangs in {call} of {label}"
-            for uuid in self._waiting:
-                yield Finding("gpu_blocked", uuid, text, {"call": call, "hung": label})
+    def may_hold_up(self, late: Mapping[int, float]) -> bool:
+        """Whether a call is under way, or a *late* GPU initialises, and none returned since."""
+        begun = [*late.values(), *(silence.query.began for silence in self._by_uuid.values())]
+        return any(began >= self._answered for began in begun)
+
+    def _find_first(self) -> _Silence:
+        return min(self._by_uuid.values(), key=lambda silence: silence.query.began)
+
+    def _measure_age(self, silence: _Silence) -> float:
+        return time.monotonic() - max(silence.query.began, self._freed)
+
+    def list_findings(self, unheard: Sequence[Gpu], late: Mapping[int, float]) -> Iterator[Finding]:
+        """
+        Report each GPU of *unheard* as hung, or as held up by the one that hangs.
+
+        GPUs with the indexes *late* still initialise: their calls are older than all others.
+        """
+        if not self._by_uuid:
+            return
+        first = self._find_first()
+        call, holder = first.query.call, first.query.gpu.label
+        if late:
+            call, holder = "nvmlDeviceGetHandleByIndex", f"the GPU with NVML index {min(late)}"
+        for gpu in sorted(unheard, key=lambda gpu: gpu != first.query.gpu):
+            own = self._by_uuid.get(gpu.uuid)
+            is_oldest = own is first and not late
+            if own is None or not (is_oldest or own.query.began < self._answered):
+                text = f"not read: the driver hangs in {call} of {holder}"
+                yield Finding("gpu_blocked", gpu.uuid, text, {"call": call, "hung": holder})
+            elif self._measure_age(own) < self._hung_seconds:
+                text = f"not read: {own.query.call} has not returned yet"
+                yield Finding("gpu_blocked", gpu.uuid, text, {"call": own.query.call})
+            else:
+                text = f"{own.query.call} has not returned within {self._hung_seconds:g} s"
+                yield Finding("gpu_hung", gpu.uuid, text, {"call": own.query.call})
 
 
 def _find_unlike(spoken: Sequence[GpuQuery]) -> Iterator[Finding]:
@@ -99,72 +140,88 @@ def _merge_coverage(coverage: Sequence[Sequence[Coverage]]) -> tuple[Coverage, .
     return tuple(c for items in coverage for c in items)
 
 
+def _returns(visit: Visit[T], query: GpuQuery, limit: float) -> bool:
+    """Wait for the end of *visit* for as long as none of its calls takes *limit* seconds."""
+    while not visit.ends_within(query.began + limit - time.monotonic()):
+        if time.monotonic() - query.began >= limit:
+            return False
+    return True
+
+
 class NvmlSource:
     """Asks NVML; the session begins with the first question and is never ended."""
 
-    def __init__(self, timeout: float = GPU_TIMEOUT_SECONDS) -> None:
-        self._timeout = timeout
-        self._devices: DeviceList | None = None
-        self._hangs = _Hangs()
+    def __init__(
+        self, hung_seconds: float = HUNG_SECONDS, hurried_seconds: float = HURRIED_SECONDS
+    ) -> None:
+        """Ask nothing yet."""
+        self._hung_seconds = hung_seconds
+        self._hurried_seconds = hurried_seconds
+        self._session = Session(hung_seconds)
+        self._silences = _Silences(hung_seconds)
+        self._turn = RLock()
+        """Held by the thread that asks: of two that did, one would wait behind the other."""
 
     def list_devices(self) -> DeviceList:
-        """List the GPUs; raises as `start_nvml` does."""
-        if self._devices is None:
-            self._devices = start_nvml(self._timeout)
-        return self._devices
+        """List the GPUs; raises as `Session.list_devices` does."""
+        with self._turn:
+            return self._session.list_devices()
 
-    def ask_all(self, question: Callable[[GpuQuery], T]) -> GpuAnswers[T]:
-        """Put *question* to all GPUs but those that hang."""
-        answers: list[tuple[GpuQuery, T]] = []
-        visited: set[str] = set()
-        # An answer can show that GPUs which an earlier question left out can be asked.
-        while queries := [GpuQuery(g) for g in self.list_reachable() if g.uuid not in visited]:
-            answered = self._call_each(queries, question)
-            answers += answered.answers
-            visited |= {query.gpu.uuid for query in queries} - {
-                query.gpu.uuid for query in answered.unasked
-            }
-        answers.sort(key=lambda pair: pair[0].gpu.index)
+    def ask_all(
+        self, question: Callable[[GpuQuery], T], patience: float | None = None
+    ) -> GpuAnswers[T]:
+        """
+        Put *question* to all GPUs but those with a call that has not returned.
+
+        A GPU is left behind when one call takes longer than *patience* seconds.
+        """
+        with self._turn:
+            devices = self._session.list_devices()
+            answers = self._visit(devices.gpus, question, patience or self._hung_seconds)
+            heard = {query.gpu.uuid for query, _ in answers}
+            silent = [gpu for gpu in devices.gpus if gpu.uuid not in heard]
+            hanging = list(self._silences.list_findings(silent, self._session.list_late()))
         spoken = [query for query, _ in answers]
         return GpuAnswers(
             answers={who.gpu.uuid: answer for who, answer in answers},
             findings=(
-                *self.list_devices().unlisted_findings,
-                *self._hangs.list_findings(),
+                *devices.unlisted_findings,
+                *hanging,
                 *(f for query in spoken for f in query.list_findings()),
                 *_find_unlike(spoken),
             ),
             unanswered=_merge_coverage([list(who.list_unanswered()) for who in spoken]),
         )
 
-    def _call_each(
-        self, queries: Sequence[GpuQuery], question: Callable[[GpuQuery], T]
-    ) -> TimedCalls[GpuQuery, T]:
-        """Put *question* to each of *queries*, and note in their order which of them hang."""
-        hurried = self._timeout / HURRY_DIVISOR
-        answered = call_each(
-            queries,
-            question,
-            hurried if self._has_hung() else self._timeout,
-            hurried,
-            doing=lambda query: query.call,
-        )
-        spoken = {query.gpu.uuid for query, _ in answered.answers}
-        timed_out = {left.item.gpu.uuid: left for left in answered.timed_out}
-        for query in queries:
-            if query.gpu.uuid in spoken:
-                self._hangs.note_answer()
+    def _visit(
+        self, gpus: Sequence[Gpu], question: Callable[[GpuQuery], T], patience: float
+    ) -> list[tuple[GpuQuery, T]]:
+        answers: list[tuple[GpuQuery, T]] = []
+        left_behind: list[tuple[GpuQuery, Visit[T]]] = []
+        self._silences.drop_ended(patience, self._hurried_seconds * GRACE_SHARE)
+        is_held = self._silences.may_hold_up(self._session.list_late())
+        in_a_row = int(is_held)
+        for gpu in gpus:
+            if gpu in self._silences or in_a_row == MAX_SILENT_IN_A_ROW:
+                continue
+            query = GpuQuery(gpu)
+            visit = Visit(partial(question, query))
+            limit = self._hurried_seconds if is_held else patience
+            if _returns(visit, query, limit):
+                answers.append((query, visit.take()))
+                self._silences.note_answer(visit)
+                in_a_row = 0
             else:
-                self._hangs.note_silence(query, timed_out.get(query.gpu.uuid))
-        return answered
-
-    def _has_hung(self) -> bool:
-        nameless = (finding.code for finding in self.list_devices().unlisted_findings)
-        return bool(self._hangs) or "gpu_hung" in nameless
+                self._silences.note_silence(query, visit)
+                left_behind.append((query, visit))
+                in_a_row += 1
+                is_held = True
+        answers += [(query, visit.take()) for query, visit in left_behind if visit.ends_within(0)]
+        return sorted(answers, key=lambda answer: answer[0].gpu.index)
 
     def list_reachable(self) -> Iterator[Gpu]:
-        """List the GPUs that have not been found to hang, or to wait for one that does."""
-        yield from (g for g in self.list_devices().gpus if g not in self._hangs)
+        """List the GPUs that have no call under way which an earlier question left behind."""
+        yield from (g for g in self.list_devices().gpus if g not in self._silences)
 
     def list_gpus(self) -> tuple[str, ...]:
         """List the GPUs that NVML lists, by UUID."""

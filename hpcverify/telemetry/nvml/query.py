@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -37,8 +38,42 @@ FINAL_CODES = frozenset({nv.NVML_SUCCESS, *UNWELL_CODES, *NO_ANSWER_REASONS})
 """Answers after which it is of no use to ask again; of the others, which a driver in
 a hurry now and then gives, the second one counts."""
 
-VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""The member of the union `nvmlValue_t` by `nvmlValueType_t`."""
+CONVENIENCES = frozenset(
+    {
+        *("nvmlDeviceGetName", "nvmlDeviceGetSerial", "nvmlDeviceGetBoardPartNumber"),
+        *("nvmlDeviceGetVbiosVersion", "nvmlDeviceGetInforomImageVersion"),
+        *("nvmlDeviceGetGspFirmwareMode", "nvmlDeviceGetCudaComputeCapability"),
+        *("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMarginTemperature"),
+        *("nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetTemperatureV"),
+        *("nvmlDeviceGetApplicationsClock", "nvmlDeviceGetDefaultApplicationsClock"),
+        *("nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetPowerManagementDefaultLimit"),
+        *("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetViolationStatus"),
+        *("nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1"),
+        *(
+            f"nvmlDeviceGetFieldValues({field})"
+            for field in (
+                nv.NVML_FI_DEV_MEMORY_TEMP,
+                nv.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION,
+                nv.NVML_FI_DEV_PERF_POLICY_POWER,
+                nv.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST,
+                nv.NVML_FI_DEV_ACTIVE_BANK_REMAPPINGS,
+                nv.NVML_FI_DEV_PENDING_BANK_REMAPPING,
+                nv.NVML_FI_DEV_BANK_REMAPPER_HISTOGRAM_NONE,
+            )
+        ),
+    }
+)
+"""Calls that describe a GPU, that have a substitute, or that few drivers know: a code without
+a meaning here is a quirk of the driver, unless the GPUs next to it answer."""
+
+NARROW_MEMBERS: Mapping[int, str] = {
+    nv.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+    nv.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+    nv.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
+}
+"""Members of `nvmlValue_t` with fewer than 64 bits, by `nvmlValueType_t`."""
+MEMORY_FIELDS_END = nv.NVML_FI_DEV_RETIRED_PENDING
+"""The last of the fields, from 1 on, that may be left unset."""
 
 _Answer = tuple[int, Any]
 """A return code, and what comes with success."""
@@ -56,6 +91,8 @@ class Gpu(Struct, frozen=True):
     handle: Any
     name: str
     """The name of the part, if known."""
+    driver: str
+    """The version of the driver: ``580.105.08``."""
 
     @property
     def label(self) -> str:
@@ -75,6 +112,8 @@ class GpuQuery:
         self.gpu = gpu
         self.call = ""
         """The call that is under way, or was the last."""
+        self.began = time.monotonic()
+        """When that call began, on the clock of `time.monotonic`."""
         self.no_answers: dict[str, str] = {}
         """The calls that were not answered, with the reason."""
         self._troubles: dict[tuple[str, int], list[str]] = {}
@@ -92,13 +131,14 @@ class GpuQuery:
         return [
             # Hundreds of links and counters: what is well is read without a call.
             _read_number(value)
-            if value.nvmlReturn == nv.NVML_SUCCESS
+            if _find_code(value) == nv.NVML_SUCCESS
             else self._retry_field(value, field)
             for value, field in zip(values, wanted, strict=True)
         ]
 
     def _call(self, call: Callable[..., Any], args: tuple[object, ...]) -> _Answer:
         breadcrumb.leave(f"{call.__name__} of {self.gpu.label}")
+        self.began = time.monotonic()
         try:
             return nv.NVML_SUCCESS, call(self.gpu.handle, *args)
         except nv.NVMLError as err:
@@ -114,10 +154,10 @@ class GpuQuery:
         return read
 
     def _attempt_field(self, value: Any, wanted: Field) -> Iterator[_Answer]:
-        yield value.nvmlReturn, None
+        yield _find_code(value), None
         code, values = self._call(nv.nvmlDeviceGetFieldValues, ([wanted],))
         if code == nv.NVML_SUCCESS:
-            code = values[0].nvmlReturn
+            code = _find_code(values[0])
         yield code, _read_number(values[0]) if code == nv.NVML_SUCCESS else None
 
     def _ask_twice(self, attempt: Callable[[], _Answer]) -> Any:
@@ -130,6 +170,8 @@ class GpuQuery:
                 self._note_trouble("gpu_flaky", first)
         if code in NO_ANSWER_REASONS:
             self.no_answers[self.call] = NO_ANSWER_REASONS[code]
+        elif code not in FINAL_CODES and self.call in CONVENIENCES:
+            self.no_answers[self.call] = f"answered with '{nv.NVMLError(code)}'"
         elif code != nv.NVML_SUCCESS:
             self._note_trouble(UNWELL_CODES.get(code, "gpu_unreadable"), code)
         return answer
@@ -155,8 +197,25 @@ class GpuQuery:
             yield Coverage(self.gpu.uuid, f"{why}: {', '.join(calls)}")
 
 
-def _read_number(value: Any) -> float | None:
-    if value.valueType >= len(VALUE_MEMBERS):  # a later driver may have more types
-        return None
-    number: float = getattr(value.value, VALUE_MEMBERS[value.valueType])
-    return number
+def _find_code(value: Any) -> int:
+    """
+    Find the return code of a field, also of one that the driver has not touched.
+
+    With ECC off some drivers leave the fields of ECC and of retired pages as they are: a
+    success at the time 0 (NVML bug 2009232, DcgmCacheManager.cpp of DCGM 4). Of other fields
+    DCGM takes a value without time, so here their type must be unset as well.
+    """
+    untyped = value.valueType == nv.NVML_VALUE_TYPE_DOUBLE
+    if not value.timestamp and (untyped or value.fieldId <= MEMORY_FIELDS_END):
+        return int(value.nvmlReturn) or int(nv.NVML_ERROR_NOT_SUPPORTED)
+    return int(value.nvmlReturn)
+
+
+def _read_number(value: Any) -> float:
+    """
+    Read the number of a field; all that are read are integers, whatever type they come with.
+
+    Some drivers leave the type of ECC fields at 0, which is that of a double (NVML bug
+    2032468, as above).
+    """
+    return float(getattr(value.value, NARROW_MEMBERS.get(value.valueType, "ullVal")))

@@ -25,8 +25,6 @@ from hpcverify.telemetry.nvml.query import GpuQuery
 from hpcverify.telemetry.reading import Reading
 
 MEMORY_FIELDS: Mapping[int, str] = {
-    nv.NVML_FI_DEV_ECC_CURRENT: "ecc.mode",
-    nv.NVML_FI_DEV_ECC_PENDING: "ecc.mode.pending",
     nv.NVML_FI_DEV_ECC_SBE_VOL_TOTAL: "ecc.corrected",
     nv.NVML_FI_DEV_ECC_DBE_VOL_TOTAL: "ecc.uncorrected",
     nv.NVML_FI_DEV_ECC_SBE_AGG_TOTAL: "ecc.corrected.lifetime",
@@ -50,8 +48,10 @@ BANK_LEVELS = ("max", "high", "partial", "low", "none")
 
 def read_memory_errors(gpu: GpuQuery) -> tuple[Reading, ...]:
     """Read the counters of memory errors, and what came of them."""
-    names = MEMORY_FIELDS.values()
-    values = dict(zip(names, gpu.read_fields(list(MEMORY_FIELDS)), strict=True))
+    values: dict[str, float | None] = dict(
+        zip(("ecc.mode", "ecc.mode.pending"), _read_ecc_modes(gpu), strict=True)
+    )
+    values |= zip(MEMORY_FIELDS.values(), gpu.read_fields(list(MEMORY_FIELDS)), strict=True)
     values |= _read_sram_errors(gpu)
     histogram = gpu.ask(nv.nvmlDeviceGetRowRemapperHistogram)
     for bank in BANK_LEVELS if histogram else ():
@@ -61,6 +61,12 @@ def read_memory_errors(gpu: GpuQuery) -> tuple[Reading, ...]:
         for name, value in values.items()
         if value is not None
     )
+
+
+def _read_ecc_modes(gpu: GpuQuery) -> tuple[int | None, int | None]:
+    """Read the mode now and after the next reset; the fields of it may be unset."""
+    current, pending = gpu.ask(nv.nvmlDeviceGetEccMode) or (None, None)
+    return current, pending
 
 
 def _read_sram_errors(gpu: GpuQuery) -> dict[str, float | None]:
@@ -228,7 +234,7 @@ MILLI = 1e-3
 def read_setup(gpu: GpuQuery) -> Setup:
     """Read how the GPU is set up and who uses it."""
     mig = gpu.ask(nv.nvmlDeviceGetMigMode) or (None, None)
-    ecc = gpu.read_fields([nv.NVML_FI_DEV_ECC_CURRENT, nv.NVML_FI_DEV_ECC_PENDING])
+    ecc = _read_ecc_modes(gpu)
     slowed_by = _list_slowdowns(gpu)
     return Setup(
         persistence=_to_bool(gpu.ask(nv.nvmlDeviceGetPersistenceMode)),
@@ -247,6 +253,7 @@ def read_setup(gpu: GpuQuery) -> Setup:
         memory_used=_read_memory_used(gpu),
         processes=list_processes(gpu),
         firmware=_read_firmware(gpu),
+        slowdown_counters=describe_slowdown_counters(gpu.gpu.driver),
     )
 
 
@@ -262,6 +269,32 @@ SLOWDOWN_REASONS: Mapping[str, int] = {
     "hw_power_brake": nv.nvmlClocksEventReasonHwPowerBrakeSlowdown,
 }
 """Reasons that no healthy GPU has; others come up for an instant, or under any load."""
+
+
+FIRST_SLOWDOWN_COUNTERS: Mapping[tuple[int, int], int | None] = {
+    (580, 82): 269,
+    (575, 0): 251,
+    (0, 0): None,
+}
+"""
+The first of three fields with the time (ns) of software thermal, hardware thermal and power
+brake slowdown, by the driver from which it counts: NVML_FI_DEV_CLOCKS_EVENT_REASON_* of
+nvidia-ml-py 12.575.51, 13.580.65 and 13.580.82. Where they are 251 to 253, others have 269.
+"""
+
+
+def find_slowdown_counters(driver: str) -> tuple[int, ...]:
+    """Find the fields of the three slowdowns that *driver*, as ``580.105.08``, counts."""
+    parts = [int(word) if word.isdigit() else 0 for word in f"{driver}.0".split(".")]
+    version = (parts[0], parts[1])
+    first = next(field for since, field in FIRST_SLOWDOWN_COUNTERS.items() if version >= since)
+    return () if first is None else (first, first + 1, first + 2)
+
+
+def describe_slowdown_counters(driver: str) -> str:
+    """Describe where the time of thermal and power brake slowdowns comes from."""
+    fields = find_slowdown_counters(driver)
+    return f"NVML fields {fields[0]} to {fields[-1]}" if fields else "samples of event reasons"
 
 
 def _list_slowdowns(gpu: GpuQuery) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -13,7 +14,7 @@ from hpcverify.telemetry import pci
 from hpcverify.telemetry.gpus import NotStartedError
 from hpcverify.telemetry.nvml.binding import pynvml as nv
 from hpcverify.telemetry.nvml.query import UNWELL_CODES, Gpu, code_of
-from hpcverify.telemetry.nvml.watchdog import call_each
+from hpcverify.telemetry.nvml.watchdog import Visit
 
 UNLISTED_CODES: Mapping[int, str] = {
     **UNWELL_CODES,
@@ -41,6 +42,14 @@ START_FIXES = {
     "nvml_failed": "see what nvidia-smi and the kernel log say",
 }
 
+GPU_START_SECONDS = 30.0
+"""Seconds for a GPU to initialise: 1 to 4 without persistence mode (NVIDIA, Driver
+Persistence; 30 s for 8 A100 in Azure/aks-gpu#105)."""
+FIRST_GPU_SHARE = 2
+"""The first GPU gets so many times as long, since the driver loads firmware as well."""
+INIT_SHARE = 1.2
+"""As long as nvmlInit gets: 36 s."""
+
 
 SPECIFIC_START_FIXES: Mapping[int, str] = {
     nv.NVML_ERROR_LIBRARY_NOT_FOUND: "install the driver with its libnvidia-ml.so.1; in a "
@@ -62,50 +71,87 @@ class DeviceList(Struct, frozen=True):
     driver: str
 
 
-def start_nvml(timeout: float) -> DeviceList:
+class Session:
     """
-    Start NVML for as long as this process lives, and list the GPUs.
+    NVML, started once for as long as this process lives.
 
-    Waits no longer than *timeout* seconds for each call.
-
-    Raises:
-        NotStartedError: NVML does not start, or does not return.
-
+    The first handle of a GPU initialises it if nothing else keeps it initialised (nvml.h,
+    nvmlDeviceGetHandleByIndex): 1 to 4 s each without persistence mode. A GPU that takes
+    longer than *gpu_seconds* is reported, and is listed as soon as its handle has come.
     """
-    try:
-        start = call_each(["nvmlInit"], _init_nvml, timeout)
-    except nv.NVMLError as err:
-        code = START_FAILURE_CODES.get(code_of(err), "nvml_failed")
-        fix = SPECIFIC_START_FIXES.get(code_of(err), START_FIXES.get(code, ""))
-        raise NotStartedError(code, f"NVML does not start ({err}): {fix}") from err
-    if start.timed_out:
-        raise NotStartedError(
-            "gpu_hung",
-            f"NVML does not start (nvmlInit has not returned within {timeout:g} s): "
-            "see the kernel log, and reboot",
+
+    def __init__(self, gpu_seconds: float = GPU_START_SECONDS) -> None:
+        """Start nothing yet."""
+        self._gpu_seconds = gpu_seconds
+        self._init: Visit[tuple[int, str]] | None = None
+        self._visits: dict[int, Visit[Gpu | Finding]] = {}
+
+    def list_devices(self) -> DeviceList:
+        """
+        List the GPUs; the first call starts NVML, and every GPU in turn.
+
+        Raises:
+            NotStartedError: NVML does not start, or does not return.
+
+        """
+        count, driver = self._start()
+        for index in range(len(self._visits), count):
+            visit = Visit(partial(_find_gpu, index, driver))
+            self._visits[index] = visit
+            visit.ends_within(self._gpu_seconds * (FIRST_GPU_SHARE if index == 0 else 1))
+        found = [
+            v.take() if v.ends_within(0) else self._explain_late(i) for i, v in self._visits.items()
+        ]
+        return DeviceList(
+            gpus=tuple(gpu for gpu in found if isinstance(gpu, Gpu)),
+            unlisted_findings=tuple(gpu for gpu in found if isinstance(gpu, Finding)),
+            driver=driver,
         )
-    ((_, (count, driver)),) = start.answers
-    handles = call_each(range(count), _find_gpu, timeout, timeout / 2)
-    gpus = [gpu for _, gpu in handles.answers]
-    hanging = (
-        Finding(
-            "gpu_hung",
-            "node",
-            f"GPU with NVML index {index}: nvmlDeviceGetHandleByIndex or what follows "
-            "it does not return",
-            {"nvml_index": str(index)},
+
+    def _start(self) -> tuple[int, str]:
+        limit = self._gpu_seconds * INIT_SHARE
+        if self._init is None:
+            self._init = Visit(_init_nvml)
+            self._init.ends_within(limit)
+        if not self._init.ends_within(0):
+            raise NotStartedError(
+                "gpu_hung",
+                f"NVML does not start (nvmlInit has not returned within {limit:g} s): "
+                "see the kernel log, and reboot",
+            )
+        try:
+            return self._init.take()
+        except nv.NVMLError as err:
+            self._init = None  # the next call tries again
+            code = START_FAILURE_CODES.get(code_of(err), "nvml_failed")
+            fix = SPECIFIC_START_FIXES.get(code_of(err), START_FIXES.get(code, ""))
+            raise NotStartedError(code, f"NVML does not start ({err}): {fix}") from err
+
+    def list_late(self) -> dict[int, float]:
+        """List the GPUs that still initialise: NVML index, and when that began."""
+        return {i: visit.began for i, visit in self._visits.items() if not visit.ends_within(0)}
+
+    def _explain_late(self, index: int) -> Finding:
+        """Report a GPU without handle; one that may only wait behind another is not blamed."""
+        late = list(self.list_late())
+        seconds = self._gpu_seconds * (FIRST_GPU_SHARE if index == 0 else 1)
+        text = (
+            f"GPU with NVML index {index} did not initialise within {seconds:g} s "
+            "(nvmlDeviceGetHandleByIndex); if persistence mode is off, every program "
+            "initialises it again: nvidia-smi -pm 1"
         )
-        for index in (*(left.item for left in handles.timed_out), *handles.unasked)
-    )
-    return DeviceList(
-        gpus=tuple(gpu for gpu in gpus if isinstance(gpu, Gpu)),
-        unlisted_findings=(*(gpu for gpu in gpus if isinstance(gpu, Finding)), *hanging),
-        driver=driver,
-    )
+        code = "gpu_hung"
+        if index != late[0] and not any(i > index and i not in late for i in self._visits):
+            code = "gpu_blocked"
+            text = (
+                f"GPU with NVML index {index} is not initialised: the driver still initialises "
+                f"the GPU with index {late[0]}"
+            )
+        return Finding(code, "node", text, {"nvml_index": str(index)})
 
 
-def _init_nvml(name: str) -> tuple[int, str]:
-    breadcrumb.leave(name)
+def _init_nvml() -> tuple[int, str]:
+    breadcrumb.leave("nvmlInit")
     nv.nvmlInit()
     return int(nv.nvmlDeviceGetCount()), str(nv.nvmlSystemGetDriverVersion())
 
@@ -117,13 +163,13 @@ def _read_name(handle: Any) -> str:
         return ""
 
 
-def _find_gpu(index: int) -> Gpu | Finding:
+def _find_gpu(index: int, driver: str) -> Gpu | Finding:
     breadcrumb.leave(f"nvmlDeviceGetHandleByIndex({index})")
     try:
         handle = nv.nvmlDeviceGetHandleByIndex(index)
         uuid = str(nv.nvmlDeviceGetUUID(handle))
         address = pci.normalize_address(str(nv.nvmlDeviceGetPciInfo(handle).busId))
-        return Gpu(index, uuid, address, handle, _read_name(handle))
+        return Gpu(index, uuid, address, handle, _read_name(handle), driver)
     except UnicodeDecodeError as err:
         text = f"GPU with NVML index {index} gives garbage for its UUID: {err}"
         return Finding("gpu_unreadable", "node", text, {"nvml_index": str(index)})

@@ -10,6 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify import breadcrumb
 from hpcverify.model import Device, Finding, Part
@@ -18,11 +19,10 @@ from hpcverify.telemetry.gpus import GpuSurvey, NotStartedError
 from hpcverify.telemetry.nvml import get_source
 from hpcverify.telemetry.nvml.binding import pynvml as nv
 from hpcverify.telemetry.nvml.gauges import read_gauges
-from hpcverify.telemetry.nvml.poll import GPU_TIMEOUT_SECONDS
 from hpcverify.telemetry.nvml.query import Gpu, GpuQuery, code_of
 from hpcverify.telemetry.nvml.questions import DEFAULT_MODE, list_processes, read_compute_mode
-from hpcverify.telemetry.nvml.session import UNLISTED_CODES
-from hpcverify.telemetry.nvml.watchdog import call_each
+from hpcverify.telemetry.nvml.session import GPU_START_SECONDS, UNLISTED_CODES
+from hpcverify.telemetry.nvml.watchdog import Visit
 from hpcverify.telemetry.reading import Reading
 
 UNUSABLE_CODES = frozenset(
@@ -37,6 +37,10 @@ UNUSABLE_CODES = frozenset(
     }
 )
 """Problems with which a GPU is not worked on."""
+
+LATE_CODES = ("gpu_hung", "gpu_blocked")
+LATE_SECONDS = 1.0
+"""Seconds to ask again for a GPU that has not initialised in its own time."""
 
 CUDA_DEVICE_PATTERN = r"\s*(\d+|GPU-|MIG-)"
 """How a valid entry of CUDA_VISIBLE_DEVICES begins."""
@@ -98,7 +102,10 @@ def _survey_with_nvml(
         ),
         problems=(
             # The PCI bus knows them by their address, which is more than an index.
-            *(_explain_unlisted(unlisted, root, environ) or listing.unlisted_findings),
+            *(
+                _explain_unlisted(unlisted, root, environ, listing.unlisted_findings)
+                or listing.unlisted_findings
+            ),
             *_find_hidden_from_cuda(len(listing.gpus), environ),
             *named,
             *cut_up,
@@ -120,17 +127,29 @@ def _build_mig_finding(gpu: Gpu) -> Finding:
 
 
 def _explain_unlisted(
-    addresses: Sequence[str], root: Path, environ: Mapping[str, str]
+    addresses: Sequence[str], root: Path, environ: Mapping[str, str], late: Sequence[Finding]
 ) -> list[Finding]:
-    """Ask for the GPUs at *addresses* by name, to hear why they were not listed."""
-    asked = call_each(
-        addresses, lambda a: _explain_missing_gpu(a, root, environ), GPU_TIMEOUT_SECONDS
-    )
-    hanging = (
-        Finding("gpu_hung", a, f"NVML does not return when asked for the GPU at {a}")
-        for a in (*(left.item for left in asked.timed_out), *asked.unasked)
-    )
-    return [*(finding for _, finding in asked.answers), *hanging]
+    """
+    Ask for the GPUs at *addresses* by name, to hear why they were not listed.
+
+    Those that do not return are *late* to initialise: NVML numbers GPUs in the order of
+    their addresses.
+    """
+    explained: list[Finding] = []
+    waiting = [finding for finding in late if finding.code in LATE_CODES]
+    patience = LATE_SECONDS if waiting else GPU_START_SECONDS
+    for address in addresses:
+        visit = Visit(partial(_explain_missing_gpu, address, root, environ))
+        if visit.ends_within(patience):
+            explained.append(visit.take())
+            continue
+        patience = LATE_SECONDS
+        if waiting:
+            explained.append(replace(waiting.pop(0), part_id=address))
+        else:
+            text = f"NVML does not return when asked for the GPU at {address}"
+            explained.append(Finding("gpu_hung", address, text))
+    return explained
 
 
 def _explain_missing_gpu(address: str, root: Path, environ: Mapping[str, str]) -> Finding:

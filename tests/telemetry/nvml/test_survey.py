@@ -73,7 +73,7 @@ def test_a_gpu_goes_by_its_uuid_and_shows_what_is_on_its_sticker(lab: Lab) -> No
         "pcie_generation": "5",
         "pcie_width": "16",
         "vbios": "96.00.74.00.01",
-        "driver": "565.57.01",
+        "driver": "580.105.08",
         "memory": "80 GiB",
         "compute_capability": "9.0",
         "power_limit": "700 of 700 W",
@@ -200,6 +200,16 @@ def test_a_gpu_that_no_driver_is_bound_to_is_hidden_not_missing(lab: Lab) -> Non
     assert (problem.code, problem.part_id) == ("partial_view", ADDRESSES[6])
 
 
+def test_a_gpu_that_never_initialises_is_named_by_its_address(lab: Lab) -> None:
+    lab.write("fault = nvmlDeviceGetHandleBy* gpu=5 hang=forever")
+    code = "from tests.nvml_lab import hurry; hurry.install()" + PROBE
+    (found,) = msgspec.json.decode(lab.python(code, 1), type=list[Inventory])
+    (problem,) = found.problems
+    assert (problem.code, problem.part_id) == ("gpu_hung", ADDRESSES[5])
+    assert "did not initialise" in problem.text
+    assert len(found.devices) == 1 + 7
+
+
 def test_a_gpu_that_was_handed_to_a_virtual_machine_is_not_looked_for(lab: Lab) -> None:
     lab.write("gpu.6.absent = 1")
     device = lab.root / "sys/bus/pci/devices" / ADDRESSES[6]
@@ -288,6 +298,34 @@ def test_older_drivers_are_asked_by_the_older_names(lab: Lab) -> None:
     readings = read(lab)
     assert named(readings, "temperature") == [50] * 8
     assert named(readings, "temperature.headroom") == [89 - 50] * 8
+
+
+@pytest.mark.parametrize("threshold", [-2, 0])
+def test_an_offset_of_t_limit_is_no_threshold(lab: Lab, threshold: int) -> None:
+    # nvidia-smi -q of H100: "GPU Slowdown T.Limit Temp : -2 C".
+    lab.write(
+        f"gpu.*.temperature.slowdown = {threshold}",
+        "fault = nvmlDeviceGetMarginTemperature return=FUNCTION_NOT_FOUND",
+    )
+    assert named(read(lab), "temperature.headroom") == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "counted"),
+    [("570.148.08", []), ("575.51.03", [2.5]), ("580.65.06", [2.5]), ("580.82.07", [2.5])],
+)
+def test_slowdowns_are_counted_by_the_fields_of_the_driver(
+    lab: Lab, driver: str, counted: list[float]
+) -> None:
+    lab.write(f"driver.version = {driver}", "gpu.*.violation_ns.hw_thermal_slowdown = 2500000000")
+    assert named(read(lab), "throttled.hw_thermal") == counted * 8
+
+
+def test_links_are_read_every_ten_seconds_and_the_rest_every_second(lab: Lab) -> None:
+    watch = lab.sampled(["gpus = 1"], range(21))
+    times = [s.t for s in watch.samples if s.name == "nvlink.errors"]
+    assert times == [0, 10, 20]
+    assert len([s for s in watch.samples if s.name == "temperature"]) == 21
 
 
 @pytest.mark.parametrize(
