@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +21,15 @@ from tests.metrics.promql import (
     read_metrics,
 )
 from tests.metrics.rules import expand_records
+from tests.prometheus_lab.tools import run_promtool
 
 BOARDS = sorted(path.name for path in MONITORING.glob("*.json"))
 VARIABLES_OF_GRAFANA = {"__value", "__field"}
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 OF_ALERTS = {"alertname", "alertstate", "node"}
 QUERY_FUNCTION = re.compile(r"^(?:label_values|query_result)\((.*)\)$")
+LABEL_ASKED = re.compile(r", *\w+$")
+"""The label of `label_values`, which is Grafana's own function."""
 
 
 @cache
@@ -97,6 +101,19 @@ def test_a_panel_asks_only_for_metrics_and_labels_of_the_table(query: Query) -> 
     assert known
     assert list_grouping_labels(expression) <= known
     assert query.shown <= known
+
+
+@pytest.mark.needs("promtool")
+def test_prometheus_can_read_the_query_of_every_panel(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"site:query_{number}", "expr": LABEL_ASKED.sub("", query.expression)}
+        for number, query in enumerate(query for name in BOARDS for query in list_queries(name))
+    ]
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "q", "rules": rules}]}))
+
+    done = run_promtool("check", "rules", tmp_path / "rules.yml")
+
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", BOARDS)
