@@ -22,9 +22,8 @@ from msgspec.structs import replace
 
 from hpcverify.errors import ActionError
 from hpcverify.fleet.evidence import extract_evidence
-from hpcverify.fleet.states import HOLD_BY_STATE, Caveat, Hold, Node, State, Ticket
+from hpcverify.fleet.states import FAILED_STATES, HOLD_BY_STATE, Caveat, Hold, Node, State, Ticket
 from hpcverify.fleet.transitions import (
-    FAILED_STATES,
     Decision,
     admit,
     apply_evidence,

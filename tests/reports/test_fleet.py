@@ -54,16 +54,6 @@ def drawn(shown: Overview) -> list[Block]:
     return [block for rack in lay_out(shown, {}).racks for block in rack.blocks]
 
 
-def test_the_verdict_and_what_to_do_come_first_in_words() -> None:
-    head = dom().text.split("Check results by node", maxsplit=1)[0]
-
-    assert "3 of 64 nodes failed, 1 could not be judged" in head
-    assert "1 repeat offender, 1 quarantined, 1 suspect, 1 held" in head
-    assert "Take the part out of service and replace it: gpu-r001-n18" in head
-    assert "Drain the node and reset the GPU: gpu-r001-n24" in head
-    assert "1 failed node still in service (observed only)." in head
-
-
 def test_a_doubted_check_is_named_where_its_nodes_stay_in_service() -> None:
     spared = Node(
         name="n1",
@@ -375,17 +365,6 @@ def test_a_reason_that_is_a_fault_above_is_not_repeated_where_nodes_are_out_of_s
     }
 
 
-def test_holds_of_ours_and_of_others_and_what_is_overdue_have_lists_of_their_own() -> None:
-    shown = fleets.fleet()
-    overdue = texts(shown, "unverified")
-
-    assert texts(shown, "others")[0][1] == "bad fan, ticket 4711 (root)"
-    assert {row[0] for row in overdue} == {*map(fleets.name_of, (17, 33, 40, 50))}
-    assert overdue[0][1] == "never"
-    assert "firmware of the switch (by anna)" in texts(shown, "held")[-2]
-    assert "flaky" not in {section.id for section in lay_out(shown, {}).sections}
-
-
 def test_flakes_are_listed_the_most_first() -> None:
     some = [replace(fleets.well(f"n{n}"), flakes=n) for n in range(3)]
 
@@ -479,16 +458,6 @@ def test_rows_are_in_the_order_that_people_count() -> None:
     assert names[3:] == ["n10", "n100"]
 
 
-def test_versions_are_told_once_for_all_nodes_that_differ_together() -> None:
-    page = Dom(render(fleets.drifting(), {})).text
-
-    assert "1 rollout, 7 nodes differ from their peers" in page
-    assert "GPU driver from 570.86.15 to 575.51.03: 42 of 63 nodes" in page
-    assert "not yet: gpu-r002-n[12-32]" in page
-    assert page.count("6.8.0-50-generic, not 6.8.0-40-generic as on 59 of 63") == 1
-    assert "kernel command line without iommu=pt, unlike 61 of 63" in page
-
-
 def test_a_warning_that_came_with_a_rollout_is_told_as_that_and_not_node_by_node() -> None:
     ((_, node, _, step, _),) = list_faults(fleets.drifting())
 
@@ -499,24 +468,8 @@ def test_a_warning_that_came_with_a_rollout_is_told_as_that_and_not_node_by_node
     assert not lay_out(fleets.drifting(), {}).actions
 
 
-def test_a_fleet_that_tells_no_versions_has_no_section_of_them() -> None:
-    assert "versions" not in {section.id for section in lay_out(fleets.fleet(), {}).sections}
-    assert "Compared with nodes of the same machine" not in text()
-
-
 def judged() -> Overview:
     return fleets.judged(fleets.judge())
-
-
-def test_what_the_past_says_comes_between_the_faults_and_the_map() -> None:
-    page = Dom(render(judged(), fleets.links(judged())))
-    order = [a["id"] for a in page.every("h2")]
-
-    assert order[:3] == ["attention", "peers", "past"]
-    assert order[-3:] == ["next", "worth", "map"]
-    assert "gpu-r002-n13 GPU 3" in page.text
-    assert "3 outages in 90 days" in page.text
-    assert "MTBF of a node" in page.text
 
 
 def test_a_picture_of_a_metric_has_a_name_and_a_description() -> None:
