@@ -98,7 +98,7 @@ def test_columns_that_nothing_is_known_for_are_left_out() -> None:
     assert " ".join(head.split()) == "check measured speed worst part share limit"
 
 
-@pytest.mark.parametrize("width", range(85, 126))
+@pytest.mark.parametrize("width", [85, 92, 93, 125])
 def test_the_limit_is_beside_a_speed_only_where_that_breaks_no_word(width: int) -> None:
     named = Measurement("cached.seq_write.bandwidth", 819.0, "MB/s", "gpu-0")
     storage = a_result("storage", measurements=(named,), limits=())
