@@ -17,12 +17,13 @@ import pytest
 from inline_snapshot import external_file
 
 from hpcverify.insight.overview import Overview
-from hpcverify.model import Run
+from hpcverify.model import Inventory, Run
 from hpcverify.summary.exclusions import Repetition
-from hpcverify_reports import fleet, node
+from hpcverify_reports import fleet, node, qualification
 from hpcverify_reports.text import junit, markdown
 from tests.reports import fleets, samples
 from tests.reports.dom import Dom
+from tests.reports.qualifications import a_qualification
 
 FOLDER = Path(__file__).with_name("documents")
 OFTEN = {
@@ -40,10 +41,10 @@ def read_fleet_page(make: Callable[[], Overview]) -> str:
     return Dom(fleet.render(shown, fleets.links(shown))).lines
 
 
-def read_page(make: Callable[[], Run], part: int = 0) -> str:
+def read_page(make: Callable[[], Run], *, whole: bool = True) -> str:
     """Return what a page shows, or only what is above the list of all checks."""
     text = Dom(node.render(make(), history=samples.past(), repetitions=OFTEN)).lines
-    return text.split("\nAll checks\n")[0] + "\n" if part else text
+    return text if whole else text.partition("\nAll checks\n")[0]
 
 
 DOCUMENTS: dict[str, Callable[[], str]] = {
@@ -54,9 +55,18 @@ DOCUMENTS: dict[str, Callable[[], str]] = {
     # that are ruled out; a card that calls for several things names which for each.
     "node-torn.txt": partial(read_page, samples.torn_node),
     # Of several rounds the worst decides, and all are counted.
-    "node-worn.txt": partial(read_page, samples.worn_node, part=1),
+    "node-worn.txt": partial(read_page, samples.worn_node, whole=False),
     # No complaint, no part on any list, and not a word on rounds.
     "node-well.txt": partial(read_page, samples.well_node),
+    # A case for each rule of a page: the comments in `samples.odd_node` name them.
+    "node-odd.txt": lambda: Dom(node.render(samples.odd_node())).lines,
+    # The numbers of a run that passed are above the fold.
+    "node-quick.txt": lambda: Dom(node.render(samples.quick_node())).lines,
+    # Nothing is known of an empty run, which is an error.
+    "node-empty.txt": lambda: Dom(node.render(samples.run(inventory=Inventory()))).lines,
+    # Each step with what it is held against, what was not reached, and the wiring in columns.
+    "qualification.txt": lambda: Dom(qualification.render(a_qualification())).lines,
+    "qualification.md": lambda: qualification.markdown(a_qualification()),
     # Holds of ours and of others and what is overdue have lists of their own, before the map;
     # no list of versions where none are known.
     "fleet.txt": partial(read_fleet_page, fleets.fleet),
