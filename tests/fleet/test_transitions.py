@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from hpcverify.errors import ActionError
 from hpcverify.fleet.evidence import extract_evidence
-from hpcverify.fleet.states import FAILED_STATES, HOLD_BY_STATE, Caveat, Hold, Node, State, Ticket
+from hpcverify.fleet.states import HOLD_BY_STATE, Caveat, Hold, Node, State, Ticket
 from hpcverify.fleet.transitions import (
     Decision,
     admit,
@@ -201,7 +201,8 @@ def take_step(node: Node, step: str, site: Site, number: int) -> Node:
     )
     ordered = None if bmc or "hook" in how else ticket
     found = extract_evidence(run, ordered, site, now, by_bmc=bmc)
-    return apply_evidence(node, found, site, now, past)
+    after = apply_evidence(node, found, site, now, past)
+    return restrain_hold(node, after, "it tripped") if "braked" in how else after
 
 
 def decide(node: Node, how: dict[str, str], site: Site, number: int, past: int) -> Node:
@@ -313,18 +314,6 @@ def test_a_reason_from_a_node_is_cut() -> None:
     assert len(node.reason) == 900
 
 
-def test_hard_evidence_of_a_node_that_is_braked_again_is_told_once() -> None:
-    (spared,) = make_node("suspect @spared")
-    braked = restrain_hold(spared, follow(spared, "sdc:pass"), "the breaker tripped: 4 of 4")
-    assert braked.full_reason == (
-        "sdc: a wrong word (held no harder than before: the breaker tripped: 4 of 4)"
-    )
-
-    again = follow(braked, "sdc:pass ticket=6")
-
-    assert again.full_reason.count("conclusive evidence, which no rerun can take back: ") == 1
-
-
 @pytest.mark.parametrize(
     ("ago", "told"), [((1, 2), True), ((1, 8), False), ((1,), False), ((), False)]
 )
@@ -345,33 +334,6 @@ def test_the_reason_of_a_quarantine_says_who_came_back_twice_within_a_week(
 def a_node(state: State, *, enforced: bool, by: str = "") -> Node:
     """Make one whose state is acted on, or is not."""
     return Node(name="n1", state=state, enforced=enforced, by=by, not_before_ticket=5)
-
-
-@pytest.mark.parametrize("found", FAILED_STATES)
-def test_who_is_in_service_is_shown_as_found_and_stays_in_service(found: State) -> None:
-    before = a_node(State.HEALTHY, enforced=False)
-
-    node = restrain_hold(before, a_node(found, enforced=True), "it tripped")
-
-    assert (node.state, node.desired_hold) == (found, Hold.NONE)
-    assert node.full_reason.endswith("(not acted on: it tripped)")
-
-
-@pytest.mark.parametrize(
-    ("state", "by", "becomes"),
-    [
-        (State.SUSPECT, "", State.SUSPECT),
-        (State.VERIFYING, "", State.SUSPECT),
-        (State.VERIFYING, "ada", State.VERIFYING),
-    ],
-)
-def test_who_is_in_our_reservation_stays_there(state: State, by: str, becomes: State) -> None:
-    before = a_node(state, enforced=True, by=by)
-
-    node = restrain_hold(before, a_node(State.QUARANTINED, enforced=True), "it tripped")
-
-    assert (node.state, node.by, node.not_before_ticket) == (becomes, by, 5)
-    assert node.desired_hold is Hold.RESERVATION
 
 
 @pytest.mark.parametrize("before", HOLD_BY_STATE)
