@@ -57,22 +57,6 @@ def test_a_change_is_shown_though_the_node_has_no_peers() -> None:
     assert len(texts(past)) == 2
 
 
-def test_who_stood_out_on_one_night_is_named_but_not_listed() -> None:
-    peers, _ = build(fleets.judge())
-
-    assert peers.notes == ("Stood out on one night, and has not run since: gpu-r001-n03 GPU 0.",)
-    assert peers.count == 3
-
-
-def test_metrics_with_outliers_are_drawn_the_worst_first_and_the_others_folded() -> None:
-    peers, _ = build(fleets.judge())
-
-    assert [drawn.name for drawn in peers.figures] == [fleets.COPIES, fleets.GEMM]
-    assert [drawn.name for drawn in peers.folded_figures] == [fleets.FSYNC]
-    assert len(peers.figures[1].marks) == 2
-    assert peers.folded_figures[0].caption == "512 parts on 64 nodes, spread 3 %"
-
-
 def test_a_page_has_no_more_pictures_than_can_be_looked_at() -> None:
     slow = fleets.judge().outliers[1]
     names = [f"gemm size{i}" for i in range(100)]

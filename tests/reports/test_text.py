@@ -12,7 +12,6 @@ from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
 from hpcverify.model import Cause, Limit, Measurement, Result, Run, Verdict
-from hpcverify.summary.diagnosis import diagnose
 from hpcverify.summary.exclusions import Repetition
 from hpcverify_reports.text import escape, junit, markdown
 from tests.reports import samples
@@ -72,20 +71,6 @@ def test_markdown_shows_hostile_text_as_it_is() -> None:
     assert '<script>alert("x")</script> | a b' in page.text
     assert "[x](http://x) `c`" in page.text
     assert "<img src=x>: FAIL" in page.text
-
-
-def test_markdown_lists_the_worst_first() -> None:
-    lines = markdown(samples.sick_node(10)).splitlines()
-    rows = [line.split("|")[2].strip() for line in lines if line.startswith("| ")]
-
-    diagnoses = diagnose(samples.sick_node(10))
-    assert rows[1:] == [*(d.checks[0] for d in diagnoses), "inventory", "ecc", "edac"]
-    assert rows[1] == "sdc"
-
-
-def test_text_is_the_same_twice() -> None:
-    assert junit(samples.sick_node(10)) == junit(samples.sick_node(10))
-    assert markdown(samples.sick_node(10)) == markdown(samples.sick_node(10))
 
 
 IDENTITY = (
