@@ -34,6 +34,7 @@ from hpcverify.model import (
     verdict_of,
 )
 from hpcverify.records.documents import add_missing_complaints
+from hpcverify.summary.exclusions import Repetition
 from hpcverify.testing import judge_by
 
 STARTED = datetime(2026, 11, 21, 3, 21, tzinfo=UTC)
@@ -103,6 +104,15 @@ INVENTORY = Inventory(
     ),
 )
 SICK = GPUS[3].id
+OFTEN = {
+    GPUS[5].id: Repetition(
+        failed=11,
+        runs=31,
+        since=datetime(2026, 10, 11, 2, tzinfo=UTC),
+        first=datetime(2026, 11, 11, 2, tzinfo=UTC),
+    )
+}
+"""How often a part failed before."""
 H100 = "H100 SXM5"
 TIMES = "\N{MULTIPLICATION SIGN}"
 

@@ -9,7 +9,6 @@ difference.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from inline_snapshot import external_file
 
 from hpcverify.insight.overview import Overview
 from hpcverify.model import Inventory, Run
-from hpcverify.summary.exclusions import Repetition
 from hpcverify_reports import fleet, node, qualification
 from hpcverify_reports.text import junit, markdown
 from tests.reports import fleets, samples
@@ -26,14 +24,6 @@ from tests.reports.dom import Dom
 from tests.reports.qualifications import a_qualification
 
 FOLDER = Path(__file__).with_name("documents")
-OFTEN = {
-    samples.GPUS[5].id: Repetition(
-        failed=11,
-        runs=31,
-        since=datetime(2026, 10, 11, 2, tzinfo=UTC),
-        first=datetime(2026, 11, 11, 2, tzinfo=UTC),
-    )
-}
 
 
 def read_fleet_page(make: Callable[[], Overview]) -> str:
@@ -43,7 +33,7 @@ def read_fleet_page(make: Callable[[], Overview]) -> str:
 
 def read_page(make: Callable[[], Run], *, whole: bool = True) -> str:
     """Return what a page shows, or only what is above the list of all checks."""
-    text = Dom(node.render(make(), history=samples.past(), repetitions=OFTEN)).lines
+    text = Dom(node.render(make(), history=samples.past(), repetitions=samples.OFTEN)).lines
     return text if whole else text.partition("\nAll checks\n")[0]
 
 
@@ -76,7 +66,7 @@ DOCUMENTS: dict[str, Callable[[], str]] = {
     "fleet-judged.txt": partial(read_fleet_page, lambda: fleets.judged(fleets.judge())),
     # Worst first; each part under its action with its numbers; a node that passed names no part.
     "ticket-sick.md": lambda: markdown(samples.sick_node(10)),
-    "ticket-torn.md": lambda: markdown(samples.torn_node(), OFTEN),
+    "ticket-torn.md": lambda: markdown(samples.torn_node(), samples.OFTEN),
     "ticket-worn.md": lambda: markdown(samples.worn_node()),
     "ticket-well.md": lambda: markdown(samples.well_node()),
     "ticket-empty.md": lambda: markdown(samples.run()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -12,7 +11,6 @@ from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
 from hpcverify.model import Cause, Limit, Measurement, Result, Run, Verdict
-from hpcverify.summary.exclusions import Repetition
 from hpcverify_reports.text import escape, junit, markdown
 from tests.reports import samples
 from tests.reports.dom import Dom
@@ -73,26 +71,11 @@ def test_markdown_shows_hostile_text_as_it_is() -> None:
     assert "<img src=x>: FAIL" in page.text
 
 
-IDENTITY = (
-    "GPU 5 (…e19f), NVIDIA H100 80GB HBM3, id "
-    f"{samples.GPUS[5].id}, PCI address 0000:ab:00.0, serial number 1654322051187, "
-    "part number 692-2G520-0200-000, VBIOS 96.00.A5.00.01, driver 565.57.01"
-)
-OFTEN = {
-    samples.GPUS[5].id: Repetition(
-        failed=11,
-        runs=31,
-        since=datetime(2026, 10, 11, 2, tzinfo=UTC),
-        first=datetime(2026, 11, 11, 2, tzinfo=UTC),
-    )
-}
-
-
 def test_a_part_that_no_longer_answers_is_named_by_its_earlier_facts() -> None:
     torn, lost = samples.torn_node(), samples.GPUS[5].id
     parts = tuple(replace(p, facts={}) if p.id == lost else p for p in torn.inventory.parts)
     mute = replace(torn, inventory=replace(torn.inventory, parts=parts))
-    past = {lost: replace(OFTEN[lost], facts={"serial": "1654322051187"})}
+    past = {lost: replace(samples.OFTEN[lost], facts={"serial": "1654322051187"})}
 
     assert f"id {lost}, serial number 1654322051187, first" in markdown(mute, past)
 
