@@ -33,9 +33,8 @@ def test_units_of_one_dimension_convert(value: float, unit: str, to: str, expect
     assert convert_unit(value, unit, to) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("unit", sorted(UNIT_FACTORS))
-def test_every_unit_converts_into_itself(unit: str) -> None:
-    assert convert_unit(7, unit, unit) == 7
+def test_every_unit_converts_into_itself() -> None:
+    assert {convert_unit(7, unit, unit) for unit in UNIT_FACTORS} == {7}
 
 
 def test_an_unknown_unit_gets_a_hint() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import msgspec
-import pytest
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent as ReadEvent
 
@@ -21,9 +20,9 @@ def read(event: Event) -> ReadEvent:
     return read_event
 
 
-@pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: event.kind)
-def test_an_event_of_every_kind_arrives_whole(event: Event) -> None:
-    assert msgspec.json.decode(json.dumps(read(event).get_data()), type=Event) == event
+def test_an_event_of_every_kind_arrives_whole() -> None:
+    for event in EXAMPLES:
+        assert msgspec.json.decode(json.dumps(read(event).get_data()), type=Event) == event
 
 
 def test_the_envelope_says_what_happened_where_and_when() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.events.event import Event, EventKind, Severity
+from hpcverify.events.event import EventKind, Severity
 from hpcverify.events.journal import (
     MESSAGE_IDS,
     PRIORITIES,
@@ -78,16 +79,12 @@ def parse_datagram(datagram: bytes) -> dict[str, str]:
     return fields
 
 
-@pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: event.kind)
-def test_every_event_is_a_datagram_of_fields_that_journald_takes(event: Event) -> None:
-    fields = parse_datagram(build_datagram(event))
-
-    assert fields["MESSAGE"]
-    assert fields["SYSLOG_IDENTIFIER"] == "hpcverify"
-    for name in fields:
-        assert len(name) <= 64
-        assert name[0].isalpha()
-        assert set(name) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789")
+def test_every_event_is_a_datagram_of_fields_that_journald_takes() -> None:
+    for event in EXAMPLES:
+        fields = parse_datagram(build_datagram(event))
+        assert fields["MESSAGE"], event.kind
+        assert fields["SYSLOG_IDENTIFIER"] == "hpcverify"
+        assert [name for name in fields if not re.fullmatch("[A-Z][A-Z_0-9]{,63}", name)] == []
 
 
 def test_the_fields_name_node_kind_number_and_finding() -> None:

@@ -42,9 +42,9 @@ def convert(event: Event) -> dict[str, Any]:
     return converted
 
 
-@pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: event.kind)
-def test_an_event_of_every_kind_is_valid_by_the_schema(event: Event) -> None:
-    assert list_violations(convert(event)) == []
+def test_an_event_of_every_kind_is_valid_by_the_schema() -> None:
+    assert {event.kind for event in EXAMPLES} == {*EventKind}
+    assert [found for event in EXAMPLES if (found := list_violations(convert(event)))] == []
 
 
 @pytest.mark.parametrize(
@@ -64,20 +64,21 @@ def test_an_event_that_breaks_the_schema_is_not_valid(
     assert violation in message
 
 
-@pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: event.kind)
-def test_captions_are_those_of_the_ids(event: Event) -> None:
-    converted = convert(event)
-    attributes = SCHEMA["classes"][str(converted["class_uid"])]["attributes"]
-
-    assert converted["type_uid"] == converted["class_uid"] * 100 + converted["activity_id"]
-    captions = {"class_uid": "class_name", "category_uid": "category_name"}
-    for name, caption in (captions | {"severity_id": "severity"}).items():
-        assert converted[caption] == attributes[name]["enum"][str(converted[name])]
-    if converted["activity_id"] != 99:
-        activities = attributes["activity_id"]["enum"]
-        assert converted["activity_name"] == activities[str(converted["activity_id"])]
-    if "status_id" in converted:
-        assert converted["status"] == attributes["status_id"]["enum"][str(converted["status_id"])]
+def test_captions_are_those_of_the_ids() -> None:
+    captions = {
+        "class_uid": "class_name",
+        "category_uid": "category_name",
+        "severity_id": "severity",
+        "activity_id": "activity_name",
+        "status_id": "status",
+    }
+    for converted in map(convert, EXAMPLES):
+        attributes = SCHEMA["classes"][str(converted["class_uid"])]["attributes"]
+        assert converted["type_uid"] == converted["class_uid"] * 100 + converted["activity_id"]
+        for name in captions.keys() & converted.keys():
+            if (name, converted[name]) != ("activity_id", 99):  # it has a name of its own
+                expected = attributes[name]["enum"][str(converted[name])]
+                assert converted[captions[name]] == expected, converted
 
 
 @pytest.mark.parametrize("kind", [OPENED, CHANGED, CLOSED])

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from hpcverify.fleet.ledger import Ledger
 from tests.fleet.builders import Room, a_room
 from tests.fleet.cluster import Fleet
 from tests.slurm_lab.lab import a_cluster
@@ -42,3 +43,9 @@ def asked() -> Iterator[Fleet]:
 def room(tmp_path: Path) -> Room:
     """Give a controller of four nodes on paper that knows nothing yet."""
     return a_room(tmp_path)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """Give a ledger that knows no node yet."""
+    return Ledger(tmp_path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 
@@ -23,11 +21,6 @@ OTHERS = (
     HoldReading(node="n5", reason="hpcverify is bad", drained=True),
     HoldReading(node="n6", hold_id=parse_hold_id(REASON), reason=REASON),  # left behind by 24.11
 )
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path)
 
 
 def taken(seen: HoldReading, ledger: Ledger) -> Node:

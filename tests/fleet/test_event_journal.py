@@ -18,11 +18,6 @@ from tests.events.test_journal import LARGEST, parse_datagram
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path)
-
-
-@pytest.fixture
 def journal(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(tmp_path / "socket"))

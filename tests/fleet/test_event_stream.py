@@ -30,11 +30,6 @@ KILLS = 100
 FORK = get_context("fork")
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path)
-
-
 def make_stream(ledger: Ledger, **changes: Any) -> EventStream:
     return EventStream(ledger.path.parent, Events(), ledger, **changes)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 from msgspec.structs import replace
 
 from hpcverify.events.event import Event, EventKind, Severity
@@ -25,7 +23,7 @@ from hpcverify.model import (
 )
 from hpcverify.records.spool import deposit
 from tests.doubles import a_result, a_run
-from tests.fleet.builders import Room, a_room, make_wrong_word
+from tests.fleet.builders import Room, make_wrong_word
 
 SOFT = make_wrong_word("gemm", conclusive=False)
 GOOD = a_result("gemm")
@@ -40,11 +38,6 @@ OPENED, CHANGED, CLOSED = (
     EventKind.FINDING_CHANGED,
     EventKind.FINDING_CLOSED,
 )
-
-
-@pytest.fixture
-def room(tmp_path: Path) -> Room:
-    return a_room(tmp_path)
 
 
 def list_events(room: Room, prefix: str = "finding") -> list[Event]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -43,11 +42,6 @@ def cluster(shared: Cluster) -> Iterator[Cluster]:
         return shared.idle("n1", "n2")
 
     shared.until(is_calm, seconds=200)
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path)
 
 
 def a_node(state: State, hold: str = "") -> Node:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpcverify.fleet.schedule import (
-    JITTER_SHARE,
     LOST_RETRY_S,
     PATIENT_PLACES,
     RETRY_S,
@@ -22,6 +25,7 @@ from hpcverify.fleet.schedule import (
 from hpcverify.fleet.states import DAY_S, HOUR_S, Node, State, Ticket
 from hpcverify.plan.config import Fleet
 from hpcverify.slurm import Host
+from tests.tables import read_table
 
 NOW = 1_800_000_000.0
 PATIENT_PLACE = PATIENT_PLACES - 1 - int(NOW // DAY_S) % PATIENT_PLACES
@@ -53,41 +57,101 @@ def chosen(made: SweepPlan) -> list[str]:
     return [pick.node for pick in made.chosen]
 
 
-def test_an_idle_node_is_chosen_with_all_its_gpus() -> None:
-    made = plan_sweep(hosts(1), {}, (), ALL, NOW)
+@dataclass(frozen=True)
+class Sweep:
+    """
+    A row of ``schedule.csv``: hosts that are idle, what is known of them, and what is chosen.
 
-    assert [(p.node, p.gpus, p.why) for p in made.chosen] == [("n1", 8, "never verified")]
-    assert made.passed_over == ()
+    Alternatives of a cell are divided by ``|``. Times are hours before now. Other hosts
+    are passed over for a reason that begins as given; "any" stands for all that are left.
+    """
 
-
-def test_a_node_in_several_partitions_is_chosen_once() -> None:
-    there = hosts(2, partitions=("batch", "long", "verify", "debug"))
-
-    assert sorted(chosen(plan_sweep(there, {}, (), ALL, NOW))) == ["n1", "n2"]
-
-
-@pytest.mark.parametrize("state", ["ALLOCATED", "MIXED", "DOWN", "FUTURE", "ODD"])
-def test_a_state_other_than_idle_is_passed_over(state: str) -> None:
-    assert chosen(plan_sweep(hosts(1, state=state), {}, (), ALL, NOW)) == []
-
-
-@pytest.mark.parametrize(
-    "flag",
-    [
-        *("DRAIN", "RESERVED", "MAINT", "PLANNED", "POWERED_DOWN", "POWERING_DOWN"),
-        *("COMPLETING", "NOT_RESPONDING", "REBOOT_REQUESTED", "NEVER_HEARD_OF"),
-    ],
-)
-def test_a_flag_that_is_not_known_to_be_harmless_passes_a_node_over(flag: str) -> None:
-    made = plan_sweep(hosts(1, flags=frozenset({flag})), {}, (), ALL, NOW)
-
-    assert chosen(made) == []
-    assert made.passed_over[0][1].startswith(("is ", "has ", "does "))
+    claim: str
+    hosts: str
+    nodes: str = ""
+    sweep: str = ""
+    chosen: str = ""
+    whys: str = ""
+    passed_over: str = ""
 
 
-@pytest.mark.parametrize("flag", ["CLOUD", "DYNAMIC_NORM"])
-def test_a_flag_that_says_where_a_node_comes_from_is_harmless(flag: str) -> None:
-    assert chosen(plan_sweep(hosts(1, flags=frozenset({flag})), {}, (), ALL, NOW)) == ["n1"]
+def read_words(text: str) -> tuple[str, dict[str, str]]:
+    """Split a cell into its first word and the settings after it."""
+    first, *words = shlex.split(text)
+    return first, dict(word.split("=", 1) for word in words)
+
+
+def read_hosts(text: str) -> dict[str, Host]:
+    count, changes = read_words(text)
+    return hosts(int(count), **{k: read_value(k, value) for k, value in changes.items()})
+
+
+def read_value(name: str, value: str) -> object:
+    kinds = {"flags": frozenset, "partitions": tuple, "checks": tuple}
+    return kinds[name](value.split(",")) if name in kinds else value
+
+
+def read_node(text: str) -> Node:
+    name, given = read_words(text)
+    at = {
+        key: NOW - float(given.pop(key)) * HOUR_S
+        for key in ("passed", "ran", "back") & given.keys()
+    }
+    node: dict[str, Any] = {"name": name, "last_pass_at": at.get("passed", 0.0)}
+    node["last_run_at"] = at.get("ran", at.get("passed", 0.0))
+    node["returned_at"] = [at["back"]] if "back" in at else []
+    if "passed" in at:
+        node["state"] = State.HEALTHY
+    node |= {key: read_value(key, value) for key, value in given.items()}
+    return msgspec.convert(node, Node, strict=False)
+
+
+def make_plan(there: str, known: str, sweep: str) -> SweepPlan:
+    _, given = read_words(f"sweep {sweep}")
+    active = tuple(filter(None, given.pop("active", "").split(",")))
+    options: dict[str, Any] = {k: given.pop(k).split(",") for k in ("only", "done") & given.keys()}
+    if "limit" in given:
+        options["limit"] = int(given.pop("limit"))
+    if "risks" in given:
+        pairs = (pair.split(":") for pair in given.pop("risks").split(","))
+        options["risks"] = {name: float(risk) for name, risk in pairs}
+    fleet = msgspec.convert({"at_once": 10_000, "share": 1, **given}, Fleet, strict=False)
+    found = nodes(*map(read_node, filter(None, known.split("; "))))
+    return plan_sweep(read_hosts(there), found, active, fleet, NOW, **options)
+
+
+CASES = [
+    pytest.param(row, there, known, id=row.claim)
+    for row in read_table(Path(__file__).with_name("schedule.csv"), Sweep)
+    for there in row.hosts.split(" | ")
+    for known in row.nodes.split(" | ")
+]
+
+
+@pytest.mark.parametrize(("row", "there", "known"), CASES)
+def test_sweep(row: Sweep, there: str, known: str) -> None:
+    made = make_plan(there, known, row.sweep)
+
+    kind, _, expected = row.chosen.partition(" ")
+    if kind == "count":
+        assert len(made.chosen) == int(expected)
+    elif kind == "any":
+        assert sorted(chosen(made)) == expected.split()
+    else:
+        assert chosen(made) == row.chosen.split()
+    assert all(pick.gpus == 8 for pick in made.chosen)
+    for pick, why in zip(made.chosen, filter(None, row.whys.split("; ")), strict=False):
+        assert pick.why.startswith(why)
+    if row.passed_over == "none":
+        assert made.passed_over == ()
+    elif row.passed_over:
+        cells = row.passed_over.split("; ")
+        if cells[-1].startswith("any "):
+            cells += cells[-1:] * (len(made.passed_over) - len(cells))
+        for (name, why), cell in zip(made.passed_over, cells, strict=True):
+            named, _, begin = cell.partition(" ")
+            assert named in {name, "any"}
+            assert why.startswith(begin)
 
 
 def test_a_drained_node_is_passed_over_with_its_reason_on_one_line() -> None:
@@ -96,110 +160,6 @@ def test_a_drained_node_is_passed_over_with_its_reason_on_one_line() -> None:
     made = plan_sweep(there, {}, (), ALL, NOW)
 
     assert made.passed_over == (("n1", "is drained (fan broken)"),)
-
-
-def test_what_others_hold_is_passed_over_though_it_looks_idle() -> None:
-    known = nodes(Node(name="n1", foreign="drained by alice"))
-
-    made = plan_sweep(hosts(1), known, (), ALL, NOW)
-
-    assert made.passed_over == (("n1", "is held by others: drained by alice"),)
-
-
-def test_a_node_that_is_to_be_drained_is_passed_over_before_slurm_shows_it() -> None:
-    bad = Node(name="n1", state=State.QUARANTINED, reason="GPU 3 lost", enforced=True)
-
-    made = plan_sweep(hosts(1), nodes(bad), (), ALL, NOW)
-
-    assert made.passed_over == (("n1", "is quarantined: GPU 3 lost"),)
-
-
-def test_a_node_with_a_ticket_is_passed_over() -> None:
-    made = plan_sweep(hosts(2), {}, ("n1",), ALL, NOW)
-
-    assert made.passed_over == (("n1", "is being verified"),)
-
-
-def test_a_node_outside_the_partition_of_verification_is_passed_over() -> None:
-    made = plan_sweep(hosts(1, partitions=("batch",)), {}, (), ALL, NOW)
-
-    assert made.passed_over[0][1].startswith("is not in partition verify")
-
-
-def test_our_own_reservation_does_not_keep_us_out() -> None:
-    there = hosts(1, flags=frozenset({"MAINT", "RESERVED"}))
-    suspect = Node(name="n1", state=State.SUSPECT, enforced=True, hold_id="hpcverify-1")
-
-    assert chosen(plan_sweep(there, nodes(suspect), (), ALL, NOW)) == ["n1"]
-    stranger = Node(name="n1", state=State.SUSPECT, enforced=True)
-    assert chosen(plan_sweep(there, nodes(stranger), (), ALL, NOW)) == []
-
-
-def test_suspects_come_first_then_the_never_verified_then_the_longest() -> None:
-    known = nodes(
-        passed("n1", 30),
-        passed("n2", 300),
-        passed("n4", 1, state=State.SUSPECT, reason="sdc failed"),
-    )
-
-    made = plan_sweep(hosts(4), known, (), ALL, NOW)
-
-    assert chosen(made) == ["n4", "n3", "n2", "n1"]
-    assert [p.why for p in made.chosen] == [
-        "suspect: sdc failed",
-        "never verified",
-        "last verified 12 days ago",
-        "last verified 30 h ago",
-    ]
-
-
-def test_a_node_that_can_never_be_judged_does_not_starve_the_others() -> None:
-    unjudged = Node(name="n1", last_run_at=NOW - HOUR_S, verdict="error")
-    known = nodes(unjudged, passed("n2", 30))
-
-    assert chosen(plan_sweep(hosts(2), known, (), Fleet(at_once=1, share=1), NOW)) == ["n2"]
-
-
-def test_a_fresh_pass_is_skipped_and_a_stale_one_is_not() -> None:
-    known = nodes(passed("n1", 20 * (1 - JITTER_SHARE) - 0.1), passed("n2", 20.1))
-
-    made = plan_sweep(hosts(2), known, (), ALL, NOW)
-
-    assert chosen(made) == ["n2"]
-    assert made.passed_over == (("n1", "passed 15 h ago"),)
-
-
-@pytest.mark.parametrize("state", [State.UNVERIFIED, State.VERIFYING, State.SUSPECT, State.HELD])
-def test_a_node_is_fresh_only_while_nothing_was_found_of_it(state: State) -> None:
-    known = nodes(passed("n1", 1, state=state))
-
-    assert chosen(plan_sweep(hosts(1), known, (), ALL, NOW)) == ["n1"]
-
-
-@pytest.mark.parametrize("state", [State.QUARANTINED, State.REPEAT_OFFENDER])
-def test_what_failed_and_is_observed_only_is_no_nodes_work_round_the_clock(state: State) -> None:
-    made = plan_sweep(hosts(1), nodes(passed("n1", 1, state=state)), (), ALL, NOW)
-
-    assert made.passed_over == (("n1", "failed 1 h ago, which is observed only"),)
-
-
-@pytest.mark.parametrize("state", [State.QUARANTINED, State.REPEAT_OFFENDER])
-def test_what_is_observed_only_is_verified_before_what_is_well(state: State) -> None:
-    known = nodes(passed("n1", 300), passed("n3", 21, state=state, reason="sdc failed"))
-
-    made = plan_sweep(hosts(3), known, (), ALL, NOW)
-
-    assert chosen(made) == ["n3", "n2", "n1"]
-    assert made.chosen[0].why == f"{state}: sdc failed"
-
-
-def test_a_pass_by_a_clock_that_was_ahead_is_not_known_and_the_node_due() -> None:
-    known = nodes(passed("n1", 30), passed("n2", -1e6))
-
-    made = plan_sweep(hosts(2), known, (), ALL, NOW)
-
-    assert chosen(made) == ["n2", "n1"]
-    assert made.chosen[0].why == "last verified in the future"
 
 
 def test_nodes_verified_at_once_do_not_come_due_at_once() -> None:
@@ -212,36 +172,6 @@ def test_nodes_verified_at_once_do_not_come_due_at_once() -> None:
     assert due != chosen(plan_sweep(hosts(100), known, (), ALL, NOW, seed=1))
 
 
-def test_who_is_asked_for_by_name_is_verified_though_fresh_and_no_other_is() -> None:
-    made = plan_sweep(hosts(3), nodes(passed("n2", 1)), (), ALL, NOW, only=("n2", "n9"))
-
-    assert chosen(made) == ["n2"]
-    assert made.passed_over == (("n9", "is not known to Slurm"),)
-
-
-def test_no_more_at_once_than_the_site_allows_those_under_way_included() -> None:
-    made = plan_sweep(hosts(9), {}, ("n1", "n2"), Fleet(at_once=5, share=1), NOW)
-
-    assert len(made.chosen) == 3
-    assert made.passed_over[-1][1] == "is due, but at_once = 5 are being verified"
-
-
-def test_no_more_than_the_sweep_is_limited_to() -> None:
-    assert len(plan_sweep(hosts(9), {}, (), ALL, NOW, limit=2).chosen) == 2
-    assert plan_sweep(hosts(9), {}, (), ALL, NOW, limit=0).chosen == ()
-
-
-@pytest.mark.parametrize(
-    ("count", "share", "most"), [(1, 0.1, 1), (9, 0.1, 1), (11, 0.1, 2), (40, 0.5, 20)]
-)
-def test_a_share_is_rounded_up_and_is_one_node_at_least(
-    count: int, share: float, most: int
-) -> None:
-    made = plan_sweep(hosts(count), {}, (), Fleet(at_once=99, share=share), NOW)
-
-    assert len(made.chosen) == most
-
-
 def test_a_node_counts_on_the_share_of_each_of_its_partitions() -> None:
     there = hosts(10) | {
         name: Host(name=name, state="IDLE", partitions=("big", "batch", "verify"))
@@ -252,28 +182,6 @@ def test_a_node_counts_on_the_share_of_each_of_its_partitions() -> None:
 
     assert len(made.chosen) == 4
     assert len({"n1", "n2"} & set(chosen(made))) == 1
-
-
-def test_those_under_way_count_on_the_share() -> None:
-    made = plan_sweep(hosts(10), {}, ("n1", "n2"), Fleet(at_once=99, share=0.3), NOW)
-
-    assert len(made.chosen) == 1
-
-
-def test_a_node_that_we_keep_is_lost_anyway_and_counts_on_no_share() -> None:
-    kept = Node(name="n1", state=State.SUSPECT, enforced=True, hold_id="hpcverify-1")
-
-    made = plan_sweep(hosts(10), nodes(kept), (), Fleet(at_once=99, share=0.1), NOW)
-
-    assert chosen(made)[0] == "n1"
-    assert len(made.chosen) == 2
-
-
-def test_who_had_its_turn_in_this_sweep_is_not_looked_at_again() -> None:
-    made = plan_sweep(hosts(2), {}, (), ALL, NOW, done=("n1",))
-
-    assert chosen(made) == ["n2"]
-    assert made.passed_over == ()
 
 
 def ended(number: int, ago: float) -> Ticket:
@@ -356,63 +264,11 @@ def test_every_node_is_either_chosen_or_passed_over_with_a_reason(
     assert all(there[n].state == "IDLE" for n in chosen(made))
 
 
-def test_who_came_back_is_first_of_those_that_are_due_for_seven_days() -> None:
-    known = nodes(
-        passed("n1", 300),
-        passed("n2", 30, returned_at=(NOW - 6 * DAY_S,)),
-        passed("n3", 40, returned_at=(NOW - 8 * DAY_S,)),
-        passed("n4", 1, returned_at=(NOW - DAY_S,)),  # it has just passed: not due
-    )
-
-    made = plan_sweep(hosts(5), known, (), ALL, NOW)
-
-    assert chosen(made) == ["n2", "n5", "n1", "n3"]
-    assert made.chosen[0].why == "came back 6 days ago"
-
-
-def test_who_was_put_back_without_a_verification_comes_before_all_others() -> None:
-    owing = passed("n3", 1, state=State.UNVERIFIED, checks=("sdc",), reason="put back")
-    known = nodes(passed("n2", 30, returned_at=(NOW - DAY_S,)), owing)
-
-    made = plan_sweep(hosts(3), known, (), ALL, NOW)
-
-    assert chosen(made) == ["n3", "n2", "n1"]
-    assert made.chosen[0].why == "unverified: put back"
-
-
 def test_who_is_new_to_the_cluster_has_waited_only_since_then() -> None:
     new = Node(name="n1", first_seen_at=NOW - 6 * DAY_S)
 
     assert not is_overdue(new, NOW - 90 * DAY_S, NOW, 7)
     assert is_overdue(replace(new, first_seen_at=NOW - 8 * DAY_S), NOW - 90 * DAY_S, NOW, 7)
-
-
-def test_of_those_that_are_due_the_riskiest_comes_first() -> None:
-    known = nodes(passed("n1", 30), passed("n2", 40), passed("n3", 50))
-
-    made = plan_sweep(hosts(3), known, (), ALL, NOW, risks={"n1": 3.0, "n2": 0.9})
-
-    assert [(pick.node, pick.risk) for pick in made.chosen] == [
-        ("n1", 3.0),
-        ("n3", 1.0),
-        ("n2", 0.9),
-    ]
-    assert made.due == ("n1", "n3", "n2")
-
-
-def test_a_suspect_comes_before_the_riskiest() -> None:
-    known = nodes(passed("n1", 30), passed("n2", 40, state=State.SUSPECT))
-
-    assert chosen(plan_sweep(hosts(2), known, (), ALL, NOW, risks={"n1": 99.0})) == ["n2", "n1"]
-
-
-def test_who_has_waited_for_longer_than_the_site_allows_comes_before_the_riskiest() -> None:
-    known = nodes(passed("n1", 30), passed("n2", 24 * 8))
-    fleet = Fleet(at_once=9, share=1, overdue_days=7)
-
-    made = plan_sweep(hosts(2), known, (), fleet, NOW, risks={"n1": 99.0})
-
-    assert chosen(made) == ["n2", "n1"]
 
 
 def test_one_place_in_ten_is_for_who_has_waited_longest() -> None:

@@ -23,12 +23,7 @@ from hpcverify.fleet.standing import (
 from hpcverify.fleet.states import DAY_S
 from hpcverify.plan.config import Suppression, load_site
 from hpcverify.records.spool import Refusal
-from tests.fleet.builders import NOW, Room, a_room, make_wrong_word
-
-
-@pytest.fixture
-def room(tmp_path: Path) -> Room:
-    return a_room(tmp_path)
+from tests.fleet.builders import NOW, Room, make_wrong_word
 
 
 def list_events(room: Room, *kinds: EventKind) -> list[Event]:

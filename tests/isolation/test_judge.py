@@ -60,67 +60,58 @@ def test_a_group_far_below_the_others_of_its_round_fails() -> None:
     assert judged[3].reason == "all_reduce 20 GB/s, 50% of what others reach"
 
 
-def test_a_round_in_which_most_groups_are_slow_does_not_pass() -> None:
-    """Five bad nodes may be in five of seven groups, and nothing has passed before."""
-    judged = judge(PeerReference(), *(make_run(bw) for bw in (20, 20, 40, 20, 20, 40, 20)))
+FORTY = [make_run(40)] * 4
+SHORT = [make_run(bw, size=SMALL) for bw in (0.10, 0.11, 0.06, 0.02)]
+ROUNDS: dict[str, tuple[list[CollectiveRun], list[CollectiveRun], list[GroupOutcome]]] = {
+    # Five bad nodes may be in five of seven groups, and nothing has passed before.
+    "a round in which most groups are slow does not pass": (
+        [],
+        [make_run(bw) for bw in (20, 20, 40, 20, 20, 40, 20)],
+        [FAILED, FAILED, PASSED, FAILED, FAILED, PASSED, FAILED],
+    ),
+    "of two groups the slow one fails": ([], [make_run(40), make_run(25)], [PASSED, FAILED]),
+    "groups that differ by a little pass": (
+        [],
+        [make_run(bw) for bw in (40, 32, 36, 42, 38)],
+        [PASSED] * 5,
+    ),
+    "later rounds are compared with what passed": (
+        [*FORTY, make_run(10)],
+        [make_run(28), make_run(29)],
+        [FAILED, FAILED],
+    ),
+    "a smaller group must be as fast as larger ones": (FORTY, [make_run(20, 8)], [FAILED]),
+    "a smaller group may be faster than larger ones": (FORTY, [make_run(60, 8)], [PASSED]),
+    "a larger group may be slower by what its ring is longer": (
+        FORTY,
+        [make_run(20, 232)],
+        [PASSED],
+    ),
+    "a larger group may not be slower than that": (FORTY, [make_run(12, 233)], [FAILED]),
+    "where latency decides far more is allowed": ([], SHORT, [PASSED, PASSED, PASSED, FAILED]),
+    "where latency decides groups of another size show nothing": (
+        [make_run(0.1, 2, size=SMALL)] * 4,
+        [make_run(0.01, 64, size=SMALL)],
+        [PASSED],
+    ),
+    "each operation counts by itself": (FORTY, [make_run(5, operation="broadcast")], [PASSED]),
+    "each size counts by itself": (FORTY, [make_run(5, size=2**24)], [PASSED]),
+    "what failed is no reference": (
+        [*FORTY[:3], *[make_run(10)] * 3],
+        [make_run(12)],
+        [FAILED],
+    ),
+}
 
-    assert list_outcomes(judged).count(FAILED) == 5
 
-
-def test_of_two_groups_the_slow_one_fails() -> None:
-    assert list_outcomes(judge(PeerReference(), make_run(40), make_run(25))) == [PASSED, FAILED]
-
-
-def test_groups_that_differ_by_a_little_pass() -> None:
-    judged = judge(PeerReference(), *(make_run(bw) for bw in (40, 32, 36, 42, 38)))
-
-    assert set(list_outcomes(judged)) == {PASSED}
-
-
-def test_later_rounds_are_compared_with_what_passed() -> None:
+@pytest.mark.parametrize(("before", "now", "outcomes"), ROUNDS.values(), ids=ROUNDS)
+def test_round(
+    before: list[CollectiveRun], now: list[CollectiveRun], outcomes: list[GroupOutcome]
+) -> None:
     reference = PeerReference()
-    judge(reference, *[make_run(40)] * 4, make_run(10))
+    judge(reference, *before)
 
-    judged = judge(reference, make_run(28), make_run(29))
-
-    assert list_outcomes(judged) == [FAILED, FAILED]
-
-
-def test_a_smaller_group_must_be_as_fast_as_larger_ones() -> None:
-    reference = PeerReference()
-    judge(reference, *[make_run(40)] * 4)
-
-    assert list_outcomes(judge(reference, make_run(20, 8))) == [FAILED]
-    assert list_outcomes(judge(reference, make_run(60, 8))) == [PASSED]
-
-
-def test_a_larger_group_may_be_slower_by_what_its_ring_is_longer() -> None:
-    reference = PeerReference()
-    judge(reference, *[make_run(40)] * 4)
-
-    assert list_outcomes(judge(reference, make_run(20, 232))) == [PASSED]
-    assert list_outcomes(judge(reference, make_run(12, 233))) == [FAILED]
-
-
-def test_where_latency_decides_far_more_is_allowed() -> None:
-    small = [make_run(bw, size=SMALL) for bw in (0.10, 0.11, 0.06, 0.02)]
-
-    assert list_outcomes(judge(PeerReference(), *small)) == [PASSED, PASSED, PASSED, FAILED]
-
-
-def test_where_latency_decides_groups_of_another_size_say_nothing() -> None:
-    reference = PeerReference()
-    judge(reference, *[make_run(0.1, 2, size=SMALL)] * 4)
-
-    assert list_outcomes(judge(reference, make_run(0.01, 64, size=SMALL))) == [PASSED]
-
-
-def test_each_operation_and_size_counts_by_itself() -> None:
-    reference = PeerReference()
-    judge(reference, *[make_run(40)] * 4)
-
-    assert list_outcomes(judge(reference, make_run(5, operation="broadcast"))) == [PASSED]
-    assert list_outcomes(judge(reference, make_run(5, size=2**24))) == [PASSED]
+    assert list_outcomes(judge(reference, *now)) == outcomes
 
 
 def test_nodes_alone_are_compared_with_nodes_alone() -> None:
@@ -186,13 +177,6 @@ def test_a_missing_rank_fails_and_names_its_node() -> None:
 )
 def test_what_could_not_be_measured_says_nothing(run: CollectiveRun | None, why: str) -> None:
     assert judge(PeerReference(), run) == [GroupJudgement(UNKNOWN, why)]
-
-
-def test_what_failed_is_no_reference() -> None:
-    reference = PeerReference()
-    judge(reference, *[make_run(40)] * 3, *[make_run(10)] * 3)
-
-    assert list_outcomes(judge(reference, make_run(12))) == [FAILED]
 
 
 @pytest.mark.parametrize("nonsense", [0.0, -3.0, float("inf")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inline_snapshot import external_file
 from msgspec.structs import replace
 
 from hpcverify.metrics.node import list_run_families, name_run_file
@@ -19,7 +20,7 @@ from hpcverify.model import (
     Verdict,
 )
 from tests.doubles import a_result, a_run
-from tests.metrics.reading import list_strays, read_samples, read_value
+from tests.metrics.reading import list_strays, read_samples
 
 GPUS = tuple(Part("gpu", f"GPU-{i}-uuid", f"GPU {i}") for i in (0, 3))
 NIC = Part("nic", "0000:17:00.0", "mlx5_1")
@@ -70,26 +71,9 @@ def test_every_metric_of_a_node_is_in_its_file_and_no_other() -> None:
     assert {*read_samples(text)} == {metric.name for metric in NODE_METRICS}
 
 
-def test_the_verdict_of_a_run_is_one_of_all_verdicts() -> None:
-    values = read_samples(write(RUN))["hpcverify_run_verdict"]
-
-    assert len(values) == len(Verdict)
-    assert [dict(labels)["verdict"] for labels, value in values.items() if value] == ["fail"]
-
-
-def test_a_run_is_dated_by_its_end() -> None:
-    text = write(RUN)
-    ended = RUN.started.timestamp() + RUN.seconds
-
-    assert read_value(text, "hpcverify_run_timestamp_seconds", suite="idle") == ended
-    assert read_value(text, "hpcverify_run_duration_seconds", suite="idle") == RUN.seconds
-
-
-def test_a_check_has_the_worst_verdict_of_its_rounds() -> None:
-    checks = read_samples(write(RUN))["hpcverify_check_verdict_info"]
-    verdicts = {dict(labels)["check"]: dict(labels)["verdict"] for labels in checks}
-
-    assert verdicts == {"ecc": "fail", "gemm": "warn"}
+def test_the_file_of_a_run_reads_as_kept() -> None:
+    """A verdict of all, dated by the end; a check by its worst round; a part without its id."""
+    assert write(RUN) == external_file("run.prom", format=".txt")
 
 
 def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
@@ -99,19 +83,6 @@ def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
 
     assert 'check="new",verdict="warn"' in text
     assert dict(finding)["verdict"] == "warn"
-
-
-def test_a_finding_names_a_part_by_kind_and_number_and_never_by_its_id() -> None:
-    text = write(RUN)
-    parts = [
-        (dict(labels)["kind"], dict(labels)["index"], dict(labels)["code"])
-        for labels in read_samples(text)["hpcverify_finding_info"]
-        if dict(labels)["check"] == "ecc"
-    ]
-
-    assert parts == [("gpu", "3", "dbe"), ("nic", "0", "down")]
-    assert "uuid" not in text
-    assert NIC.id not in text
 
 
 def test_a_finding_of_the_node_has_no_number() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from zlib import crc32
 
-import pytest
-
 from hpcverify.fleet.event_log import FORGOTTEN_STATE
 from hpcverify.fleet.outages import OutageCause
 from hpcverify.fleet.part_counts import COUNTED_KINDS
@@ -18,7 +16,6 @@ from hpcverify.metrics.table import (
     NODE_METRICS,
     PREFIX,
     MetricType,
-    PrometheusMetric,
 )
 
 RESERVED_LABELS = {"instance", "job", "le", "quantile"}
@@ -41,17 +38,15 @@ def test_each_name_stands_once() -> None:
     assert len(names) == len({*names})
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: str(metric.name))
-def test_a_name_obeys_the_rules_of_prometheus(metric: PrometheusMetric) -> None:
-    is_counter = metric.type is MetricType.COUNTER
-
-    assert re.fullmatch(rf"{PREFIX}[a-z][a-z_]*[a-z]", metric.name)
-    assert metric.name.endswith("_total") == is_counter
-    assert metric.name.removesuffix("_total").endswith(metric.unit)
-    assert not metric.name.endswith(("_count", "_sum", "_bucket"))
-    assert bool(metric.buckets) == (metric.type is MetricType.HISTOGRAM)
-    assert [*metric.buckets] == sorted({*metric.buckets})
-    assert re.fullmatch(r"[A-Z1].*\.", metric.help)
+def test_a_name_obeys_the_rules_of_prometheus() -> None:
+    for metric in METRICS:
+        assert re.fullmatch(rf"{PREFIX}[a-z][a-z_]*[a-z]", metric.name)
+        assert metric.name.endswith("_total") == (metric.type is MetricType.COUNTER)
+        assert metric.name.removesuffix("_total").endswith(metric.unit)
+        assert not metric.name.endswith(("_count", "_sum", "_bucket"))
+        assert bool(metric.buckets) == (metric.type is MetricType.HISTOGRAM), metric.name
+        assert [*metric.buckets] == sorted({*metric.buckets}), metric.name
+        assert re.fullmatch(r"[A-Z1].*\.", metric.help)
 
 
 def test_type_and_help_of_a_metric_of_nodes_never_change() -> None:
@@ -60,12 +55,11 @@ def test_type_and_help_of_a_metric_of_nodes_never_change() -> None:
     assert {name: crc32(line.encode()) for name, line in lines.items()} == NODE_LINES
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: str(metric.name))
-def test_no_label_is_reserved_or_without_end(metric: PrometheusMetric) -> None:
-    names = [label.name for label in metric.labels]
-
-    assert len(names) == len({*names})
-    assert not {*names} & (RESERVED_LABELS | UNBOUNDED_LABELS)
+def test_no_label_is_reserved_or_without_end() -> None:
+    for metric in METRICS:
+        names = [label.name for label in metric.labels]
+        assert len(names) == len({*names}), metric.name
+        assert not {*names} & (RESERVED_LABELS | UNBOUNDED_LABELS), metric.name
 
 
 def test_the_closed_lists_are_those_of_the_code() -> None:

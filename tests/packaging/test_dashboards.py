@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +21,15 @@ from tests.metrics.promql import (
     read_metrics,
 )
 from tests.metrics.rules import expand_records
+from tests.prometheus_lab.tools import run_promtool
 
 BOARDS = sorted(path.name for path in MONITORING.glob("*.json"))
 VARIABLES_OF_GRAFANA = {"__value", "__field"}
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 OF_ALERTS = {"alertname", "alertstate", "node"}
 QUERY_FUNCTION = re.compile(r"^(?:label_values|query_result)\((.*)\)$")
+LABEL_ASKED = re.compile(r", *\w+$")
+"""The label of `label_values`, which is Grafana's own function."""
 
 
 @cache
@@ -70,33 +74,39 @@ def list_queries(name: str) -> Iterator[Query]:
         yield Query(event["target"]["expr"], frozenset(shown))
 
 
-QUERIES = [
-    pytest.param(query, id=f"{name}-{number}")
-    for name in BOARDS
-    for number, query in enumerate(list_queries(name))
-]
-
-
 def test_the_dashboards_of_the_packages_are_those_that_the_code_makes() -> None:
     assert {name: (MONITORING / name).read_text() for name in BOARDS} == dict(write_boards())
 
 
-@pytest.mark.parametrize("query", QUERIES)
-def test_a_panel_asks_only_for_metrics_and_labels_of_the_table(query: Query) -> None:
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_panel_asks_only_for_metrics_and_labels_of_the_table(name: str) -> None:
     metrics = read_metrics()
-    known = set[str]()
-    expression = expand_records(query.expression)
-    for selected, matched in list_selectors(expression):
-        labels = list_labels(metrics[selected])
-        assert matched <= labels, selected
-        known |= labels
-    if "ALERTS" in expression:
-        known |= OF_ALERTS
-    known |= {*re.findall(r'label_replace\(.*?"(\w+)"', expression)}
+    for query in list_queries(name):
+        known = set[str]()
+        expression = expand_records(query.expression)
+        for selected, matched in list_selectors(expression):
+            labels = list_labels(metrics[selected])
+            assert matched <= labels, selected
+            known |= labels
+        if "ALERTS" in expression:
+            known |= OF_ALERTS
+        known |= {*re.findall(r'label_replace\(.*?"(\w+)"', expression)}
+        assert known, query
+        assert list_grouping_labels(expression) <= known, query
+        assert query.shown <= known, query
 
-    assert known
-    assert list_grouping_labels(expression) <= known
-    assert query.shown <= known
+
+@pytest.mark.needs("promtool")
+def test_prometheus_can_read_the_query_of_every_panel(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"site:query_{number}", "expr": LABEL_ASKED.sub("", query.expression)}
+        for number, query in enumerate(query for name in BOARDS for query in list_queries(name))
+    ]
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "q", "rules": rules}]}))
+
+    done = run_promtool("check", "rules", tmp_path / "rules.yml")
+
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", BOARDS)

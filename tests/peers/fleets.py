@@ -15,7 +15,6 @@ from hpcverify.peers.table import CollectedRuns, choose_columns, collect_runs
 from hpcverify.peers.values import MetricName, PartRuns, PartValue, reduce_runs
 
 LONGHORN = Path(__file__).parent / "longhorn"
-WORKLOADS = ("sgemm", "bert", "resnet", "pagerank")
 FLOOR = PeerFloor(floor=0.02)
 NAME = MetricName("rate", "gemm", "", "GFLOP/s")
 Draw = Callable[[random.Random], float]

@@ -56,14 +56,13 @@ FRONTERA = (0.129, 0.129, 0.116, 0.068, 0.057, 0.027, 0.027, 0.022)
 """The slow nodes of a real fleet of 74, whose others spread by 0.5 %."""
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("bad", [(0.10,), (0.30,), FRONTERA, (0.13, 0.10, 0.08, 0.06)])
-@pytest.mark.parametrize("share", [0.01, 0.05, 0.06, 0.1, 0.15, 0.2])
+@pytest.mark.parametrize("share", [0.01, 0.06, 0.2])
 @pytest.mark.parametrize("count", [64, 400])
 def test_bad_values_do_not_hide_each_other(
-    count: int, share: float, bad: tuple[float, ...], seed: int
+    count: int, share: float, bad: tuple[float, ...]
 ) -> None:
-    rng = random.Random(seed)
+    rng = random.Random(0)
     planted = [bad[i % len(bad)] for i in range(max(1, round(share * count)))]
     distances = [rng.gauss(0, 0.005) + d for d in (*planted, *[0.0] * (count - len(planted)))]
 

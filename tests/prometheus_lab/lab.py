@@ -157,17 +157,10 @@ def start_monitoring(
 
 
 @contextmanager
-def start_prometheus(folder: Path) -> Generator[str]:
-    """Start a Prometheus that scrapes nothing, over the blocks in *folder*/data."""
-    with _prometheus(folder, "scrape_configs: []", "--storage.tsdb.retention.time=20y") as address:
-        yield address
-
-
-@contextmanager
-def _prometheus(folder: Path, config: str, *options: str) -> Generator[str]:
+def _prometheus(folder: Path, config: str) -> Generator[str]:
     (folder / "prometheus.yml").write_text(config)
     files = (f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data")
-    with _start("prometheus", folder, *files, *options) as address:
+    with _start("prometheus", folder, *files) as address:
         log = folder / "prometheus.log"
         wait_until(lambda: "Ready" in fetch(address, "/-/ready"), log.read_text)
         yield address

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
+BLOCKS = {"h1", "h2", "h3", "h4", "p", "li", "tr", "dt", "details", "summary", "figure", "text"}
+BLOCKS |= {"article", "section", "title"}
+"""Elements that begin a line of a page's text."""
+
 
 class Dom(HTMLParser):
     """The elements of a page with their attributes, its text, and the rows of its tables."""
@@ -33,6 +37,8 @@ class Dom(HTMLParser):
         elif tag in ("th", "td"):
             self.rows[-1].append("")
         self._is_adjacent &= is_nowrap or tag == "wbr"
+        if tag in BLOCKS:
+            self._text.append("\n")
         self._muted += tag == "style"
 
     def handle_endtag(self, tag: str) -> None:
@@ -57,6 +63,12 @@ class Dom(HTMLParser):
     def text(self) -> str:
         """All text, with single spaces."""
         return " ".join(" ".join(self._text).split())
+
+    @property
+    def lines(self) -> str:
+        """All text, a line for each of `BLOCKS`."""
+        lines = (" ".join(line.split()) for line in " ".join(self._text).split("\n"))
+        return "".join(f"{line}\n" for line in lines if line)
 
     def find_row(self, head: str) -> list[str]:
         """Find the first row whose head is *head*, and return its other cells."""

@@ -23,6 +23,7 @@ from hpcverify.model import (
     FindingRule,
     Inventory,
     Limit,
+    Maturity,
     Measurement,
     Part,
     Remedy,
@@ -33,6 +34,7 @@ from hpcverify.model import (
     verdict_of,
 )
 from hpcverify.records.documents import add_missing_complaints
+from hpcverify.summary.exclusions import Repetition
 from hpcverify.testing import judge_by
 
 STARTED = datetime(2026, 11, 21, 3, 21, tzinfo=UTC)
@@ -102,6 +104,15 @@ INVENTORY = Inventory(
     ),
 )
 SICK = GPUS[3].id
+OFTEN = {
+    GPUS[5].id: Repetition(
+        failed=11,
+        runs=31,
+        since=datetime(2026, 10, 11, 2, tzinfo=UTC),
+        first=datetime(2026, 11, 11, 2, tzinfo=UTC),
+    )
+}
+"""How often a part failed before."""
 H100 = "H100 SXM5"
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -428,3 +439,89 @@ def past(count: int = 12) -> list[Run]:
         )
         for i in range(count)
     ]
+
+
+def odd_node() -> Run:
+    """Verify a node by checks each of which shows a rule of the page."""
+    lost = Finding("gone", "GPU-1", "it is gone", {"was": "GPU 2", "board": "692"})
+    down = Finding("down", GPUS[5].id, "a link is down")
+    noted = Finding("noted", GPUS[4].id, "a link has errors")
+    slow = Measurement("rate", 9.0, "1/s", GPUS[1].id)
+    mild = Limit(name="rate", high=1, otherwise=Verdict.WARN, source="default")
+    low = Limit(name="rate", low=100.0, source="site.toml")
+    counts = {"row.a": 0, "row.b": 0, "free": 0, "moved": 7}
+    rulings = {
+        "gone": FindingRule(Verdict.FAIL, Remedy.REBOOT),
+        "down": FindingRule(Verdict.FAIL),
+        "noted": FindingRule(Verdict.PASS),
+    }
+    disks = tuple(f"{disk.id}/temperature" for disk in DISKS)
+    capable = Part("gpu", "GPU-9", "GPU 9", {"compute_capability": "9.0", "pci_address": "0:1.0"})
+    return run(
+        # A part that is gone is called what it was called.
+        result("inventory", [lost], (), rulings),
+        # Failures come before warnings, though one is a finding and the other a measurement.
+        result("nvlink", [noted, slow, down], (mild,), rulings),
+        # Of one verdict, what is farthest past its limit comes first; no number is the worst.
+        result(
+            "cores",
+            [Measurement("rate", v, "1/s", GPUS[i].id) for i, v in enumerate((95, 40, None, 80))],
+            [low],
+        ),
+        # Many parts make a row each.
+        result("clocks", [Measurement("clock", 3000.0 + i, "MHz", f"cpu{i}") for i in range(17)]),
+        # A limit that nothing met is a complaint.
+        result("fp8", [], [Limit(name="fp8.sustained", low=1.0, source="site.toml")]),
+        # A value that is not a number is called so.
+        result(
+            "storage",
+            [Measurement("latency", None, "ms"), Measurement("latency.max", None)],
+            [Limit(name="latency", high=1.0, source="site.toml")],
+        ),
+        # A noisy limit cannot judge.
+        result(
+            "noisy",
+            [Measurement("rate", 3.0, "1/s")],
+            [Limit(name="rate", low=1.0, source="baseline", noisy="spread 40 %")],
+        ),
+        # A failure in beta is a warning, a required skip an error; each says so.
+        result("young", [slow], [low], maturity=Maturity.BETA),
+        replace(edac(), required=True),
+        # Rows of zeros are one list, with their limits; columns are in the order of the indexes.
+        result(
+            "zeros",
+            [
+                Measurement(name, value * (gpu.id == SICK), "", gpu.id)
+                for name, value in counts.items()
+                for gpu in reversed(GPUS)
+            ],
+            [Limit(name="row.*", high=0.0, source="the data sheet")],
+        ),
+        # Coverage names several parts in few words; a ratio has no unit.
+        result(
+            "links",
+            [Measurement("jitter", 4.44, "ratio")],
+            coverage=tuple(
+                Coverage(gpu.id, text)
+                for i, gpu in enumerate(GPUS)
+                for text in ("links: 18", f"reset: {'no' if i in (0, 1, 3, 4, 7) else i}")
+            ),
+        ),
+        # Sensors are listed with the parts that have them; facts bear the names in use.
+        inventory=replace(
+            INVENTORY, parts=(*INVENTORY.parts, capable), sensors=(*disks, f"{SICK}/power")
+        ),
+    )
+
+
+def quick_node() -> Run:
+    """Verify a node that passes: its numbers are above the fold."""
+    found = [
+        measured
+        for i, gpu in enumerate(GPUS)
+        for measured in (
+            Measurement("bf16.sustained", 742e3 - 1e3 * i, "GFLOP/s", gpu.id),
+            Measurement("bf16.of_peak", 0.75 - 0.01 * i, "ratio", gpu.id),
+        )
+    ]
+    return run(result("gemm", found))

@@ -54,16 +54,6 @@ def drawn(shown: Overview) -> list[Block]:
     return [block for rack in lay_out(shown, {}).racks for block in rack.blocks]
 
 
-def test_the_verdict_and_what_to_do_come_first_in_words() -> None:
-    head = dom().text.split("Check results by node", maxsplit=1)[0]
-
-    assert "3 of 64 nodes failed, 1 could not be judged" in head
-    assert "1 repeat offender, 1 quarantined, 1 suspect, 1 held" in head
-    assert "Take the part out of service and replace it: gpu-r001-n18" in head
-    assert "Drain the node and reset the GPU: gpu-r001-n24" in head
-    assert "1 failed node still in service (observed only)." in head
-
-
 def test_a_doubted_check_is_named_where_its_nodes_stay_in_service() -> None:
     spared = Node(
         name="n1",
@@ -124,13 +114,6 @@ def texts(shown: Overview, name: str) -> list[list[str]]:
 def list_faults(shown: Overview) -> list[tuple[TableCell, ...]]:
     """List the cells of each fault: fault, nodes, finding, what to do, last seen."""
     return [row.cells for row in rows(shown, "attention")]
-
-
-@pytest.mark.parametrize("fact", ["Results", "States"])
-def test_counts_add_up_to_all_nodes(fact: str) -> None:
-    numbers = map(int, re.findall("[0-9]+", facts(fleets.fleet())[fact]))
-
-    assert sum(numbers) == 64
 
 
 def test_a_fleet_that_is_verified_and_well_is_green() -> None:
@@ -223,13 +206,6 @@ def test_what_is_new_since_yesterday_has_links() -> None:
     assert all(page in links.values() for _, page in new.nodes)
 
 
-def test_each_age_has_the_time_beside_it() -> None:
-    ages = re.findall(r"[0-9-]{10} [0-9:]{5} UTC \([^()]* ago\)", dom().text)
-
-    assert len(ages) == dom().text.count(" ago)") > 10
-    assert "ages are relative to that time" in dom().text
-
-
 def test_an_empty_fleet_is_a_page_too() -> None:
     assert "No node is known yet" in Dom(render(of(), {})).text
 
@@ -290,17 +266,6 @@ def test_what_passed_is_ground_what_did_not_run_is_blank_and_skips_are_strokes()
     assert block.squares == ()
 
 
-def test_every_failure_is_in_a_table_too() -> None:
-    faults = list_faults(fleets.fleet())
-    listed = {(node.text, fault.text.split()[0]) for fault, node, *_ in faults}
-    bad = {(one.node, one.check) for one in fleets.complaints() if one.verdict >= Verdict.WARN}
-    slow = [finding.text for fault, _, finding, *_ in faults if "bf16.sustained" in fault.text]
-
-    assert listed == bad
-    assert slow
-    assert all(fleets.SLOW in text for text in slow)
-
-
 def test_a_bad_node_without_a_bad_check_is_listed_with_its_reason() -> None:
     gone = Node(name="n1", state=State.SUSPECT, reason="sdc: 1 word", verdict="fail")
 
@@ -330,13 +295,6 @@ def test_a_fault_of_very_many_nodes_is_no_reason_to_replace_their_parts() -> Non
     ]
     ((_, _, _, step, _),) = list_faults(fleets.rotten(1000, 20))
     assert "On 1000 of 1000 nodes" in step.lead
-
-
-def test_a_fault_of_one_node_among_many_has_no_common_cause() -> None:
-    laid = lay_out(fleets.fleet(), {})
-
-    assert not any(step.lead for _, _, _, step, _ in list_faults(fleets.fleet()))
-    assert not any("common" in text for text, _ in laid.actions)
 
 
 def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
@@ -373,17 +331,6 @@ def test_a_reason_that_is_a_fault_above_is_not_repeated_where_nodes_are_out_of_s
         "n1": "see Failures and warnings",
         "n2": "gemm: quarantined 3 times",
     }
-
-
-def test_holds_of_ours_and_of_others_and_what_is_overdue_have_lists_of_their_own() -> None:
-    shown = fleets.fleet()
-    overdue = texts(shown, "unverified")
-
-    assert texts(shown, "others")[0][1] == "bad fan, ticket 4711 (root)"
-    assert {row[0] for row in overdue} == {*map(fleets.name_of, (17, 33, 40, 50))}
-    assert overdue[0][1] == "never"
-    assert "firmware of the switch (by anna)" in texts(shown, "held")[-2]
-    assert "flaky" not in {section.id for section in lay_out(shown, {}).sections}
 
 
 def test_flakes_are_listed_the_most_first() -> None:
@@ -479,44 +426,8 @@ def test_rows_are_in_the_order_that_people_count() -> None:
     assert names[3:] == ["n10", "n100"]
 
 
-def test_versions_are_told_once_for_all_nodes_that_differ_together() -> None:
-    page = Dom(render(fleets.drifting(), {})).text
-
-    assert "1 rollout, 7 nodes differ from their peers" in page
-    assert "GPU driver from 570.86.15 to 575.51.03: 42 of 63 nodes" in page
-    assert "not yet: gpu-r002-n[12-32]" in page
-    assert page.count("6.8.0-50-generic, not 6.8.0-40-generic as on 59 of 63") == 1
-    assert "kernel command line without iommu=pt, unlike 61 of 63" in page
-
-
-def test_a_warning_that_came_with_a_rollout_is_told_as_that_and_not_node_by_node() -> None:
-    ((_, node, _, step, _),) = list_faults(fleets.drifting())
-
-    assert node.note == "and 42 more"
-    assert step.lead == (
-        "On 43 nodes, first seen with the rollout of GPU driver 575.51.03: look there first."
-    )
-    assert not lay_out(fleets.drifting(), {}).actions
-
-
-def test_a_fleet_that_tells_no_versions_has_no_section_of_them() -> None:
-    assert "versions" not in {section.id for section in lay_out(fleets.fleet(), {}).sections}
-    assert "Compared with nodes of the same machine" not in text()
-
-
 def judged() -> Overview:
     return fleets.judged(fleets.judge())
-
-
-def test_what_the_past_says_comes_between_the_faults_and_the_map() -> None:
-    page = Dom(render(judged(), fleets.links(judged())))
-    order = [a["id"] for a in page.every("h2")]
-
-    assert order[:3] == ["attention", "peers", "past"]
-    assert order[-3:] == ["next", "worth", "map"]
-    assert "gpu-r002-n13 GPU 3" in page.text
-    assert "3 outages in 90 days" in page.text
-    assert "MTBF of a node" in page.text
 
 
 def test_a_picture_of_a_metric_has_a_name_and_a_description() -> None:

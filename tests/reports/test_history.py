@@ -51,22 +51,6 @@ def test_runs_are_listed_newest_first_and_the_rest_counted() -> None:
     assert made.tables[1].caption.endswith("(plus 5 older runs)")
 
 
-def test_what_moved_most_comes_first_with_its_part() -> None:
-    first = trends(history())[0]
-
-    assert (first["Metric"], first["Part"]) == ("gemm bf16.sustained", "GPU 3 (…4f21)")
-    assert first["This run"] == "612 TFLOP/s"
-    assert first["Change"].startswith("\N{MINUS SIGN}17")
-    assert first["Earlier runs"] == "12"
-
-
-def test_each_judged_metric_is_listed_once() -> None:
-    names = [moved["Metric"] for moved in trends(history())]
-
-    assert len(names) == len(set(names)) == 6
-    assert "gemm bf16.spread" not in names
-
-
 def test_a_metric_that_never_changed_is_not_listed() -> None:
     still = built(samples.well_node(), samples.past())
     names = {moved["Metric"] for moved in trends(still)}

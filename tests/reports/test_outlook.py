@@ -51,32 +51,10 @@ def test_a_column_in_which_nothing_is_known_is_left_out() -> None:
     ]
 
 
-def test_a_group_is_named_with_its_kind_and_its_nodes() -> None:
-    peers, _ = build(fleets.judge())
-
-    assert texts(peers)[0][0] == "switch leaf7 (gpu-r001-n[09-12])"
-
-
 def test_a_change_is_shown_though_the_node_has_no_peers() -> None:
     _, past = build(fleets.judge(outliers=(), unconfirmed=(), metrics=(), screened=0))
 
     assert len(texts(past)) == 2
-
-
-def test_who_stood_out_on_one_night_is_named_but_not_listed() -> None:
-    peers, _ = build(fleets.judge())
-
-    assert peers.notes == ("Stood out on one night, and has not run since: gpu-r001-n03 GPU 0.",)
-    assert peers.count == 3
-
-
-def test_metrics_with_outliers_are_drawn_the_worst_first_and_the_others_folded() -> None:
-    peers, _ = build(fleets.judge())
-
-    assert [drawn.name for drawn in peers.figures] == [fleets.COPIES, fleets.GEMM]
-    assert [drawn.name for drawn in peers.folded_figures] == [fleets.FSYNC]
-    assert len(peers.figures[1].marks) == 2
-    assert peers.folded_figures[0].caption == "512 parts on 64 nodes, spread 3 %"
 
 
 def test_a_page_has_no_more_pictures_than_can_be_looked_at() -> None:
@@ -107,15 +85,6 @@ def test_a_part_that_stands_out_in_many_metrics_has_one_open_picture() -> None:
     assert (len(peers.figures), len(peers.folded_figures)) == (1, 11)
 
 
-def test_a_change_has_its_levels_its_day_and_what_is_known_of_it() -> None:
-    _, past = build(fleets.judge())
-    trend, step = texts(past)
-
-    assert trend[1] == f"34 % {fleets.FSYNC}: 6.2 to 8.3 ms, trend until 2026-11-21"
-    assert "crosses its limit about 2026-12-09" in trend[2]
-    assert step[1] == f"1.2 % {fleets.GEMM}: 702.4 to 694 TFLOP/s, step on 2026-11-17"
-
-
 def test_what_is_said_of_one_part_is_one_row_with_a_line_for_each_metric() -> None:
     before = fleets.judge()
     switch, slow, _ = before.outliers
@@ -130,13 +99,6 @@ def test_what_is_said_of_one_part_is_one_row_with_a_line_for_each_metric() -> No
     assert (peers.count, past.count) == (2, 1)
     assert len(texts(past)[0][1].splitlines()) == 2
     assert texts(past)[0][2] == trend.why
-
-
-def test_a_rollout_is_told_below_and_names_no_part() -> None:
-    _, past = build(fleets.judge())
-
-    assert "rollout: 42 of 63 parts" in past.notes[0]
-    assert past.count == 2
 
 
 def test_a_fleet_in_which_nobody_stands_out_says_so() -> None:
@@ -184,18 +146,6 @@ def test_a_fleet_of_which_nobody_is_due_says_so() -> None:
         "No node is due: all were verified lately, are being verified or are held.",
     )
     assert not texts(section)
-
-
-def test_what_it_is_worth_has_intervals_and_what_is_assumed() -> None:
-    *_, section = build_outlook(OUTLOOK, {})
-
-    assert section.facts[1] == ("MTBF of a node", "250 days (192 to 333)")
-    assert [column.head for column in section.tables[0].columns][::2] == [
-        *("Nodes", "MTBF", "Goodput", "Saved"),
-    ]
-    assert [row[0] for row in texts(section)] == ["1", "4", "16", "64"]
-    assert "95.7 % (95.0-96.3)" in texts(section)[-1]
-    assert any("5 min to write a checkpoint" in note for note in section.notes)
 
 
 def test_without_a_history_there_is_no_figure() -> None:

@@ -15,7 +15,6 @@ from hpcverify.plan.suite import load_suite, make_plan
 from hpcverify_checks.host.needs import Expectation, HostParams, names_node
 from tests.plan.nhc.files import CLOUD, SAMPLE, UNIVERSITY
 
-X_CONTAINS = {"path": "/x", "contains": ["a#b", "# c"]}
 BUILT_IN = {
     "check_cmd_dmesg",
     "check_cmd_output",
