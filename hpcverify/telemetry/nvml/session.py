@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -99,8 +99,9 @@ class Session:
             visit = Visit(partial(_find_gpu, index, driver))
             self._visits[index] = visit
             visit.ends_within(self._gpu_seconds * (FIRST_GPU_SHARE if index == 0 else 1))
+        late = list(self.list_late())  # once: a GPU may answer while the others are explained
         found = [
-            v.take() if v.ends_within(0) else self._explain_late(i) for i, v in self._visits.items()
+            self._explain_late(i, late) if i in late else v.take() for i, v in self._visits.items()
         ]
         return DeviceList(
             gpus=tuple(gpu for gpu in found if isinstance(gpu, Gpu)),
@@ -131,9 +132,8 @@ class Session:
         """List the GPUs that still initialise: NVML index, and when that began."""
         return {i: visit.began for i, visit in self._visits.items() if not visit.ends_within(0)}
 
-    def _explain_late(self, index: int) -> Finding:
+    def _explain_late(self, index: int, late: Sequence[int]) -> Finding:
         """Report a GPU without handle; one that may only wait behind another is not blamed."""
-        late = list(self.list_late())
         seconds = self._gpu_seconds * (FIRST_GPU_SHARE if index == 0 else 1)
         text = (
             f"GPU with NVML index {index} did not initialise within {seconds:g} s "

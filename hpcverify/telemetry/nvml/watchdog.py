@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar, cast
 A = TypeVar("A")
 
 
-class _Worker(Thread):
+class _Visitor(Thread):
     """Does one visit after the other; to start a thread for each would take as long."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class _Worker(Thread):
             visit.ended.set()
 
 
-_idle: list[_Worker] = []
+_idle: list[_Visitor] = []
 os.register_at_fork(after_in_child=_idle.clear)
 
 
@@ -50,7 +50,7 @@ class Visit(Generic[A]):
         try:
             worker = _idle.pop()
         except IndexError:  # the others have been left behind
-            worker = _Worker()
+            worker = _Visitor()
         worker.visits.put(self)
 
     def work(self) -> None:
