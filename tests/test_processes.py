@@ -90,6 +90,7 @@ def test_a_session_is_ended_with_all_of_its_groups(tmp_path: Path) -> None:
     wait_until(lambda: gone(pid))
 
 
+@pytest.mark.system
 def test_the_children_of_a_program_that_overruns_end_with_it(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     script = "trap '' TERM; sleep 60 & echo $! > \"$1\"; wait"
@@ -170,6 +171,7 @@ def test_a_process_that_dies_may_wait_for_several_things_in_turn(
     wait_until(lambda: wait.find_seconds() > 0)
 
 
+@pytest.mark.system
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 def test_a_program_that_cannot_be_ended_is_hung_and_what_it_waits_in_is_named(
     tmp_path: Path,

@@ -114,6 +114,7 @@ def test_memory_beyond_repair_is_replaced() -> None:
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
 
 
+@pytest.mark.system
 def test_a_gpu_that_hangs_is_named_with_the_call_and_hides_no_other(lab: Lab) -> None:
     lab.write(
         "fault = nvmlDeviceGetRepairStatus gpu=3 hang=forever", "gpu.5.recovery_action = DRAIN_P2P"

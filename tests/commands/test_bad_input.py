@@ -239,6 +239,7 @@ def test_a_run_of_a_clock_that_was_ahead_is_named_and_is_not_the_last(kept: Cli)
     assert f"ok  clock: run {ahead.id} is dated after now" in kept("doctor").stdout
 
 
+@pytest.mark.system
 def test_a_store_that_is_locked(kept: Cli) -> None:
     holder = sqlite3.connect(kept.state / "store.sqlite")
     holder.execute("begin exclusive")

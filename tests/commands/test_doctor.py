@@ -37,6 +37,7 @@ def test_a_complete_node_needs_no_fix(cli: Cli) -> None:
     assert all(not item["fix"] for item in advice(cli, 0).values())
 
 
+@pytest.mark.system
 def test_what_the_controller_cannot_do_and_events_that_wait_for_hours_are_named(cli: Cli) -> None:
     ledger = Ledger(cli.state, lambda: time.time() - 2 * MAX_EVENT_DELAY_S)
     ledger.add_reader("file")
@@ -181,6 +182,7 @@ def test_gpus_that_are_not_set_up_alike_have_floors_of_their_own(cli: Cli, lab: 
     assert [text.split(" x ")[0] for text in told] == ["7", "1"]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("gpus", "low"), [(8, 8), (7, 8), (4, 4), (3, 4)])
 def test_the_line_of_the_site_file_that_asks_for_all_gpus_is_given(
     cli: Cli, lab: Lab, gpus: int, low: int
@@ -229,6 +231,7 @@ def test_how_a_gpu_started_is_told_with_the_next_step(
     assert list(describe_start(answer, "GPU 3", rules)) == [Advice("computing", state, fix)]
 
 
+@pytest.mark.system
 def test_what_needs_a_fix_comes_last_and_floors_only_if_asked_for(cli: Cli, lab: Lab) -> None:
     on_gpus(cli, lab, *board_of("h100-sxm5-80gb"))
 
@@ -241,6 +244,7 @@ def test_what_needs_a_fix_comes_last_and_floors_only_if_asked_for(cli: Cli, lab:
     assert "ok  floor bf16: sustained 571.6 TFLOP/s else fail" in asked
 
 
+@pytest.mark.system
 def test_a_torch_that_cannot_use_the_gpus_is_not_called_sound(cli: Cli, lab: Lab) -> None:
     sound = advice(cli, 0)["torch"]
     on_gpus(cli, lab, *board_of("h100-sxm5-80gb", busy=False))

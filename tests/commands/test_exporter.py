@@ -109,6 +109,7 @@ def test_what_is_no_web_server_costs_a_line(directory: Path, words: bytes) -> No
     assert (advice.subject, advice.fix) == ("node_exporter", "")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n", b"H"])
 def test_who_answers_a_byte_at_a_time_keeps_nobody(directory: Path, begin: bytes) -> None:
     over = threading.Event()

@@ -106,6 +106,7 @@ def test_a_gpu_may_take_seconds_to_initialise(node: Cli, lab: Lab) -> None:
     assert run.returncode == 0, run.stdout
 
 
+@pytest.mark.system
 def test_gpus_that_torch_cannot_reach_are_an_error_and_not_a_cpu_node(node: Cli, lab: Lab) -> None:
     lab.write("gpus = 2")
     gemm = results(node, "gemm", status=3)["gemm"]

@@ -61,6 +61,7 @@ def silent_name_server(cli: Cli, folder: Path) -> Generator[None]:
         yield
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("suite", ["prolog", "epilog"])
 def test_mounts_names_and_gpus_that_hang_are_named_within_the_budget_and_the_rest_is_kept(
     cli: Cli, lab: Lab, tmp_path: Path, suite: str

@@ -168,6 +168,7 @@ def test_a_second_run_names_the_holder_of_the_node(cli: Cli, tmp_path: Path) -> 
     assert f"process {first.pid}" in second.stderr
 
 
+@pytest.mark.system
 def test_a_suite_that_used_up_its_budget_says_which_checks_had_no_turn(cli: Cli) -> None:
     naughty(cli, "wait")
     cli.suite_budget("acme", 5)

@@ -163,6 +163,7 @@ def test_nothing_is_left_behind(cli: Cli) -> None:
     assert not list((cli.state / "work").iterdir())
 
 
+@pytest.mark.system
 def test_the_check_for_silent_corruption_is_sound_here(cli: Cli) -> None:
     cli.environment["OMP_NUM_THREADS"] = "1"  # two would wait for each other
     done = cli("selftest", "sdc", "--json")

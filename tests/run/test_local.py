@@ -326,6 +326,7 @@ def test_an_operation_that_ended_is_not_what_the_next_one_hangs_in(
     assert overrun.doing == ""
 
 
+@pytest.mark.system
 @pytest.mark.needs("root")
 def test_a_process_that_nobody_can_end_is_abandoned_and_named(
     executor: LocalExecutor, tmp_path: Path

@@ -61,6 +61,7 @@ def test_who_was_let_go_since_the_word_was_fetched_takes_the_job(hooks: Hooks) -
     assert asked == f"gate --spool {hooks.folder}/spool"
 
 
+@pytest.mark.system
 def test_a_spool_that_hangs_leaves_the_word_as_it_is(hooks: Hooks) -> None:
     hooks.word(HELD)
     hooks.command(f"exec {SLEEP}")
@@ -286,6 +287,7 @@ def test_health_checks_do_not_pile_up(hooks: Hooks) -> None:
     assert len(hooks.called.read_text().splitlines()) == 1
 
 
+@pytest.mark.system
 @pytest.mark.needs("root")
 @pytest.mark.parametrize("hangs", ["spool", "state"])
 def test_hooks_on_a_file_system_that_hangs_end_and_leave_one_process_at_most(
@@ -306,6 +308,7 @@ def test_hooks_on_a_file_system_that_hangs_end_and_leave_one_process_at_most(
     assert len(left) == 1
 
 
+@pytest.mark.system
 @pytest.mark.needs("root")
 def test_a_spool_that_hangs_keeps_a_held_node_held_and_costs_one_process(hooks: Hooks) -> None:
     mount = hooks.folder / "spool"

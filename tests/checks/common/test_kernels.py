@@ -85,6 +85,7 @@ def counted(length: int, flips: Flips) -> tuple[int, int]:
     return int(fused), int(eager)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("length", [1, READ_WORDS, ONE, 2 * ONE, 2 * ONE + 1, 3 * ONE - 7])
 @pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
 def test_any_flipped_bit_is_counted(interpreted: Executor, length: int, place: float) -> None:
@@ -110,6 +111,7 @@ def miscounted(length: int, words: tuple[int, ...]) -> list[tuple[int, int]]:
     return [place for place in places if counted(length, (place,)) != (1, 1)]
 
 
+@pytest.mark.system
 def test_every_bit_of_a_word_is_compared_at_the_edges_of_blocks_too(interpreted: Executor) -> None:
     length = ONE + 3
     words = (0, READ_WORDS - 1, READ_WORDS, ONE - 1, ONE, length - 1)
@@ -129,6 +131,7 @@ def disagreed(seed: int) -> list[tuple[int, int, int]]:
     return wrong
 
 
+@pytest.mark.system
 def test_whatever_differs_is_counted_as_torch_does(interpreted: Executor) -> None:
     assert interpreted.submit(disagreed, 1).result() == []
 
@@ -385,6 +388,7 @@ def local_memory(cubin: bytes, folder: Path) -> int:
     return sum(int(number) for number in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("capability", ARCHITECTURES)
 def test_the_comparison_compiles_for_every_architecture_and_needs_no_local_memory(
     capability: int, tmp_path: Path
@@ -416,12 +420,14 @@ def tile() -> str:
     return str(compile_tile(90)["ptx"])
 
 
+@pytest.mark.system
 def test_the_only_atomic_is_jumped_over_where_nothing_differs(comparison: str) -> None:
     assert len(re.findall(r"\b(?:atom|red)\.", comparison)) == 1
     guarded = r"@%p\d+ bra\s+(\$L\w+);(?:(?!\$L__BB).)*atom\.(?:(?!\$L__BB).)*\1:\s+.*?ret"
     assert re.search(guarded, comparison, re.DOTALL)
 
 
+@pytest.mark.system
 def test_the_comparison_stores_nothing_and_reads_two_words_at_once(comparison: str) -> None:
     assert "st.global" not in comparison
     reads = re.findall(r"ld\.global\S*", comparison)

@@ -171,6 +171,7 @@ def zeroed(_a: torch.Tensor, _b: torch.Tensor, out: torch.Tensor) -> None:
     out.zero_()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", FAMILIES)
 def test_nothing_in_the_loop_waits_for_the_device(name: str) -> None:
     # On the meta device any look at a value raises; shapes and types are the GPU's.

@@ -577,6 +577,7 @@ def test_a_process_that_can_be_ended_is_not_left_behind(monkeypatch: pytest.Monk
     assert replies.hung["b"].pid == 0
 
 
+@pytest.mark.system
 def test_what_is_slow_together_is_asked_together_and_is_not_hung() -> None:
     def answer_slowly() -> tuple[float, float]:
         began = time.monotonic()

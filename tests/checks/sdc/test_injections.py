@@ -184,6 +184,7 @@ EVERY = "every core: "
 PRODUCT_ROWS = find_rows(PRODUCT)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("row", PRODUCT_ROWS, ids=lambda row: row.fault)
 def test_a_fault_under_a_product_is_reported_as_the_table_says(
     tmp_path: Path, row: Injection

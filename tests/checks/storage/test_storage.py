@@ -118,6 +118,7 @@ def test_a_sound_disk_has_no_findings_each_time(runs: list[list[CheckItem]]) -> 
     assert [list_findings(found) for found in runs] == [[], []]
 
 
+@pytest.mark.system
 def test_a_sound_disk_is_covered_each_time(runs: list[list[CheckItem]]) -> None:
     for found in runs:
         assert "8.0 MiB in 2 streams written, read back and verified" in covered(found)
@@ -146,6 +147,7 @@ def test_every_rule_meets_a_measurement(runs: list[list[CheckItem]]) -> None:
         assert any(fnmatchcase(name, pattern) for name in measured(runs[0])), pattern
 
 
+@pytest.mark.system
 def test_the_repeats_of_a_checkpoint_are_shown_one_by_one(runs: list[list[CheckItem]]) -> None:
     series = [item for item in runs[0] if isinstance(item, Series)]
 
