@@ -21,7 +21,7 @@ from hpcverify.records.spool import deposit
 from hpcverify.records.store import Store
 from hpcverify.slurm.client import Slurm
 from tests.doubles import a_result, a_run
-from tests.fleet.paper import PaperNode, PaperSlurm
+from tests.fleet.paper import ME, PaperNode, PaperSlurm
 
 NOW = 1_800_000_000.0
 
@@ -91,7 +91,7 @@ class Room(Ticking):
     def controller(self) -> Controller:
         policy: dict[str, Any] = {"enforce": ("*",), "check_share": 1, **self.policy}
         site = Site(
-            fleet=Fleet(spool=str(self.folder / "spool"), **self.fleet),
+            fleet=Fleet(**{"spool": str(self.folder / "spool"), "user": ME, **self.fleet}),
             quarantine=Quarantine(**policy),
         )
         return make_controller(

@@ -7,6 +7,8 @@ does, and what it is told it does at once. Nothing here knows of hpcverify.
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +19,8 @@ import msgspec
 from hpcverify.errors import SlurmError
 from hpcverify.plan.hostlist import expand
 
+ME = pwd.getpwuid(os.geteuid()).pw_name
+"""The user of the controller, who sets reasons."""
 PARTITIONS = ("batch", "verify")
 PARTITION = (
     "PartitionName=verify AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL GraceTime=0"
@@ -31,7 +35,7 @@ class PaperNode:
 
     drained: bool = False
     reason: str = ""
-    by: str = "root"
+    by: str = ME
     state: str = "IDLE"
     at: float = 0
     """When the reason was set."""
@@ -94,7 +98,7 @@ class PaperSlurm:
     def holds(self, name: str) -> tuple[bool, str]:
         return self.nodes[name].drained, self.nodes[name].reason
 
-    def drain(self, names: Iterable[str], reason: str, by: str = "root") -> None:
+    def drain(self, names: Iterable[str], reason: str, by: str = ME) -> None:
         for name in names:
             self.nodes[name] = PaperNode(drained=True, reason=reason, by=by, at=self.clock())
 
@@ -195,4 +199,4 @@ class PaperSlurm:
                 pass
         reason = words.get("reason", "").removeprefix('"').removesuffix('"')
         if reason.strip():
-            node.reason, node.by, node.at = reason, "root", self.clock()
+            node.reason, node.by, node.at = reason, ME, self.clock()

@@ -47,7 +47,7 @@ from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
 from hpcverify.records.spool import deposit
 from hpcverify.slurm.client import Slurm
 from tests.fleet.builders import Ticking, make_controller
-from tests.fleet.paper import PaperNode, PaperSlurm
+from tests.fleet.paper import ME, PaperNode, PaperSlurm
 
 NODES = [f"n{number}" for number in range(1, 17)]
 DAY = 86400.0
@@ -117,7 +117,7 @@ class Home(Ticking):
     @property
     def controller(self) -> Controller:
         site = Site(
-            fleet=Fleet(spool=str(self.spool)),
+            fleet=Fleet(spool=str(self.spool), user=ME),
             quarantine=Quarantine(enforce=("*",), check_share=1, share=1),
         )
         writer = MeasurementWriter(self.state, self.said.append, lambda: self.today)

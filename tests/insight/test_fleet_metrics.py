@@ -41,6 +41,7 @@ from hpcverify.plan.config import Fleet, Quarantine, Site, TextFiles
 from hpcverify.slurm.client import Slurm
 from tests.doubles import a_result
 from tests.fleet.builders import NOW, Room, a_room, make_controller, make_wrong_word, store_nodes
+from tests.fleet.paper import ME
 from tests.metrics.reading import list_strays, read_families, read_samples, read_value
 
 FLEET_NODES = 10_000
@@ -66,7 +67,7 @@ class Exporting:
     def controller(self) -> Controller:
         room = self.room
         site = Site(
-            fleet=Fleet(spool=str(room.folder / "spool")),
+            fleet=Fleet(spool=str(room.folder / "spool"), user=ME),
             quarantine=Quarantine(enforce=("*",), check_share=1),
             metrics=TextFiles(directory=str(self.folder), all_nodes=self.all_nodes),
         )

@@ -18,7 +18,7 @@ from hpcverify.model import Verdict
 from hpcverify.plan.config import Fleet, Quarantine, Site
 from hpcverify.slurm.accounting import UserJob
 from tests.fleet.builders import Ticking, make_controller
-from tests.fleet.paper import PaperNode, PaperSlurm
+from tests.fleet.paper import ME, PaperNode, PaperSlurm
 
 NOW = 1_800_000_000
 NODES = [f"n{number}" for number in range(1, 31)]
@@ -34,7 +34,7 @@ class Sensor(Ticking):
         self.said: list[str] = []
         spool = folder / "spool"
         spool.mkdir()
-        site = Site(fleet=Fleet(spool=str(spool)), quarantine=Quarantine(enforce=("*",)))
+        site = Site(fleet=Fleet(spool=str(spool), user=ME), quarantine=Quarantine(enforce=("*",)))
         self.controller = make_controller(
             folder / "state", site, self.slurm, self.clock, self.said.append
         )

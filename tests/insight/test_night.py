@@ -33,7 +33,7 @@ from hpcverify.summary.terminal import Console
 from hpcverify.trends.fleet import STEP, PartChange, TrendJudgement
 from hpcverify.trends.slope import Crossing
 from tests.fleet.builders import Ticking, make_controller
-from tests.fleet.paper import PaperNode, PaperSlurm
+from tests.fleet.paper import ME, PaperNode, PaperSlurm
 from tests.history.fleets import find_noon_after, make_history
 
 NODES = [f"r{number // 10}n{number}" for number in range(24)]
@@ -52,7 +52,7 @@ class Nights(Ticking):
         (folder / "spool").mkdir()
         self.paper = PaperSlurm({name: PaperNode() for name in NODES})
         site = Site(
-            fleet=Fleet(spool=str(folder / "spool")),
+            fleet=Fleet(spool=str(folder / "spool"), user=ME),
             quarantine=Quarantine(enforce=("*",)),
             fabric=Fabric(switches={"leaf1": "r0n[0-7]", "leaf2": "r0n[8-9],r1n[10-15]"}),
             peers=floors,
