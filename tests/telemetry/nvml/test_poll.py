@@ -149,7 +149,7 @@ def test_the_setup_names_limits_in_watts_and_processes(lab: Lab) -> None:
     setup = first(heard)
     assert (setup["persistence"], setup["compute_mode"]) == (False, "prohibited")
     assert (setup["power_limit_w"], setup["power_default_w"]) == (500, 700)
-    assert setup["processes"] == [{"pid": 4242, "memory": 1073741824}]
+    assert setup["processes"] == [{"pid": 4242, "memory": 1073741824, "computes": True}]
 
 
 def test_a_compute_mode_that_only_a_later_driver_knows_is_named_by_its_number(lab: Lab) -> None:
