@@ -38,6 +38,8 @@ IS_ENABLED = 1
 PHYSICAL_FUNCTION = "pf"
 """In ``phys_port_name`` of what stands in the host for a function (``pf0vf1``); the port
 itself is ``p0`` (net/devlink of Linux)."""
+PLANES_PREFIX = "smi"
+"""How a device with the planes of an XDR port is named, beside that of its adapter."""
 SUBFUNCTION = ".sf."
 """In the name of the auxiliary device that is a piece of an adapter."""
 VIRTUAL_DRIVERS = frozenset(
@@ -283,7 +285,10 @@ def _describe_infiniband(adapter: Path) -> Part:
     address = facts.get("pci_address")
     # The bare address may be the id of its interface.
     part_id = f"rdma-{address}" if address else f"nic-{adapter.name}"
-    return Part("nic", guid if guid.strip(UNSET_CHARACTERS) else part_id, adapter.name, facts)
+    part_id = guid if guid.strip(UNSET_CHARACTERS) else part_id
+    if adapter.name.startswith(PLANES_PREFIX):  # numbered anew at each boot
+        part_id += " planes"
+    return Part("nic", part_id, adapter.name, facts)
 
 
 class _PortThread(threading.Thread):

@@ -50,6 +50,19 @@ def test_pieces_of_an_adapter_carry_no_more_than_it(tmp_path: Path) -> None:
     assert nics.sum_port_rates(tmp_path) == 2 * 800 / 8
 
 
+def test_the_planes_of_an_adapter_keep_their_id_under_another_number(tmp_path: Path) -> None:
+    ids: list[set[str]] = []
+    for order in ((0, 1), (1, 0)):
+        root = tmp_path / str(order)
+        for index, number in enumerate(order):
+            folder = device(root, index)
+            adapter(root, f"mlx5_{index}", folder, index)
+            adapter(root, f"smi{number}", folder, index)
+        ids.append({part.id for part in probe(root).of_kind("nic")})
+    assert ids[0] == ids[1]
+    assert len(ids[0]) == 4
+
+
 def test_a_laptop_has_no_port_but_its_socket(tmp_path: Path) -> None:
     assert [p.label for p in nics.read_ports(laptop(tmp_path), 20).ports] == ["enp3s0"]
 
