@@ -52,7 +52,6 @@ from hpcverify.check import (
     fail_outside,
     warn_outside,
 )
-from hpcverify.limits.specs import Spec
 from hpcverify.telemetry import Reading, problems
 from hpcverify.telemetry.edac import EdacReader
 from hpcverify.telemetry.gpus import GpuAnswers
@@ -69,7 +68,7 @@ from hpcverify_checks.common.counters import (
     sum_increases,
 )
 from hpcverify_checks.common.fixes import write_fix
-from hpcverify_checks.common.parts import look_up_spec
+from hpcverify_checks.common.parts import find_model, look_up_spec
 
 RUN_COUNTERS = (
     "ecc.corrected",
@@ -95,8 +94,9 @@ PERSISTENT_COUNTERS = (
 again at each boot; the others last for life."""
 LOST_GPU_CODES = (*problems.BROKEN_CODES, "gpu_hung")
 """Failures that are permanent, however briefly they were sampled."""
-ECC_OFF_SPEC_KEYS = frozenset({"rtx6000-ada"})
-"""Workstation boards ship with ECC off; all other parts in our data sheets with it on."""
+ECC_OFF_NAME_PREFIXES = ("NVIDIA RTX", "NVIDIA GeForce", "NVIDIA TITAN", "Quadro")
+"""Boards for workstations are delivered with ECC off (`nvidia-smi -a` of RTX 6000 Ada, 4000 Ada,
+2000 Ada and GeForce RTX 4090 in thamada/nvidia-smi), all other parts with it on."""
 MIN_RATE_SECONDS = 10.0
 """Over less than this, a single error would count as a rate."""
 MIN_SINCE_SECONDS = 60.0
@@ -226,7 +226,8 @@ def report_modes(ctx: Context, reply: EccAnswers) -> Iterator[Finding]:
         if mode is not None:
             pending = values.get("ecc.mode.pending", mode)
             enable = write_fix("ecc", gpu_source.name_vendor(ctx))
-            yield from _report_mode(uuid, spec, enable, on=bool(mode), next_on=bool(pending))
+            name = find_model(ctx, uuid)
+            yield from _report_mode(uuid, name, enable, on=bool(mode), next_on=bool(pending))
         elif spec and uuid not in unwell and not _counts_errors(values):
             text = "reports no ECC, although its data sheet lists it"
             yield Finding("ecc_unsupported", uuid, text)
@@ -237,14 +238,14 @@ def _counts_errors(names: Iterable[str]) -> bool:
 
 
 def _report_mode(
-    uuid: str, spec: Spec | None, enable: str, *, on: bool, next_on: bool
+    uuid: str, name: str, enable: str, *, on: bool, next_on: bool
 ) -> Iterator[Finding]:
     if on and not next_on:
         yield Finding("ecc_disabled", uuid, f"ECC will be off after the next reset: {enable}")
     elif next_on and not on:
         yield Finding("ecc_reset_due", uuid, "ECC is off until this GPU is reset")
-    elif not on and spec and spec.key in ECC_OFF_SPEC_KEYS:
-        text = f"ECC is off, the factory setting of this model: {enable} turns it on"
+    elif not on and name.startswith(ECC_OFF_NAME_PREFIXES):
+        text = f"ECC is off, as boards for workstations are delivered: {enable} turns it on"
         yield Finding("ecc_off_as_delivered", uuid, text)
     elif not on:
         text = f"ECC is off although this GPU has it: {enable}, then reset"

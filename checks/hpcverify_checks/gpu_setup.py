@@ -46,7 +46,8 @@ from hpcverify.check import (
     Watch,
     warn_outside,
 )
-from hpcverify.limits.specs import find_spec
+from hpcverify.limits.floors import shares_module_power
+from hpcverify.limits.specs import Spec, find_spec
 from hpcverify.processes import process_exists
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, Setup
@@ -54,7 +55,7 @@ from hpcverify.telemetry.vendors import SourceFinder, find_source
 from hpcverify.units import GIB
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.fixes import write_command, write_fix
-from hpcverify_checks.common.parts import COHERENT_NAME_PREFIXES
+from hpcverify_checks.common.parts import COHERENT_NAME_PREFIXES, look_up_spec
 
 ROUNDING_WATTS = 1.0
 """Limits that differ by no more than this are the same."""
@@ -139,7 +140,8 @@ def report_setup(
     uniform = _find_uniform_limits(ctx, reply.answers)
     for uuid, setup in reply.answers.items():
         yield from report_modes(uuid, setup, vendor)
-        yield from report_power(uuid, setup, vendor, meant=uuid in uniform)
+        sheet = look_up_spec(ctx, uuid)
+        yield from report_power(uuid, setup, vendor, sheet, meant=uuid in uniform)
         yield from _report_slowdown(uuid, setup)
         yield from _list_facts(uuid, setup)
         yield Coverage(uuid, _describe_setup(setup))
@@ -237,7 +239,9 @@ def report_modes(uuid: str, setup: Setup, vendor: str) -> Iterator[Finding]:
         yield Finding("compute_exclusive", uuid, text)
 
 
-def report_power(uuid: str, setup: Setup, vendor: str, *, meant: bool) -> Iterator[CheckItem]:
+def report_power(
+    uuid: str, setup: Setup, vendor: str, sheet: Spec | None = None, *, meant: bool
+) -> Iterator[CheckItem]:
     """
     Report the power limits, and whatever keeps the GPU below its own.
 
@@ -261,7 +265,12 @@ def report_power(uuid: str, setup: Setup, vendor: str, *, meant: bool) -> Iterat
         yield Finding(
             "power_raised", uuid, f"power limit raised to {limit:g} W, default {default:g} W"
         )
-    if enforced is not None and enforced < limit - ROUNDING_WATTS:
+    if enforced is None or enforced >= limit - ROUNDING_WATTS:
+        return
+    if shares_module_power(sheet, enforced, limit):
+        text = f"gets {enforced:g} of {limit:g} W: the power of its module is limited"
+        yield Finding("power_shared", uuid, text)
+    else:
         text = (
             f"held to {enforced:g} W although the limit is {limit:g} W: something else "
             "limits it (temperature, a power cable, the chassis)"
@@ -469,6 +478,7 @@ CHECK = Check(
         "power_limited": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "slowed_down": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "power_capped": LISTED,
+        "power_shared": LISTED,
         "power_raised": LISTED,
         "power_held": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "firmware_differs": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),

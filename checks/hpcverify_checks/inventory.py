@@ -60,7 +60,7 @@ CPU_SETTINGS = ("numa_nodes", "max_mhz", "dtypes", "vector_bits")
 """Facts of the CPU that the BIOS or the kernel decides, such as NUMA nodes per socket."""
 CHANGE_CODES = {
     **dict.fromkeys(SOFTWARE_FACTS, "software_changed"),
-    **dict.fromkeys((*SPEED_SETTINGS, *CPU_SETTINGS, "compute_mode"), "setting_changed"),
+    **dict.fromkeys((*SPEED_SETTINGS, *CPU_SETTINGS, "compute_mode", "ecc"), "setting_changed"),
 }
 """What a change is called that is not one of the part itself, by fact."""
 NO_REFERENCE_CODE = "no_reference"
@@ -375,6 +375,9 @@ def _choose_change_code(fact: str, part: Part, before: Mapping[str, str]) -> str
     if part.kind == "disk" and fact == "pci_address":
         return "setting_changed"  # another bay
     if fact == "threads" and _is_smt_change(now, before):
+        return "setting_changed"
+    # GDDR has its check bits in the memory itself: an L40S has 48 GiB without ECC, 45 with it.
+    if fact == "memory" and now.get("ecc") != before.get("ecc"):
         return "setting_changed"
     # From R510 on, NVIDIA's driver counts what it keeps for itself: 81920 MiB, not 81251.
     if fact == "memory" and now.get("driver") != before.get("driver"):

@@ -99,6 +99,8 @@ RATES = (
     *("slow_restart", "sequence", "receiver_not_ready"),
 )
 DELTAS = (*FALLS, "integrity", "module")
+USUAL_LINK = Link(3, 16)
+"""Whose errors are allowed where the link of an adapter is not known."""
 HARMLESS_ERRORS = frozenset({"UnsupReq", "NonFatalErr"})
 """As for GPUs (`pcie`): software that looks for devices causes them."""
 
@@ -455,7 +457,7 @@ def _report_counters(
         growth = growths[port.part_id]
         if growth.from_last_run:
             in_last, in_span = (port.part_id in together for together in shared)
-            yield from _measure_growth(growth, port.part_id, in_last=in_last, in_span=in_span)
+            yield from _measure_growth(growth, port, in_last=in_last, in_span=in_span)
         yield from _report_saturated(port)
         yield growth.carry_over
 
@@ -516,10 +518,10 @@ def _select_kind(counts: Mapping[str, int], kind: str) -> list[int]:
 
 
 def _measure_growth(
-    growth: Growth, part_id: str, *, in_last: bool, in_span: bool
+    growth: Growth, port: PortReading, *, in_last: bool, in_span: bool
 ) -> Iterator[CheckItem]:
     """Measure the errors; not the falls that it shares *in_last* or *in_span* with others."""
-    span = growth.choose_delta(HOUR_SECONDS)
+    part_id, span = port.part_id, growth.choose_delta(HOUR_SECONDS)
     for kind in RATES:
         grown = _select_kind(span.counts, kind)
         rate = span.compute_rate(max(grown, default=0), HOUR_SECONDS)
@@ -537,7 +539,8 @@ def _measure_growth(
             sum(c for n, c in span.counts.items() if n.split(" ")[1] == kind), HOUR_SECONDS
         )
         if pcie and kind == "correctable" and rate is not None:
-            yield Measurement("pcie.correctable.rate", rate, "1/h", part_id)
+            allowed = (port.best_pcie or port.pcie or USUAL_LINK).allowed_errors
+            yield Measurement("pcie.correctable.rate", rate / allowed, "ratio", part_id)
     if growth.last.grown:
         worst = Counter(growth.last.grown).most_common()
         listed = ", ".join(f"{name.split(' ', 1)[1]} {count}" for name, count in worst)
@@ -622,7 +625,7 @@ CHECK = Check(
             unit="", worse="high", meaning="uncorrected, non-fatal, likewise"
         ),
         "pcie.correctable.rate": Metric(
-            unit="1/h", worse="high", meaning="corrected errors of PCIe"
+            unit="ratio", worse="high", meaning="corrected errors of PCIe / what is allowed"
         ),
     },
     rules={
@@ -649,7 +652,7 @@ CHECK = Check(
         "module.delta": warn_outside(high=0, source="mlx5: events of the module"),
         "pcie.fatal.delta": fail_outside(high=0, conclusive=True, source=FATAL_SOURCE),
         "pcie.non_fatal.delta": warn_outside(high=0, source="PCI Express: a request was lost"),
-        "pcie.correctable.rate": warn_outside(high=480, source="as for GPUs (check pcie)"),
+        "pcie.correctable.rate": warn_outside(high=1, source="as for GPUs (check pcie)"),
     },
     finding_rules={
         "port_down": FindingRule(Verdict.FAIL, Remedy.INSPECT),

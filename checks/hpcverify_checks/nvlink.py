@@ -65,6 +65,7 @@ from hpcverify_checks.common.fixes import ACCEPT
 from hpcverify_checks.common.parts import (
     LINKS_PER_BRIDGE,
     MAX_MESH_GPUS,
+    TRAY_KEY_PREFIXES,
     find_model,
     has_optional_links,
     look_up_spec,
@@ -138,7 +139,7 @@ def report_linkage(
     for part_id, linkage in linked.items():
         yield from _report_speeds(linkage, look_up_spec(ctx, part_id), part_id)
         yield from report_errors(linkage, ctx, part_id, root)
-        yield from _report_fabric(linkage.fabric, part_id)
+        yield from _report_fabric(linkage.fabric, part_id, _find_setup_fix(ctx, part_id))
     unwell = {finding.part_id for finding in reply.findings}
     # Without a link a GPU is in no fabric, and the links are reported.
     apart = {
@@ -380,6 +381,8 @@ def _find_worst_link(new: Mapping[str, int], since: str, part_id: str) -> Iterat
 
 START_MANAGER = "systemctl start nvidia-fabricmanager"
 SETUP_FIX = f"{START_MANAGER}, and check its log"
+RACK_SETUP_FIX = "check the fabric manager of the rack (NMX-C), and that it has this node"
+"""The nodes of a rack run none of their own (leptonai/gpud#1106)."""
 SETUP_FLAGS = frozenset({"incorrect_configuration", "partition", "manager"})
 """Those of the error flags of the fabric that the fabric manager sets right."""
 FABRIC_FLAG_TEXTS = {
@@ -387,29 +390,38 @@ FABRIC_FLAG_TEXTS = {
     "route_recovery": "the fabric is recovering a route of this GPU",
     "route_unhealthy": "a route of this GPU through the fabric is unhealthy",
     "access_timeout": "this GPU's access to the fabric timed out",
-    "incorrect_configuration": f"the fabric is misconfigured: {SETUP_FIX}",
-    "partition": f"this GPU is in no partition of the fabric: {SETUP_FIX}",
-    "manager": f"the fabric manager has lost contact with this GPU: {SETUP_FIX}",
+    "incorrect_configuration": "the fabric is misconfigured",
+    "partition": "this GPU is in no partition of the fabric",
+    "manager": "the fabric manager has lost contact with this GPU",
 }
 """What the error flags of the fabric mean."""
 
 
-def _report_fabric(fabric: NvlinkFabric | None, part_id: str) -> Iterator[CheckItem]:
+def _find_setup_fix(ctx: Context, part_id: str) -> tuple[str, str]:
+    """Find how to set up the fabric of a GPU: in words, and as a command."""
+    sheet = look_up_spec(ctx, part_id)
+    in_rack = sheet and sheet.key.startswith(TRAY_KEY_PREFIXES)
+    return (RACK_SETUP_FIX, "") if in_rack else (SETUP_FIX, START_MANAGER)
+
+
+def _report_fabric(
+    fabric: NvlinkFabric | None, part_id: str, setup_fix: tuple[str, str]
+) -> Iterator[CheckItem]:
     yield Fact("NVLink domain", fabric.domain if fabric and fabric.domain else "none", part_id)
     yield Fact("NVLink clique", str(fabric.clique if fabric else 0), part_id)
     if fabric is None:
         return
     if fabric.state != "completed":
         state = fabric.state.replace("_", " ")
-        text = f"the GPU's registration with the fabric is {state}: {SETUP_FIX}"
-        yield Finding("fabric_not_ready", part_id, text, fix=START_MANAGER)
+        text = f"the GPU's registration with the fabric is {state}: {setup_fix[0]}"
+        yield Finding("fabric_not_ready", part_id, text, fix=setup_fix[1])
     elif fabric.status != "ok":
         text = f"the GPU could not register with the fabric: {fabric.status}"
         yield Finding("fabric_failed", part_id, text)
     for flag in fabric.trouble:
         text = FABRIC_FLAG_TEXTS.get(flag, f"the fabric reports {flag}")
-        fix = START_MANAGER if flag in SETUP_FLAGS else ""
-        yield Finding(f"fabric_{flag}", part_id, text, fix=fix)
+        words, fix = setup_fix if flag in SETUP_FLAGS else ("", "")
+        yield Finding(f"fabric_{flag}", part_id, ": ".join(filter(None, (text, words))), fix=fix)
     if fabric.summary in ("unhealthy", "limited"):
         text = f"fabric health of this GPU: {fabric.summary}"
         yield Finding(f"fabric_{fabric.summary}", part_id, text)
@@ -456,8 +468,9 @@ def _report_places(
                 )
                 yield Finding("fabric_lost", part_id, text)
             elif place == NO_FABRIC and model in in_fabric:
-                text = f"not in the fabric that other GPUs of this model are in: {SETUP_FIX}"
-                yield Finding("fabric_not_ready", part_id, text, fix=START_MANAGER)
+                words, fix = _find_setup_fix(ctx, part_id)
+                text = f"not in the fabric that other GPUs of this model are in: {words}"
+                yield Finding("fabric_not_ready", part_id, text, fix=fix)
             if ctx.accepts_parts and place == NO_FABRIC:
                 yield CarryOver(FABRIC_PLACE, "", part_id)
         rest = {w: p for w, p in places.items() if w not in lost and p != NO_FABRIC}

@@ -101,6 +101,10 @@ SPEED_SETTINGS = ("power_limit", "clock_limit")
 POWER_PATTERN = r"([\d.]+) of ([\d.]+) W"
 CLOCK_PATTERN = r"([\d.]+) of ([\d.]+) MHz"
 ROUNDING_WATTS = 1.0
+MODULE_KEY_PREFIX, MIN_MODULE_SHARE = "gh200", 0.75
+"""Parts whose module has a power limit of its own, and the least share that leaves the GPU: a
+healthy GH200 480GB on a module of 1000 W gets 700 of its 900 W (public `nvidia-smi -a`, driver
+550.127.05, 18 November 2024)."""
 MIN_SOUND_SCALE = 0.5
 """Speed falls slower than power down to half of it: a GB300 at 500 of its 1400 W computes
 0.28 to 0.39 of what it does (facebookexperimental/triton pull request 2023), a V100 at 175
@@ -304,6 +308,12 @@ def _scale_by_settings(floor: Floor, part: Part, quantity: str) -> Floor:
     )
 
 
+def shares_module_power(spec: Spec | None, limit: float, whole: float) -> bool:
+    """Whether a GPU gets *limit* of its *whole* power (W) because its CPU needs the rest."""
+    is_module = spec is not None and spec.key.startswith(MODULE_KEY_PREFIX)
+    return is_module and limit >= MIN_MODULE_SHARE * whole
+
+
 def _list_settings(part: Part) -> Iterator[tuple[float, str]]:
     spec = find_spec(part)
     power = re.fullmatch(POWER_PATTERN, part.facts.get("power_limit", ""))
@@ -311,7 +321,7 @@ def _list_settings(part: Part) -> Iterator[tuple[float, str]]:
         limit, default = map(float, power.groups())
         # A board may be sold with a lower limit than the one whose figures we have.
         whole = max(default, spec.tdp_w if spec else 0.0)
-        if limit < whole - ROUNDING_WATTS:
+        if limit < whole - ROUNDING_WATTS and not shares_module_power(spec, limit, whole):
             yield limit / whole, f"its power is limited to {limit:g} of {whole:g} W"
     clock = re.fullmatch(CLOCK_PATTERN, part.facts.get("clock_limit", ""))
     if clock:

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from hpcverify.limits.specs import PCIE_LANE_RATES, PCIE_WIDTHS, compute_pcie_bandwidth
 from hpcverify.telemetry import pci, sysfs
+from hpcverify.units import HOUR_SECONDS
 
 ERROR_FILES = {
     "correctable": "aer_dev_correctable",
@@ -41,6 +42,16 @@ class Link(Struct, frozen=True):
     def bandwidth(self) -> float:
         """GB/s in one direction, after encoding and before any packet's header."""
         return compute_pcie_bandwidth(self.generation, self.width)
+
+    @property
+    def allowed_errors(self) -> float:
+        """
+        Bit errors an hour that are no fault: one in 1e12 bits, as DCGM 4.6 computes it
+        (`GetExpectedPcieReplayRate`; NVIDIA/DCGM#184), but no fewer than the 8 a minute that
+        DCGM before 3.3.8 allowed on every link.
+        """
+        giga_transfers, _ = PCIE_LANE_RATES[self.generation]
+        return max(480.0, giga_transfers * self.width * HOUR_SECONDS / 1000)
 
 
 def read_link(address: str, root: Path = Path("/")) -> Link | None:

@@ -38,6 +38,8 @@ IS_ENABLED = 1
 PHYSICAL_FUNCTION = "pf"
 """In ``phys_port_name`` of what stands in the host for a function (``pf0vf1``); the port
 itself is ``p0`` (net/devlink of Linux)."""
+PLANES_PREFIX = "smi"
+"""How a device with the planes of an XDR port is named, beside that of its adapter."""
 SUBFUNCTION = ".sf."
 """In the name of the auxiliary device that is a piece of an adapter."""
 VIRTUAL_DRIVERS = frozenset(
@@ -283,7 +285,10 @@ def _describe_infiniband(adapter: Path) -> Part:
     address = facts.get("pci_address")
     # The bare address may be the id of its interface.
     part_id = f"rdma-{address}" if address else f"nic-{adapter.name}"
-    return Part("nic", guid if guid.strip(UNSET_CHARACTERS) else part_id, adapter.name, facts)
+    part_id = guid if guid.strip(UNSET_CHARACTERS) else part_id
+    if adapter.name.startswith(PLANES_PREFIX):  # numbered anew at each boot
+        part_id += " planes"
+    return Part("nic", part_id, adapter.name, facts)
 
 
 class _PortThread(threading.Thread):
@@ -498,13 +503,29 @@ def _parse_rate(shown: str) -> tuple[float | None, int | None]:
 
 
 def sum_port_rates(root: Path) -> float:
-    """Sum the rates of all active RDMA ports of the node, in GB/s of one direction."""
-    total = 0.0
-    for port in (root / "sys/class/infiniband").glob("*/ports/*"):
-        if (sysfs.read_text(port / "state") or "").endswith("ACTIVE"):
-            rate, _ = _parse_rate(sysfs.read_text(port / "rate") or "")
-            total += (rate or 0.0) / 8
-    return total
+    """
+    Sum the rates of all active RDMA ports of the node, in GB/s of one direction.
+
+    The pieces of a physical function share its cable, and count once: virtual functions,
+    subfunctions, and the planes of an XDR port (``smi1`` beside ``mlx5_0``, Mellanox/rdmamap#17).
+    """
+    rates: dict[Path | None, float] = {}
+    for adapter in sysfs.list_entries(root / "sys/class/infiniband"):
+        rate = sum(
+            _parse_rate(sysfs.read_text(port / "rate") or "")[0] or 0.0
+            for port in sysfs.list_entries(adapter / "ports")
+            if (sysfs.read_text(port / "state") or "").endswith("ACTIVE")
+        )
+        function = _find_physical_function(adapter)
+        rates[function] = max(rate, rates.get(function, 0.0))
+    return sum(rates.values()) / 8
+
+
+def _find_physical_function(adapter: Path) -> Path | None:
+    device = _find_device(adapter)
+    if device and SUBFUNCTION in device.name:
+        return device.parent
+    return sysfs.resolve_link(adapter / "device/physfn") or device
 
 
 def _read_gids(place: PortPlace) -> tuple[int, ...] | None:

@@ -407,8 +407,14 @@ def test_no_part_of_the_data_sheets_is_without_ecc(tmp_path: Path) -> None:
         )
 
 
-def test_a_workstation_board_may_have_ecc_off_as_it_was_delivered(tmp_path: Path) -> None:
-    ctx = a_gpu(tmp_path, name="NVIDIA RTX 6000 Ada Generation")
+@pytest.mark.parametrize(
+    "name",
+    ["NVIDIA RTX 6000 Ada Generation", "NVIDIA RTX 4000 Ada Generation", "NVIDIA GeForce RTX 4090"],
+)
+def test_a_workstation_board_may_have_ecc_off_as_it_was_delivered(
+    tmp_path: Path, name: str
+) -> None:
+    ctx = a_gpu(tmp_path, name=name)
     found = read_gpu(tmp_path, ctx, says(0, ecc__mode__pending=0))
     assert (codes(found), judge_items(CHECK, found).verdict) == (
         ["ecc_off_as_delivered"],

@@ -183,6 +183,27 @@ def test_a_setting_that_costs_something_warns_and_says_how_to_undo_it(
     assert reason in judgement.reason
 
 
+@pytest.mark.parametrize(
+    ("name", "watts", "code"),
+    [
+        ("NVIDIA GH200 480GB", 700.0, "power_shared"),
+        ("NVIDIA GH200 480GB", 300.0, "power_held"),
+        ("NVIDIA H100 80GB HBM3", 700.0, "power_held"),
+    ],
+)
+def test_a_module_may_leave_its_gpu_less_than_the_limit(
+    tmp_path: Path, name: str, watts: float, code: str
+) -> None:
+    """Take the limits of a healthy GH200 480GB (public `nvidia-smi -a`, driver 550.127.05)."""
+    setup = replace(WELL, power_limit_w=900.0, power_default_w=900.0, power_enforced_w=watts)
+    ctx = a_node(tmp_path, name=name, compute_capability="9.0")
+    found = looked(ctx, a_host(tmp_path), {"GPU-0": setup})
+    assert list_codes(found) == [code]
+    assert judge_items(CHECK, found).verdict is (
+        Verdict.PASS if code == "power_shared" else Verdict.WARN
+    )
+
+
 def test_the_fix_of_a_setting_is_a_command_for_that_gpu_alone(tmp_path: Path) -> None:
     (limited,) = judge_items(
         CHECK, seen(tmp_path, power_limit_w=500.0, power_enforced_w=500.0)

@@ -222,6 +222,19 @@ def test_another_power_limit_passes_and_is_told_once_for_all_parts(tmp_path: Pat
     assert verdict(found) is Verdict.PASS
 
 
+@pytest.mark.parametrize(
+    ("ecc", "verdict_"), [(("off", "on"), Verdict.PASS), (("on", "on"), Verdict.WARN)]
+)
+def test_the_memory_that_ecc_takes_is_a_setting(
+    tmp_path: Path, ecc: tuple[str, str], verdict_: Verdict
+) -> None:
+    """Compare the total with and without ECC, which nvidia-smi's help says it depends on."""
+    gpu = GPUS[0].id
+    before = changed(NODE, gpu, memory="48 GiB", ecc=ecc[0])
+    found, _ = compare(tmp_path, changed(NODE, gpu, memory="45 GiB", ecc=ecc[1]), before)
+    assert verdict(found) is verdict_
+
+
 def test_a_part_that_is_not_what_it_was_warns(tmp_path: Path) -> None:
     found, _ = compare(tmp_path, changed(NODE, "cpu", threads="63"), NODE)
     (finding,) = list_findings(found)

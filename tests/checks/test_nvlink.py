@@ -506,6 +506,19 @@ NOWHERE = replace(RACK, domain="", clique=0)
 TRAY = BY_KEY["gb200"]
 
 
+@pytest.mark.parametrize(
+    "odd", [replace(RACK, state="in_progress"), replace(RACK, trouble=("manager",)), None]
+)
+def test_a_node_of_a_rack_has_no_fabric_manager_to_start(
+    tmp_path: Path, odd: NvlinkFabric | None
+) -> None:
+    """Take a healthy GB200 without nvidia-fabricmanager (leptonai/gpud#1106)."""
+    (judged,) = in_turn(tmp_path, tray(g1=odd))
+    assert judged.verdict is Verdict.ERROR
+    assert "NMX-C" in judged.reason
+    assert {c.fix for c in judged.complaints} == {""}
+
+
 def tray(fabric: NvlinkFabric | None = RACK, **odd: NvlinkFabric | None) -> Answers:
     """Make the GPUs of a tray of a rack, but for those that are *odd*."""
     whole = replace(healthy(TRAY), fabric=fabric)

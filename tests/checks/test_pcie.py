@@ -53,6 +53,10 @@ LINK = PcieLink(
 )
 
 
+ALLOWED = 1843
+"""Bit errors an hour on 16 lanes of generation 5: 32e9 * 16 * 3600 / 1e12."""
+
+
 def links(count: int = 8, **odd: Any) -> GpuAnswers[PcieLink]:
     """Make healthy links but for GPU 3, of which *odd* things are reported."""
     answers = {w: with_(address=address(i)) for i, w in enumerate(ids(count))}
@@ -75,6 +79,11 @@ def later(
     first = read(before, node(tmp_path), clock(tmp_path / "root", 1000))
     ctx = node(tmp_path, carry_overs=marks(first))
     return read(after, ctx, clock(tmp_path / "root", 1000 + 3600 * hours))
+
+
+def count_an_hour(found: list[CheckItem]) -> float:
+    """Count the replays of GPU 3 an hour."""
+    return (find_value(found, "replays.rate", "GPU-3") or 0.0) * ALLOWED
 
 
 def observed(seen: Watch, ctx: Context) -> list[CheckItem]:
@@ -167,11 +176,22 @@ def test_lanes_that_a_gpu_had_in_an_earlier_run_are_missed_until_accepted(
     assert passes(verdict(read(GpuAnswers(answers=narrow), ctx, tmp_path), ctx))
 
 
-def test_of_two_gpus_the_one_with_fewer_lanes_fails(tmp_path: Path) -> None:
-    ctx = node(tmp_path, BY_KEY["l40s"], 2)
-    answers = {"GPU-0": with_(address=address(0)), "GPU-1": with_(address=address(1), width=8)}
+@pytest.mark.parametrize(
+    ("count", "narrow", "verdict_"),
+    [(2, 1, Verdict.WARN), (3, 1, Verdict.FAIL), (8, 3, Verdict.FAIL), (8, 4, Verdict.WARN)],
+)
+def test_gpus_with_fewer_lanes_than_most_of_their_model_fail(
+    tmp_path: Path, count: int, narrow: int, verdict_: Verdict
+) -> None:
+    """Warn of one of two, as in a healthy workstation (RTX 4060 Ti in thamada/nvidia-smi)."""
+    ctx = node(tmp_path, BY_KEY["l40s"], count)
+    answers = {
+        w: with_(address=address(i), width=8 if i < narrow else 16)
+        for i, w in enumerate(ids(count))
+    }
     judgement = verdict(read(GpuAnswers(answers=answers), ctx, tmp_path), ctx)
-    assert (judgement.verdict, accused(judgement, ctx)) == (Verdict.FAIL, ["GPU 1"])
+    assert judgement.verdict is verdict_
+    assert accused(judgement, ctx) == [f"GPU {i}" for i in range(narrow)]
 
 
 def test_gpus_of_another_model_show_nothing_of_a_slot(tmp_path: Path) -> None:
@@ -229,9 +249,9 @@ def test_a_lost_gpu_fails_beside_the_answers_of_the_others(tmp_path: Path) -> No
         ({"fatal": 1}, Verdict.FAIL, "fatal.delta 1 > 0"),
         ({"non_fatal": 2}, Verdict.WARN, "non_fatal.delta 2 > 0"),
         ({"non_fatal": 2, "unsupported": 2}, Verdict.PASS, ""),
-        ({"replays": 481}, Verdict.WARN, "replays.rate 481 1/h > 480"),
-        ({"replays": 480}, Verdict.PASS, ""),
-        ({"correctable": 5000}, Verdict.WARN, "correctable.rate 5000 1/h > 480"),
+        ({"replays": 2 * ALLOWED}, Verdict.WARN, "replays.rate 2x > 100 %"),
+        ({"replays": ALLOWED}, Verdict.PASS, ""),
+        ({"correctable": 3 * ALLOWED}, Verdict.WARN, "correctable.rate 3x > 100 %"),
         ({"recoveries": 5000}, Verdict.PASS, ""),
     ],
 )
@@ -242,6 +262,29 @@ def test_each_error_counts_by_what_came_since_the_last_run(
     judgement = verdict(found, node(tmp_path))
     assert judgement.verdict is verdict_
     assert reason in judgement.reason
+
+
+@pytest.mark.parametrize(
+    ("generation", "width", "minute"),
+    [(3, 16, 8), (4, 8, 8), (4, 16, 15), (5, 16, 30), (6, 16, 61)],
+)
+def test_a_faster_link_may_have_more_errors(
+    tmp_path: Path, generation: int, width: int, minute: int
+) -> None:
+    """Allow what DCGM 4.6 does: on P5 nodes its old limit failed good links (DCGM issue 184)."""
+    for many, expected in ((60 * minute, Verdict.PASS), (60 * (minute + 1), Verdict.WARN)):
+        kind = {"max_generation": generation, "width": width, "max_width": width}
+        before = GpuAnswers(answers={"GPU-3": with_(**kind)})
+        after = GpuAnswers(answers={"GPU-3": with_(**kind, counters={"replays": many})})
+        found = later(before, after, tmp_path)
+        assert verdict(found, node(tmp_path)).verdict is expected
+    facts = {"pcie_generation": str(generation), "pcie_width": str(width)}
+    ctx = node(tmp_path)
+    parts = tuple(replace(part, facts=part.facts | facts) for part in ctx.inventory.parts)
+    ctx = replace(ctx, inventory=replace(ctx.inventory, parts=parts))
+    for many, expected in ((15 * minute, Verdict.PASS), (15 * (minute + 1), Verdict.FAIL)):
+        samples = series("pcie.replays", "GPU-3", [many * t // 900 for t in range(901)])
+        assert verdict(observed(watch(samples), ctx), ctx).verdict is expected
 
 
 def test_errors_of_before_the_last_run_are_not_new(tmp_path: Path) -> None:
@@ -258,7 +301,7 @@ def test_a_fatal_error_of_before_the_first_run_warns(tmp_path: Path) -> None:
 def test_counters_of_a_driver_that_was_started_anew_count_from_zero(tmp_path: Path) -> None:
     before, after = links(counters={"replays": 9000}), links(counters={"replays": 500})
     found = later(before, after, tmp_path)
-    assert find_value(found, "replays.rate", "GPU-3") == 500
+    assert count_an_hour(found) == pytest.approx(500, rel=1e-3)
 
 
 def test_after_a_reboot_nothing_is_new(tmp_path: Path) -> None:
@@ -365,12 +408,12 @@ def repeated(tmp_path: Path, name: str, each: int, runs: int, seconds: float) ->
 
 @pytest.mark.parametrize("name", ["replays", "correctable"])
 def test_runs_that_come_often_add_up_to_a_rate(tmp_path: Path, name: str) -> None:
-    given = repeated(tmp_path, name, 450, 5, seconds=3)
+    given = repeated(tmp_path, name, ALLOWED - 50, 5, seconds=3)
     assert given == ["pass", "pass", "warn", "warn", "warn"]
     assert repeated(tmp_path, name, 5, 50, seconds=3) == ["pass"] * 50
 
 
-@pytest.mark.parametrize(("each", "verdict_"), [(79, "pass"), (90, "warn")])
+@pytest.mark.parametrize(("each", "verdict_"), [(ALLOWED // 6 - 1, "pass"), (ALLOWED, "warn")])
 def test_a_rate_is_the_same_however_often_runs_come(
     tmp_path: Path, each: int, verdict_: str
 ) -> None:
@@ -382,12 +425,12 @@ def test_what_an_hour_held_is_forgotten_after_it(tmp_path: Path) -> None:
     found = later(links(), links(counters={"replays": 470}), tmp_path, hours=0.1)
     ctx = node(tmp_path, carry_overs=marks(found))
     found = read(links(counters={"replays": 480}), ctx, clock(tmp_path / "root", 5000))
-    assert find_value(found, "replays.rate", "GPU-3") == pytest.approx(9.89, abs=0.01)
+    assert count_an_hour(found) == pytest.approx(9.89, abs=0.01)
     for moment, rate in ((5003, 300), (5006, 600)):
         ctx = node(tmp_path, carry_overs=marks(found))
         heard = links(counters={"replays": 480 + rate})
         found = read(heard, ctx, clock(tmp_path / "root", moment))
-        assert find_value(found, "replays.rate", "GPU-3") == rate
+        assert count_an_hour(found) == pytest.approx(rate, rel=1e-3)
 
 
 def test_looking_for_devices_is_no_error(tmp_path: Path) -> None:
@@ -467,7 +510,7 @@ def test_lanes_that_are_lost_under_load_fail(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("a_second", "verdict_"),
-    [(0.001, Verdict.PASS), (0.13, Verdict.PASS), (0.15, Verdict.WARN), (1, Verdict.FAIL)],
+    [(0.001, Verdict.PASS), (0.5, Verdict.PASS), (0.6, Verdict.WARN), (5, Verdict.FAIL)],
 )
 def test_replays_under_load_count_by_their_worst_minutes(
     tmp_path: Path, a_second: float, verdict_: Verdict

@@ -287,6 +287,14 @@ def test_a_board_that_is_sold_with_less_power_is_held_to_less() -> None:
     assert floor.setting == "its power is limited to 750 of 1000 W"
 
 
+@pytest.mark.parametrize(("watts", "scale"), [(700, 1.0), (450, 0.5)])
+def test_what_a_module_leaves_its_gpu_is_no_limit_that_somebody_set(
+    watts: int, scale: float
+) -> None:
+    part = part_of(of("gh200-96gb"), power_limit=f"{watts} of 900 W")
+    assert floor_of(part, "bf16.sustained").scale == scale
+
+
 def test_a_raised_power_limit_raises_no_floor() -> None:
     a100 = of("a100-sxm4-80gb")
     raised = floor_of(part_of(a100, power_limit="500 of 400 W"), "bf16.sustained")

@@ -24,13 +24,43 @@ from tests.checks.nic_trees import (
     interface,
     laptop,
 )
-from tests.telemetry.trees import grow
+from tests.telemetry.trees import grow, link
 from tests.waiting import PATIENCE_S
 
 
 def test_a_port_is_what_a_cable_goes_into(tmp_path: Path) -> None:
     labels = [port.label for port in nics.read_ports(h100(tmp_path), 20).ports]
     assert labels == [*(f"mlx5_{i}" for i in range(8)), "ens8", "ens9"]
+
+
+def test_pieces_of_an_adapter_carry_no_more_than_it(tmp_path: Path) -> None:
+    """Count the planes of XDR once (Mellanox/rdmamap#17), and virtual and subfunctions."""
+    for index in range(2):
+        folder = device(tmp_path, index)
+        adapter(tmp_path, f"mlx5_{index}", folder, index, rate="800 Gb/sec (4X XDR)")
+        plane = adapter(tmp_path, f"smi{index}", folder, index, rate="200 Gb/sec (1X XDR)")
+        for port in range(2, 5):
+            shutil.copytree(tmp_path / plane, tmp_path / plane.replace("/1", f"/{port}"))
+        virtual = device(tmp_path, index, function=1)
+        link(tmp_path, f"{virtual}/physfn", folder)
+        piece = f"{folder}/mlx5_core.sf.4"
+        grow(tmp_path, {f"{piece}/sfnum": 4})
+        for name, place in (("vf", virtual), ("sf", piece)):
+            adapter(tmp_path, f"{name}{index}", place, index, rate="800 Gb/sec (4X XDR)")
+    assert nics.sum_port_rates(tmp_path) == 2 * 800 / 8
+
+
+def test_the_planes_of_an_adapter_keep_their_id_under_another_number(tmp_path: Path) -> None:
+    ids: list[set[str]] = []
+    for order in ((0, 1), (1, 0)):
+        root = tmp_path / str(order)
+        for index, number in enumerate(order):
+            folder = device(root, index)
+            adapter(root, f"mlx5_{index}", folder, index)
+            adapter(root, f"smi{number}", folder, index)
+        ids.append({part.id for part in probe(root).of_kind("nic")})
+    assert ids[0] == ids[1]
+    assert len(ids[0]) == 4
 
 
 def test_a_laptop_has_no_port_but_its_socket(tmp_path: Path) -> None:

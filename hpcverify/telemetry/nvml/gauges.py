@@ -42,6 +42,8 @@ SAMPLE_PATIENCE_SECONDS = 5.0
 """Seconds for one call until a sample of this GPU is given up, so that the others get theirs."""
 LINKS_PERIOD_SECONDS = 10.0
 """Seconds between readings of the NVLink counters: most values of a GPU, and slow ones."""
+MAX_MEMORY_CELSIUS = 200
+"""A driver without a sensor may give more, which DCGM 4.6 drops (DcgmCacheManager.cpp)."""
 MIN_THRESHOLD_CELSIUS = 50
 """Slowdown thresholds are 80 °C and more; offsets of T.Limit, which GPUs from Ada on give in
 their place, are a few degrees, mostly negative (`nvidia-smi -q` of H100 and B200: -2, -3)."""
@@ -154,4 +156,6 @@ def _read_fields(gpu: GpuQuery) -> Iterator[tuple[str, str, float | None]]:
     }
     values = gpu.read_fields(list(fields))
     for (name, unit, factor), value in zip(fields.values(), values, strict=True):
+        if name == "temperature.memory" and value is not None and value > MAX_MEMORY_CELSIUS:
+            continue
         yield name, unit, scale(factor, value)

@@ -113,8 +113,9 @@ class _Silences:
 
 def _find_unlike(spoken: Sequence[GpuQuery]) -> Iterator[Finding]:
     """Name the GPUs that cannot say what most of the same part can."""
-    for name in {who.gpu.name for who in spoken} - {""}:
-        like = [who for who in spoken if who.gpu.name == name]
+    kinds = {(who.gpu.name, who.is_cut_up) for who in spoken if who.gpu.name}
+    for kind in kinds:
+        like = [who for who in spoken if (who.gpu.name, who.is_cut_up) == kind]
         for who in like:
             odd = [c for c in who.no_answers if _is_odd(c, like) and LINK_CALL_SUFFIX not in c]
             if odd:

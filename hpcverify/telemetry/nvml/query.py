@@ -114,6 +114,8 @@ class GpuQuery:
         """The call that is under way, or was the last."""
         self.began = time.monotonic()
         """When that call began, on the clock of `time.monotonic`."""
+        self.is_cut_up = False
+        """Whether it is in MIG mode, if that was asked: then it answers fewer calls."""
         self.no_answers: dict[str, str] = {}
         """The calls that were not answered, with the reason."""
         self._troubles: dict[tuple[str, int], list[str]] = {}

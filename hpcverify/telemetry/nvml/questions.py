@@ -82,6 +82,18 @@ def _read_sram_errors(gpu: GpuQuery) -> dict[str, float | None]:
     }
 
 
+def read_mig_modes(gpu: GpuQuery) -> tuple[int | None, int | None]:
+    """
+    Read the MIG mode now and after the next reset, before what it changes.
+
+    In MIG mode there is no utilization, and only root learns of memory and processes (nvml.h,
+    `nvmlDeviceGetUtilizationRates`, `nvmlDeviceGetMemoryInfo`).
+    """
+    current, pending = gpu.ask(nv.nvmlDeviceGetMigMode) or (None, None)
+    gpu.is_cut_up = bool(current)
+    return current, pending
+
+
 LINK_STATE = (nv.NVML_FI_DEV_NVLINK_GET_STATE, nv.NVML_FI_DEV_NVLINK_GET_SPEED)
 LINK_ERRORS: Mapping[str, int] = {
     "replay": nv.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,
@@ -105,8 +117,8 @@ MEGA, GIGA = 1e6, 1e9
 
 def read_linkage(gpu: GpuQuery) -> Linkage:
     """Read the state, the speed and the errors of every NVLink, and the fabric."""
-    mig = gpu.ask(nv.nvmlDeviceGetMigMode)
-    if mig and mig[0]:
+    read_mig_modes(gpu)
+    if gpu.is_cut_up:
         return Linkage(mig=True)
     links = read_nvlinks(gpu)
     return Linkage(links=None if links is None else tuple(links), fabric=_read_fabric(gpu))
@@ -233,7 +245,7 @@ MILLI = 1e-3
 
 def read_setup(gpu: GpuQuery) -> Setup:
     """Read how the GPU is set up and who uses it."""
-    mig = gpu.ask(nv.nvmlDeviceGetMigMode) or (None, None)
+    mig = read_mig_modes(gpu)
     ecc = _read_ecc_modes(gpu)
     slowed_by = _list_slowdowns(gpu)
     return Setup(

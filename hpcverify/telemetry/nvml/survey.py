@@ -20,7 +20,12 @@ from hpcverify.telemetry.nvml import get_source
 from hpcverify.telemetry.nvml.binding import pynvml as nv
 from hpcverify.telemetry.nvml.gauges import read_gauges
 from hpcverify.telemetry.nvml.query import Gpu, GpuQuery, code_of
-from hpcverify.telemetry.nvml.questions import DEFAULT_MODE, list_processes, read_compute_mode
+from hpcverify.telemetry.nvml.questions import (
+    DEFAULT_MODE,
+    list_processes,
+    read_compute_mode,
+    read_mig_modes,
+)
 from hpcverify.telemetry.nvml.session import GPU_START_SECONDS, UNLISTED_CODES
 from hpcverify.telemetry.nvml.watchdog import Visit
 from hpcverify.telemetry.reading import Reading
@@ -41,6 +46,8 @@ UNUSABLE_CODES = frozenset(
 LATE_CODES = ("gpu_hung", "gpu_blocked")
 LATE_SECONDS = 1.0
 """Seconds to ask again for a GPU that has not initialised in its own time."""
+
+ECC_NAMES = {None: None, True: "on", False: "off"}
 
 CUDA_DEVICE_PATTERN = r"\s*(\d+|GPU-|MIG-)"
 """How a valid entry of CUDA_VISIBLE_DEVICES begins."""
@@ -217,12 +224,14 @@ def _find_hidden_from_cuda(listed: int, environ: Mapping[str, str]) -> list[Find
 
 def _read_gpu_facts(gpu: GpuQuery) -> _GpuFacts:
     """Ask for what stays the same from run to run, and for all that can be read."""
-    mig = gpu.ask(nv.nvmlDeviceGetMigMode)
+    read_mig_modes(gpu)
     held = list_processes(gpu) or ()
+    readings = tuple(read_gauges(gpu))
+    ecc = next((bool(r.value) for r in readings if r.name == "ecc.mode"), None)
     return _GpuFacts(
-        facts=_read_facts(gpu),
-        mig=bool(mig and mig[0]),
-        readings=tuple(read_gauges(gpu)),
+        facts=_read_facts(gpu) | sysfs.drop_unknown(ecc=ECC_NAMES[ecc]),
+        mig=gpu.is_cut_up,
+        readings=readings,
         holders=tuple((gpu.gpu.uuid, process.pid) for process in held if process.computes),
     )
 
@@ -248,10 +257,17 @@ def _read_facts(gpu: GpuQuery) -> dict[str, str]:
 
 
 def _read_power_limit(gpu: GpuQuery) -> str | None:
-    """Read the limit that is set, and what it is by default: ``500 of 700 W``."""
+    """
+    Read the limit in force, and what it is by default: ``500 of 700 W``.
+
+    One that a BMC sets is enforced, and not the limit that was asked for (llnl/variorum#445).
+    """
     limit = gpu.ask(nv.nvmlDeviceGetPowerManagementLimit)
+    enforced = gpu.ask(nv.nvmlDeviceGetEnforcedPowerLimit)
     default = gpu.ask(nv.nvmlDeviceGetPowerManagementDefaultLimit)
-    return limit and default and f"{limit / 1e3:.0f} of {default / 1e3:.0f} W"
+    return (
+        limit and default and f"{min(limit, enforced or limit) / 1e3:.0f} of {default / 1e3:.0f} W"
+    )
 
 
 def _read_clock_limit(gpu: GpuQuery) -> str | None:

@@ -77,6 +77,7 @@ def test_a_gpu_goes_by_its_uuid_and_shows_what_is_on_its_sticker(lab: Lab) -> No
         "memory": "80 GiB",
         "compute_capability": "9.0",
         "power_limit": "700 of 700 W",
+        "ecc": "on",
     }
 
 
@@ -85,12 +86,32 @@ def test_what_somebody_set_on_a_gpu_is_a_fact_of_it(lab: Lab) -> None:
         "gpu.3.power.limit_mw = 500000",
         "gpu.3.clocks.applications.sm = 900",
         "gpu.4.power.limit_mw = na",
+        "gpu.5.power.enforced_limit_mw = 400000",  # by the BMC (llnl/variorum issue 445)
+        "gpu.6.power.enforced_limit_mw = na",
     )
     found = gpus(probe(lab))
     assert found[3].facts["power_limit"] == "500 of 700 W"
     assert found[3].facts["clock_limit"] == "900 of 1980 MHz"
     assert "power_limit" not in found[4].facts
+    assert [gpu.facts["power_limit"] for gpu in found[5:7]] == ["400 of 700 W", "700 of 700 W"]
     assert "clock_limit" not in found[5].facts
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        ("UtilizationRates", "NOT_SUPPORTED"),
+        ("MemoryInfo", "NO_PERMISSION"),
+        ("ComputeRunningProcesses", "NO_PERMISSION"),
+    ],
+)
+def test_a_gpu_in_mig_mode_is_not_compared_with_others(lab: Lab, call: str, answer: str) -> None:
+    """Refuse what nvml.h does: utilization in MIG mode; memory and processes without root."""
+    lab.write("gpu.2-3.mig.mode = 1", f"fault = nvmlDeviceGet{call} gpu=2-3 return={answer}")
+    assert [p.code for p in probe(lab).problems] == ["gpu_mig"] * 2
+    lab.write(f"fault = nvmlDeviceGet{call} gpu=2-3 return={answer}")
+    assert {p.code for p in probe(lab).problems} <= {"gpu_unlike", "gpu_silent"}
+    assert len(probe(lab).problems) == 2
 
 
 def test_a_clock_that_is_low_by_default_is_no_setting(lab: Lab) -> None:
@@ -247,9 +268,11 @@ def test_a_gpu_that_is_cut_up_by_mig_is_no_device(lab: Lab) -> None:
 
 
 def test_the_sensors_are_those_that_answer(lab: Lab) -> None:
-    lab.write("gpu.*.temperature.memory = na", "gpu.*.retired_pages.pending = na")
+    """Leave out a memory that is hotter than DCGM 4.6 believes, as one without a sensor."""
+    lab.write("gpu.*.temperature.memory = na", "gpu.1.temperature.memory = 255")
     found = probe(lab)
-    uuid = gpus(found)[0].id
+    uuid, other = (gpu.id for gpu in gpus(found)[:2])
+    assert f"{other}/temperature.memory" not in found.sensors
     assert f"{uuid}/temperature" in found.sensors
     assert f"{uuid}/throttled.hw_thermal" in found.sensors
     assert f"{uuid}/temperature.memory" not in found.sensors
