@@ -76,7 +76,8 @@ UNIT_KINDS = {
     "°C": SensorKind.TEMPERATURE,
 }
 """The unit is surer than the type: some power supplies give watts as a "Power Supply", and a
-battery its volts."""
+battery its volts. A supply of HPE has watts beside its states: it is the supply."""
+UNSURE_KINDS = (SensorKind.POWER_SUPPLY, SensorKind.FAN, SensorKind.OTHER)
 POWER_SUPPLY_ENTITY, BATTERY_ENTITY = 10, 40
 """IPMI 2.0, table 43-13."""
 INLET_ENTITIES = (39, 55, 64)
@@ -95,6 +96,7 @@ HEALTH = {
     "Critical": SensorHealth.CRITICAL,
 }
 """By the state as FreeIPMI interprets it (freeipmi_interpret_sensor.conf(5))."""
+BAD_HEALTH = (SensorHealth.WARNING, SensorHealth.CRITICAL)
 DEFECTS: tuple[tuple[str, SensorHealth, Defect], ...] = (
     # A supply whose cable is out shows both states: the feed comes first.
     ("input lost", SensorHealth.CRITICAL, Defect.INPUT_LOST),
@@ -352,6 +354,11 @@ class SensorRecord(Struct, frozen=True, kw_only=True):
     supported: tuple[str, ...]
     """The states that it can show, as far as they may be logged."""
 
+    @property
+    def has_thresholds(self) -> bool:
+        """Whether its health is about its value (IPMI 2.0, table 42-1), and not about states."""
+        return self.fields.get("Event/Reading Type Code") == "1h"
+
 
 def parse_sensors(
     printed: str,
@@ -409,6 +416,8 @@ def _make_sensor(record: SensorRecord) -> ChassisSensor:
     value, unit = _read_value(record, "Sensor Reading")
     kind = _find_kind(record, unit)
     health, defect = _find_health(record, kind, value)
+    if kind is SensorKind.FAN and health in BAD_HEALTH and not record.has_thresholds:
+        value, unit = None, ""  # it is the fan that is unhealthy, not its speed
     return ChassisSensor(
         name=record.name,
         part=_name_part(record, kind),
@@ -450,7 +459,7 @@ def _find_kind(record: SensorRecord, unit: str) -> SensorKind:
     is_battery = record.entity[0] == BATTERY_ENTITY or BATTERY_NAME.search(record.name)
     if kind is SensorKind.VOLTAGE and is_battery:
         return SensorKind.BATTERY
-    if kind in (SensorKind.POWER_SUPPLY, SensorKind.FAN, SensorKind.OTHER):
+    if record.has_thresholds and kind in UNSURE_KINDS:
         return UNIT_KINDS.get(unit, kind)
     return kind
 
@@ -464,7 +473,7 @@ def _find_health(
         critical = any(level != "Non-Critical" for _, level in crossed)
         side = Defect.LOW if crossed[0][0] == "Lower" else Defect.HIGH
         return SensorHealth.CRITICAL if critical else SensorHealth.WARNING, side
-    if record.fields.get("Event/Reading Type Code") == "1h":
+    if record.has_thresholds:
         return SensorHealth.UNKNOWN if value is None else health, Defect.NONE
     for pattern, meant, defect in LEAKS if kind is SensorKind.LEAK else DEFECTS:
         if kind in STATEFUL and _says(record.states, pattern):
