@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +140,106 @@ def test_a_supply_with_any_state_but_absent_is_there(
 
     for _ in range(3):
         assert find_faults(watch.look()) == []
+
+
+OTHER_FIELDS: list[tuple[str, str, Mapping[str, Any], str]] = [
+    # An iLO 5 gives a DIMM that it took out of use no Status: MauveSoftware/ilo_exporter issue
+    # 18, HewlettPackard/python-ilorest-library issue 97.
+    *(
+        ("HPE iLO 5", "dimm", {"Status": None, "Oem": {"Hpe": {"DIMMStatus": s}}}, "memory_warning")
+        for s in ("MapOutConfiguration", "DegradedInUse")
+    ),
+    # HealthRollup and StatusIndicator are of DSP0268.
+    (
+        *("OpenBMC", "gpu", {"Status": {"State": "Enabled", "HealthRollup": "Critical"}}),
+        "gpu_warning",
+    ),
+    ("Dell iDRAC 9", "drive", {"StatusIndicator": "Fail"}, "drive_predicted"),
+    # A detector that does not work: NVIDIA/infra-controller issue 4821 and pull request 4822.
+    ("OpenBMC", "leak", {"DetectorState": "Critical", "Status": OFFLINE}, "leak_warning"),
+    ("OpenBMC", "leak", {"DetectorState": "OK", "Status": CRITICAL}, "leak_warning"),
+]
+
+
+@pytest.mark.parametrize(("vendor", "kind", "changes", "code"), OTHER_FIELDS)
+def test_a_part_whose_health_is_in_another_field_warns(
+    watch: Watch, kind: str, changes: Mapping[str, Any], code: str
+) -> None:
+    resource, name = watch.bmc.parts[kind]
+    resource |= changes
+
+    found = watch.look()
+
+    assert [(f.code, f.part_id) for f in find_faults(found)] == [(code, name)]
+    assert judge_items(CHECK, found).verdict is Verdict.WARN
+
+
+@pytest.mark.parametrize("write", [str.upper, str.lower])
+@pytest.mark.parametrize("kind", ["supply", "drive", "dimm", "cpu", "gpu"])
+@EACH_VENDOR
+def test_the_case_of_health_and_state_does_not_matter(
+    watch: Watch, kind: str, write: Callable[[str], str]
+) -> None:
+    resource, name = watch.bmc.parts[kind]
+    resource["Status"] = {key: write(word) for key, word in CRITICAL.items()}
+    assert [f.part_id for f in find_faults(watch.look(), Verdict.FAIL)] == [name]
+
+    resource["Status"] = {"State": write("Disabled"), "Health": write("Critical")}
+    assert find_faults(watch.look()) == []
+
+
+@pytest.mark.parametrize("vendor", ["Dell iDRAC 9"])
+def test_a_temperature_without_a_reading_is_listed_and_explains_nothing(watch: Watch) -> None:
+    tree, system = watch.bmc.tree, "System.Embedded.1"
+    one = {"Name": "CPU1 Temp", "ReadingCelsius": None, "Status": dict(CRITICAL)}
+    tree[f"Chassis/{system}/Thermal"]["Temperatures"] = [one]
+    found = watch.look()
+    assert [f.part_id for f in list_findings(found) if f.code == "sensor_noted"] == ["CPU1 Temp"]
+    assert find_faults(found) == []
+
+    tree[f"Systems/{system}"]["Status"] = dict(CRITICAL)
+    assert [f.code for f in find_faults(watch.look())] == ["health_unexplained"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        # A degraded array of a Dell BOSS card: sapcc/redfish-exporter pull request 5.
+        {"Status": {**OK, "HealthRollup": "Warning"}},
+        # A RAID controller of Lenovo without its battery: mrlhansen/idrac_exporter issue 194.
+        {"StorageControllers": [{"Status": OK, "CacheSummary": {"Status": WARNING}}]},
+    ],
+)
+@pytest.mark.parametrize("vendor", ["Dell iDRAC 9", "OpenBMC"])
+def test_a_storage_whose_drives_are_healthy_warns_of_its_array_and_its_cache(
+    watch: Watch, changes: Mapping[str, Any]
+) -> None:
+    (storage,) = [part for path, part in watch.bmc.tree.items() if path.endswith("/Storage/1")]
+    storage |= changes
+
+    assert [f.code for f in find_faults(watch.look())] == ["controller_warning"]
+
+    watch.bmc.parts["drive"][0]["Status"] = dict(CRITICAL)
+    codes = {f.code for f in find_faults(watch.look())}
+    assert codes - {"controller_warning"} == {"drive_failed"}
+
+
+@pytest.mark.parametrize(("kind", "place"), [("drive", "/Drives/"), ("cpu", "/Processors/")])
+@pytest.mark.parametrize("vendor", ["Dell iDRAC 9"])
+def test_a_bmc_that_calls_all_parts_failed_that_the_node_needs_accuses_none(
+    watch: Watch, kind: str, place: str
+) -> None:
+    """See lenovo/powershell-redfish-lenovo issue 47, and check_redfish issue 72 (Inspur)."""
+    for path, part in watch.bmc.tree.items():
+        if place in path and part.get("ProcessorType") != "GPU":
+            part["Status"] = dict(CRITICAL)
+
+    (finding,) = find_faults(watch.look())
+    assert (finding.code, finding.part_id) == ("parts_doubtful", "node")
+
+    watch.bmc.parts[kind][0]["Status"] = dict(OK)
+    (finding,) = find_faults(watch.look())
+    assert finding.code == {"drive": "drive_failed", "cpu": "processor_failed"}[kind]
 
 
 @pytest.mark.parametrize("owner", ["Systems", "Chassis"])
@@ -329,6 +429,20 @@ ENTRIES: list[tuple[str, str, Verdict, dict[str, Any]]] = [
         {"Message": "LeakDetector_1_ColdPlate: small leak detected", "Severity": "Warning"},
     ),
     ("gpu_event", "GPU_SXM_5", Verdict.FAIL, {"Message": "GPU_SXM_5 has failed."}),
+    # A task of the BMC, which names a part: DMTF's registry Update, and vendors' own words.
+    *(
+        ("task_failed", "node", Verdict.WARN, {"Message": message, "MessageId": message_id})
+        for message, message_id in (
+            ("Installation of image 'PSU_FW' to 'PSU 1' failed.", "Update.1.0.ApplyFailed"),
+            ("Verification of image 'a' at 'GPU_SXM_1' failed.", "Update.1.0.VerificationFailed"),
+            ("", "Update.1.0.TransferFailed"),
+            ("Firmware update failed for power supply 2.", ""),
+            ("Failed to update the firmware of Fan 1.", ""),
+            ("Secure erase of drive 3 failed.", ""),
+            ("Drive 3 authentication failure.", ""),
+            ("Unable to communicate with GPU 3: the request failed.", ""),
+        )
+    ),
     # The air of the room, and what no row knows.
     (
         *("inlet_event", "node", Verdict.WARN),

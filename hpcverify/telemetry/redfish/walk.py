@@ -41,6 +41,7 @@ from hpcverify.telemetry.redfish.client import (
 from hpcverify.telemetry.redfish.event_log import list_newest_entries
 from hpcverify.telemetry.redfish.resources import (
     ABSENT_STATE,
+    BAD_HEALTH,
     Resource,
     get_inner,
     get_link,
@@ -53,6 +54,7 @@ from hpcverify.telemetry.redfish.resources import (
     read_controller,
     read_drive,
     read_event,
+    read_health,
     read_hpe_gpu,
     read_leak_detector,
     read_memory,
@@ -61,6 +63,8 @@ from hpcverify.telemetry.redfish.resources import (
     read_old_temperature,
     read_processor,
     read_redundancy,
+    read_state,
+    read_storage,
     read_summaries,
     read_supply,
     read_temperature_sensor,
@@ -71,7 +75,7 @@ OTHER_LOGS = re.compile(
     "audit|crash|debug|dump|hostlogger|iel|journal|lclog|postcode|security|^sl$", re.IGNORECASE
 )
 """The names of logs of something else than events of the hardware, such as of logins."""
-ON_STATES = frozenset({"On", ""})
+ON_STATES = frozenset({"on", ""})
 """Values of PowerState; a system without one says nothing of it."""
 TOLD_OF_OFF_NODE = frozenset({SensorKind.POWER_SUPPLY, SensorKind.BATTERY, SensorKind.LEAK})
 """The parts that work while a node is switched off."""
@@ -142,13 +146,13 @@ class _Walk(Struct):
         managers = self._list_parts(service, get_link(root, "Managers"))
         self.system, self.bmc = (members[0] if members else {} for members in (systems, managers))
         for part in self._list_parts(service, get_link(root, "Chassis")):
-            if get_text(get_inner(part, "Status"), "State") != ABSENT_STATE:
+            if read_state(part) != ABSENT_STATE:
                 self._read_cooling(service, part)
                 self._read_power(service, part)
                 self._read_hpe_devices(service, part)
                 self._add_summaries(part, "chassis")
         for system in systems:
-            if get_text(system, "PowerState") in ON_STATES:
+            if get_text(system, "PowerState").casefold() in ON_STATES:
                 self._read_system(service, system)
             self._add_summaries(system, "system")
         with suppress(Unreadable):  # it says nothing of the chassis
@@ -160,7 +164,7 @@ class _Walk(Struct):
 
     def build(self, address: str) -> ChassisReading:
         """Put together what was found."""
-        is_on = get_text(self.system, "PowerState") in ON_STATES
+        is_on = get_text(self.system, "PowerState").casefold() in ON_STATES
         off = "the node is switched off: only power supplies, leak detectors and the log were read"
         log = EventLog(
             identity=get_text(self.bmc, "UUID", "SerialNumber", "Id"),
@@ -242,9 +246,12 @@ class _Walk(Struct):
         drives: list[Resource] = []
         for storage in self._list_parts(service, get_link(system, "Storage")):
             links = [get_text(one, "@odata.id") for one in as_list(storage.get("Drives"))]
-            drives += [self._get(service, link) for link in dict.fromkeys(links)]
+            own = [self._get(service, link) for link in dict.fromkeys(links)]
             controllers = self._list_parts(service, get_link(storage, "Controllers"))
             self._add(controllers or storage.get("StorageControllers"), read_controller)
+            if not any(read_health(part) in BAD_HEALTH for part in (*own, *controllers)):
+                self._add([storage], read_storage)  # else these explain its health
+            drives += own
         for storage in (
             [] if drives else self._list_parts(service, get_link(system, "SimpleStorage"))
         ):
