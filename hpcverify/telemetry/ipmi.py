@@ -42,6 +42,7 @@ from hpcverify.telemetry.chassis import (
     SensorHealth,
     SensorKind,
     Thresholds,
+    measures_room,
 )
 
 DEVICES = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")
@@ -83,9 +84,6 @@ POWER_SUPPLY_ENTITY, BATTERY_ENTITY = 10, 40
 INLET_ENTITIES = (39, 55, 64)
 """External environment, and air inlet by its old and new number."""
 SUPPLY_NAME = re.compile(r"(?:\b|_)(?:PSU?|PWS|Power Supply)[ _-]?(\d+)(?!\d*V)", re.IGNORECASE)
-INLET_NAME = re.compile(r"(?:\b|_)(?:inlet|ambient|intake)(?:\b|_)|^(?:inlet|amb)", re.IGNORECASE)
-INSIDE_NAME = re.compile(r"dimm|cpu|gpu|psu?\d|nic|hdd|nvme|pci|mlb|^mb|outlet", re.IGNORECASE)
-"""Other places of an "inlet" or an "ambient" than the air of the room."""
 BATTERY_NAME = re.compile(r"bat(?:t|$|_|\d)|cmos|vbat|3v battery", re.IGNORECASE)
 LEAK_NAME = re.compile(r"(?:\b|_)leak", re.IGNORECASE)
 """Of a leak detector, which has no type in the standard: vendors use "Cooling Device" or OEM."""
@@ -433,7 +431,8 @@ def _make_sensor(record: SensorRecord) -> ChassisSensor:
             high_warning=_read_threshold(record, "Upper Non-Critical"),
             high_critical=_read_threshold(record, "Upper Critical", "Upper Non-Recoverable"),
         ),
-        is_ambient=kind is SensorKind.TEMPERATURE and _is_inlet(record),
+        is_ambient=kind is SensorKind.TEMPERATURE
+        and measures_room(record.name, is_inlet=record.entity[0] in INLET_ENTITIES),
     )
 
 
@@ -500,9 +499,3 @@ def _name_part(record: SensorRecord, kind: SensorKind) -> str:
     if match and (entity == POWER_SUPPLY_ENTITY or kind is SensorKind.POWER_SUPPLY):
         return f"PSU {int(match[1])}"
     return f"PSU {instance}" if entity == POWER_SUPPLY_ENTITY else record.name
-
-
-def _is_inlet(record: SensorRecord) -> bool:
-    if INSIDE_NAME.search(record.name):
-        return False
-    return record.entity[0] in INLET_ENTITIES or bool(INLET_NAME.search(record.name))

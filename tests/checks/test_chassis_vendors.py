@@ -201,6 +201,51 @@ def test_a_temperature_without_a_reading_is_listed_and_explains_nothing(watch: W
     assert [f.code for f in find_faults(watch.look())] == ["health_unexplained"]
 
 
+HOT = {"ReadingCelsius": 99, "Status": CRITICAL}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        # Gigabyte calls all its temperatures Intake, Dell's inlet is on the SystemBoard, and HPE
+        # has one inside.
+        (
+            {"Name": "CPU0_TEMP", "PhysicalContext": "Intake", "UpperThresholdCritical": 97},
+            "temperature_critical",
+        ),
+        (
+            {"Name": "VR_P0_TEMP", "PhysicalContext": "Intake", "UpperThresholdCritical": 97},
+            "temperature_critical",
+        ),
+        (
+            {"Name": "11-Board Inlet", "PhysicalContext": None, "UpperThresholdCritical": 70},
+            "temperature_critical",
+        ),
+        *(
+            ({"Name": name, "PhysicalContext": context, "UpperThresholdCritical": 47}, "room_hot")
+            for name, context in (
+                ("System Board Inlet Temp", "SystemBoard"),
+                ("01-Inlet Ambient", "Intake"),
+                ("Inlet Temp", None),
+                ("TEMP1", "Intake"),
+            )
+        ),
+        # The BMC's verdict counts where it shows only its last threshold, or none, as an iLO 5
+        # for "108-CPU 1 PkgTmp".
+        ({"Name": "CPU1", "UpperThresholdFatal": 95}, "temperature_critical"),
+        ({"Name": "108-CPU 1 PkgTmp", "UpperThresholdCritical": None}, "temperature_high"),
+    ],
+)
+@pytest.mark.parametrize("vendor", ["Dell iDRAC 9"])
+def test_a_temperature_is_judged_by_where_it_is_and_by_what_the_bmc_shows(
+    watch: Watch, changes: Mapping[str, Any], code: str
+) -> None:
+    thermal = watch.bmc.tree["Chassis/System.Embedded.1/Thermal"]
+    thermal["Temperatures"] = [{**HOT, **changes}]
+
+    assert [(f.code, f.part_id) for f in find_faults(watch.look())] == [(code, changes["Name"])]
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -429,6 +474,20 @@ ENTRIES: list[tuple[str, str, Verdict, dict[str, Any]]] = [
         {"Message": "LeakDetector_1_ColdPlate: small leak detected", "Severity": "Warning"},
     ),
     ("gpu_event", "GPU_SXM_5", Verdict.FAIL, {"Message": "GPU_SXM_5 has failed."}),
+    # DMTF's registry StorageDevice.
+    (
+        *("drive_predicted_event", "drive", Verdict.WARN),
+        {"Message": "Volume 'v0' is degraded.", "MessageId": "StorageDevice.1.1.VolumeDegraded"}
+        | {"Severity": "Warning"},
+    ),
+    # What a GPU needs and is not the GPU.
+    *(
+        ("event_critical", "node", Verdict.WARN, {"Message": message})
+        for message in (
+            "GPU_SXM_3 NVLink_5 has detected errors of type 'LinkDown failure'.",
+            "The configuration of GPU.Slot.21-1 failed: a license is missing.",
+        )
+    ),
     # A task of the BMC, which names a part: DMTF's registry Update, and vendors' own words.
     *(
         ("task_failed", "node", Verdict.WARN, {"Message": message, "MessageId": message_id})
@@ -483,6 +542,16 @@ def test_an_entry_in_a_vendors_words_is_judged_like_the_one_in_band(
         {"Message": "Power Supply PS2 Failure Detected - Deasserted", "Severity": "OK"},
         {"Message": "Fan 3 sensor crossed a critical low threshold going high.", "Severity": "OK"},
         {"Message": "Uncorrectable Memory Error", "Oem": {"Hpe": {"Repaired": True}}},
+        {"Message": "GPU_SXM_3 row remapping failure was cleared."},
+        # DMTF's registry SensorEvent: what is no longer as bad.
+        *(
+            {"Message": f"Sensor {name} {clause} threshold but remains outside of normal range."}
+            | {"Severity": "Warning"}
+            for name, clause in (
+                ("'FAN_1' reading of 800 (RPM)", "is now above the 500 lower critical"),
+                ("'CPU1_TEMP' reading of 85 (Cel)", "is now below the 90 upper critical"),
+            )
+        ),
         {"Message": "The resource property gpu0 Power has detected errors of type SensorReadError."}
         | {"MessageId": "ResourceEvent.1.0.ResourceErrorsDetected", "Severity": "Warning"},
     ],

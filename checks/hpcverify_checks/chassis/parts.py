@@ -214,12 +214,13 @@ def _report_temperatures(sensors: Sequence[ChassisSensor]) -> Iterator[Finding]:
     ]
     room = [s for s in hot if s.is_ambient and _find_side(s) is Defect.HIGH and _is_credible(s)]
     for sensor in hot:
-        if _find_side(sensor) is not Defect.HIGH or not _is_credible(sensor):
+        has_limits = sensor.thresholds != Thresholds() or sensor.defect
+        if has_limits and (_find_side(sensor) is not Defect.HIGH or not _is_credible(sensor)):
             yield _list_complaint(sensor)
         elif sensor in room:
             text = f"is at {_format_reading(sensor)}: this is the air of the room, and no fault of "
             yield Finding("room_hot", sensor.name, f"{text}the node: cool the room")
-        elif sensor.health is SensorHealth.CRITICAL and not room:
+        elif sensor.health is SensorHealth.CRITICAL and has_limits and not room:
             text = f"is at {_format_reading(sensor)}: look at fans, heat sinks and air flow"
             yield Finding("temperature_critical", sensor.part, text, {"sensor": sensor.name})
         else:

@@ -25,6 +25,7 @@ from hpcverify.telemetry.chassis import (
     SensorHealth,
     SensorKind,
     Thresholds,
+    measures_room,
 )
 from hpcverify.telemetry.redfish.client import as_list
 
@@ -72,6 +73,11 @@ ENDED_CODES = frozenset(
     | {f"Upper {level} going low" for level in ("Non-critical", "Critical", "Non-recoverable")}
 )
 """Values of `EntryCode` of LogEntry for something that is over."""
+ENDED_WORDS = re.compile(
+    r"\bde-?assert|\bcleared\b|is now (?:above\b.*\blower|below\b.*\bupper)", re.IGNORECASE
+)
+"""The same in a message: the registry SensorEvent has "is now below the 90 upper critical
+threshold but remains outside of normal range"."""
 
 
 def get_text(resource: Resource, *names: str) -> str:
@@ -205,16 +211,21 @@ def read_old_temperature(one: Resource) -> ChassisSensor:
 def read_temperature_sensor(one: Resource) -> ChassisSensor:
     """Read a Sensor that measures a temperature."""
     limits = get_inner(one, "Thresholds")
+
+    def read(*names: str) -> float | None:
+        readings = (get_number(get_inner(limits, name), "Reading") for name in names)
+        return next((reading for reading in readings if reading is not None), None)
+
     return _build_sensor(
         one,
         SensorKind.TEMPERATURE,
         value=get_number(one, "Reading"),
         unit="°C",
         thresholds=Thresholds(
-            low_critical=get_number(get_inner(limits, "LowerCritical"), "Reading"),
-            low_warning=get_number(get_inner(limits, "LowerCaution"), "Reading"),
-            high_warning=get_number(get_inner(limits, "UpperCaution"), "Reading"),
-            high_critical=get_number(get_inner(limits, "UpperCritical"), "Reading"),
+            low_critical=read("LowerCritical", "LowerFatal"),
+            low_warning=read("LowerCaution"),
+            high_warning=read("UpperCaution"),
+            high_critical=read("UpperCritical", "UpperFatal"),
         ),
     )
 
@@ -397,7 +408,7 @@ def read_event(entry: Resource, log: str, parts: Mapping[str, ChassisSensor]) ->
     is_over = entry.get("Resolved") is True or any(v.get("Repaired") is True for v in vendors)
     # An entry without a code of its own is of the severity OK when it is about the end.
     is_over = is_over or (code in ENDED_CODES if code else severity is SensorHealth.OK)
-    is_over = is_over or bool(re.search(r"\bde-?assert", message, re.IGNORECASE))
+    is_over = is_over or bool(ENDED_WORDS.search(message))
     path = get_link(entry, "Links", "OriginOfCondition") or get_link(entry, "OriginOfCondition")
     origin = parts.get(normalize_path(path)) if path else None
     return ChassisEvent(
@@ -438,8 +449,9 @@ def _build_sensor(
     thresholds: Thresholds | None = None,
     defect: Defect = Defect.NONE,
 ) -> ChassisSensor:
+    name = get_text(resource, "Name", "FanName", "Id") or kind.value
     return ChassisSensor(
-        name=get_text(resource, "Name", "FanName", "Id") or kind.value,
+        name=name,
         part=find_label(resource, kind),
         kind=kind,
         health=read_health(resource),
@@ -448,15 +460,16 @@ def _build_sensor(
         value=value,
         unit="" if value is None else unit,
         thresholds=thresholds or Thresholds(),
-        is_ambient=get_text(resource, "PhysicalContext") in AMBIENT_CONTEXTS,
+        is_ambient=kind is SensorKind.TEMPERATURE
+        and measures_room(name, is_inlet=get_text(resource, "PhysicalContext") in AMBIENT_CONTEXTS),
         is_present=read_state(resource) not in ("", ABSENT_STATE),
     )
 
 
 def _read_thresholds(one: Resource) -> Thresholds:
     return Thresholds(
-        low_critical=get_number(one, "LowerThresholdCritical"),
+        low_critical=get_number(one, "LowerThresholdCritical", "LowerThresholdFatal"),
         low_warning=get_number(one, "LowerThresholdNonCritical"),
         high_warning=get_number(one, "UpperThresholdNonCritical"),
-        high_critical=get_number(one, "UpperThresholdCritical"),
+        high_critical=get_number(one, "UpperThresholdCritical", "UpperThresholdFatal"),
     )
