@@ -601,6 +601,32 @@ def test_a_fault_that_a_later_entry_ends_in_other_words_is_over(
     assert [code.endswith("_over") for code in list_codes(found)] == [True]
 
 
+@pytest.mark.parametrize("is_linked", [False, True])
+@pytest.mark.parametrize("zone", ["Z", "+08:00", ""])
+@pytest.mark.parametrize("vendor", ["Dell iDRAC 9"])
+def test_a_log_with_the_newest_entry_first_is_read_in_order(
+    watch: Watch, zone: str, *, is_linked: bool
+) -> None:
+    """An iDRAC lists its newest entry first, and gives seconds; some BMCs give no zone."""
+    bmc = watch.bmc
+
+    def look(*texts: str) -> list[str]:
+        for text in texts:
+            number, minute = len(bmc.members) + 1, len(bmc.members) // 2
+            when = f"2026-11-22T01:{minute:02}:00{zone}"
+            bmc.log_entry(Message=text, Severity="Critical", Created=when)
+            bmc.members[-1] |= make_link(f"{bmc.log}/{number}")
+            bmc.tree[f"{bmc.log}/{number}"] = bmc.members[-1]
+        links = [{"@odata.id": entry["@odata.id"]} for entry in bmc.members]
+        bmc.tree[bmc.log] = {"Members": (links if is_linked else bmc.members)[::-1]}
+        return [code for code in list_codes(watch.look()) if code.startswith("supply")]
+
+    look("Log cleared", "Log cleared")
+    assert look("Power supply 2 failed.", "Log cleared") == ["supply_failed_event"]
+    both = ("The power input for power supply 1 is lost.", "Power supply 1 deasserted: input lost.")
+    assert look(*both) == ["supply_input_event_over"]
+
+
 def test_an_event_without_an_origin_goes_to_no_part_that_has_no_path(tmp_path: Path) -> None:
     """An iLO 4 gives its members no path: the last voltage once took all such events."""
     watch = Watch(VENDORS["HPE iLO 5"](), tmp_path)
