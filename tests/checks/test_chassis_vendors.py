@@ -601,6 +601,31 @@ def test_a_fault_that_a_later_entry_ends_in_other_words_is_over(
     assert [code.endswith("_over") for code in list_codes(found)] == [True]
 
 
+@pytest.mark.parametrize(
+    ("first", "host", "is_on"),
+    [
+        ({"SystemType": "DPU", "PowerState": "Off"}, "On", True),
+        ({"SystemType": "DPU", "PowerState": "On"}, "Off", False),
+        ({"PowerState": "Off"}, "On", True),
+        ({}, "Off", False),
+        ({}, "ON", True),
+    ],
+)
+@EACH_VENDOR
+def test_a_node_is_on_if_one_of_its_systems_is_that_is_no_dpu(
+    watch: Watch, first: Mapping[str, Any], host: str, *, is_on: bool
+) -> None:
+    """An NVIDIA node has HGX_Baseboard_0 before System_0, and cards may be systems too."""
+    tree = watch.bmc.tree
+    (link,) = tree["Systems"]["Members"]
+    tree[link["@odata.id"].removeprefix("/redfish/v1/")]["PowerState"] = host
+    tree["Systems"]["Members"] = [make_link("Systems/0"), link]
+    tree["Systems/0"] = {"Id": "0", **first}
+    watch.bmc.parts["fan"][0].update({"Status": CRITICAL, "Reading": 0, "SpeedPercent": {}})
+
+    assert [f.code for f in find_faults(watch.look())] == ["fan_failed"] * is_on
+
+
 @pytest.mark.parametrize("is_linked", [False, True])
 @pytest.mark.parametrize("zone", ["Z", "+08:00", ""])
 @pytest.mark.parametrize("vendor", ["Dell iDRAC 9"])

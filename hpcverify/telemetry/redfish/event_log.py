@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 from hpcverify.telemetry.redfish.client import Service, Unreadable, as_list, list_members
 from hpcverify.telemetry.redfish.resources import Resource, get_number, get_text, parse_time
@@ -57,10 +58,8 @@ def _is_newest_first(entries: Sequence[Resource]) -> bool:
     texts = [get_text(entry, "Created") for entry in entries]
     times = [when for text in texts if (when := parse_time(text)) is not None]
     numbers = [int(name) for e in entries if (name := get_text(e, "Id")).isdecimal()]
-    for keys in (times or texts, numbers):
-        if keys and keys[0] != keys[-1]:
-            return keys[0] > keys[-1]
-    return False
+    kinds: tuple[list[Any], ...] = (times or texts, numbers)
+    return next((k[0] > k[-1] for k in kinds if k and k[0] != k[-1]), False)
 
 
 def _enter_near_end(service: Service, path: str, skip: int, first: Resource) -> list[Resource]:

@@ -76,7 +76,9 @@ OTHER_LOGS = re.compile(
 )
 """The names of logs of something else than events of the hardware, such as of logins."""
 ON_STATES = frozenset({"on", ""})
-"""Values of PowerState; a system without one says nothing of it."""
+"""Values of PowerState, in lower case; a system without one says nothing of it."""
+DPU_TYPE = "DPU"
+"""The SystemType of a card with a computer of its own, which is on and off when it likes."""
 TOLD_OF_OFF_NODE = frozenset({SensorKind.POWER_SUPPLY, SensorKind.BATTERY, SensorKind.LEAK})
 """The parts that work while a node is switched off."""
 FULL_LOG_POLICY = "NeverOverWrites"
@@ -126,6 +128,7 @@ class _Walk(Struct):
     bmc: Resource = {}
     system: Resource = {}
     bios: Resource = {}
+    is_on: bool = True
     parts: dict[str, ChassisSensor] = field(default_factory=dict[str, ChassisSensor])
     """The sensors by path, as `normalize_path` writes it, where only one has that path."""
     shared_paths: set[str] = field(default_factory=set[str])
@@ -144,7 +147,10 @@ class _Walk(Struct):
         root = service.get(SERVICE_ROOT) or {}
         systems = self._list_parts(service, get_link(root, "Systems"))
         managers = self._list_parts(service, get_link(root, "Managers"))
-        self.system, self.bmc = (members[0] if members else {} for members in (systems, managers))
+        hosts = [s for s in systems if get_text(s, "SystemType") != DPU_TYPE] or systems
+        self.system, self.bmc = (members[0] if members else {} for members in (hosts, managers))
+        states = {get_text(host, "PowerState").casefold() for host in hosts} - {""}
+        self.is_on = not states or not states.isdisjoint(ON_STATES)
         for part in self._list_parts(service, get_link(root, "Chassis")):
             if read_state(part) != ABSENT_STATE:
                 self._read_cooling(service, part)
@@ -164,7 +170,6 @@ class _Walk(Struct):
 
     def build(self, address: str) -> ChassisReading:
         """Put together what was found."""
-        is_on = get_text(self.system, "PowerState").casefold() in ON_STATES
         off = "the node is switched off: only power supplies, leak detectors and the log were read"
         log = EventLog(
             identity=get_text(self.bmc, "UUID", "SerialNumber", "Id"),
@@ -181,14 +186,14 @@ class _Walk(Struct):
                 maker=get_text(self.system, "Manufacturer"),
                 product=get_text(self.system, "Model"),
             ),
-            sensors=tuple(s for s in self.sensors if is_on or s.kind in TOLD_OF_OFF_NODE),
-            redundancy=tuple(g for g in self.groups if is_on or g.kind in TOLD_OF_OFF_NODE),
+            sensors=tuple(s for s in self.sensors if self.is_on or s.kind in TOLD_OF_OFF_NODE),
+            redundancy=tuple(g for g in self.groups if self.is_on or g.kind in TOLD_OF_OFF_NODE),
             log=log,
-            is_partial=not is_on or bool(self.unreadable),
+            is_partial=not self.is_on or bool(self.unreadable),
         )
         return ChassisReading(
             chassis=chassis,
-            notes=(*self.notes, *(() if is_on else (off,))),
+            notes=(*self.notes, *(() if self.is_on else (off,))),
             unreadable=tuple(dict.fromkeys(self.unreadable)),
             facts=dict(self._list_facts()),
         )
