@@ -269,6 +269,39 @@ def test_a_storage_whose_drives_are_healthy_warns_of_its_array_and_its_cache(
     assert codes - {"controller_warning"} == {"drive_failed"}
 
 
+def test_the_drives_behind_a_smart_array_are_read_beside_those_of_storage(tmp_path: Path) -> None:
+    """
+    An iLO 5 has its NVMe in Storage alone, and may show a drive in both.
+
+    See bb-Ricardo/check_redfish issues 113 and 128.
+    """
+    bmc = VENDORS["HPE iLO 5"]()
+    smart, nvme = "Systems/1/SmartStorage", bmc.parts["drive"][0]
+    array = f"{smart}/ArrayControllers/0"
+    drives = {name: {"Id": name, "Name": f"HDD {name}", "Status": dict(OK)} for name in "01"}
+    nvme["SerialNumber"] = drives["1"]["SerialNumber"] = "S6CKNT0W700842"
+    bmc.tree["Systems/1"]["Oem"] = {"Hpe": {"Links": {"SmartStorage": make_link(smart)}}}
+    bmc.tree[smart] = {"Links": {"ArrayControllers": make_link(f"{smart}/ArrayControllers")}}
+    bmc.tree |= make_collection(f"{smart}/ArrayControllers", ["0"])
+    bmc.tree[array] = {"Id": "0", "Name": "P408i", "Status": dict(OK)}
+    bmc.tree[array]["Links"] = {"PhysicalDrives": make_link(f"{array}/DiskDrives")}
+    bmc.tree |= make_collection(f"{array}/DiskDrives", drives)
+    bmc.tree |= {f"{array}/DiskDrives/{name}": drive for name, drive in drives.items()}
+    watch = Watch(bmc, tmp_path)
+    assert find_faults(watch.look()) == []
+
+    drives["0"]["Status"] = dict(CRITICAL)
+    assert [(f.code, f.part_id) for f in find_faults(watch.look())] == [("drive_failed", "HDD 0")]
+
+    drives["0"]["Status"] = dict(OK)
+    bmc.tree[array]["Status"] = dict(WARNING)
+    assert [f.part_id for f in find_faults(watch.look())] == ["P408i"]
+
+    bmc.tree[array]["Status"] = dict(OK)
+    nvme["Status"] = drives["1"]["Status"] = dict(CRITICAL)
+    assert [f.code for f in find_faults(watch.look())] == ["drive_failed"]
+
+
 @pytest.mark.parametrize(("kind", "place"), [("drive", "/Drives/"), ("cpu", "/Processors/")])
 @pytest.mark.parametrize("vendor", ["Dell iDRAC 9"])
 def test_a_bmc_that_calls_all_parts_failed_that_the_node_needs_accuses_none(

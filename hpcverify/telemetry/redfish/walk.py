@@ -257,11 +257,12 @@ class _Walk(Struct):
             if not any(read_health(part) in BAD_HEALTH for part in (*own, *controllers)):
                 self._add([storage], read_storage)  # else these explain its health
             drives += own
+        drives += self._list_hpe_drives(service, system)
         for storage in (
             [] if drives else self._list_parts(service, get_link(system, "SimpleStorage"))
         ):
             drives += as_list(storage.get("Devices"))
-        self._add(drives or self._list_hpe_drives(service, system), read_drive)
+        self._add(_drop_twins(drives), read_drive)
 
     def _read_hpe_devices(self, service: Service, one: Resource) -> None:
         """Read the GPUs of an iLO, which has no Processor for them."""
@@ -270,10 +271,11 @@ class _Walk(Struct):
         self._add([d for d in devices if get_text(d, "DeviceType") == "GPU"], read_hpe_gpu)
 
     def _list_hpe_drives(self, service: Service, system: Resource) -> list[Resource]:
-        """List the drives of an iLO that has no Storage: they are below its SmartStorage."""
+        """List the drives behind an array controller of HPE, of which Storage may have none."""
         links = (get_link(vendor, "Links", "SmartStorage") for vendor in list_vendors(system))
         smart = self._get(service, next(filter(None, links), ""))
         arrays = self._list_parts(service, get_link(smart, "Links", "ArrayControllers"))
+        self._add(arrays, read_controller)
         paths = [get_link(array, "Links", "PhysicalDrives") for array in arrays]
         return [drive for path in paths for drive in self._list_parts(service, path)]
 
@@ -349,6 +351,17 @@ class _Walk(Struct):
         if capacity and get_text(log, "OverWritePolicy") == FULL_LOG_POLICY:
             self.capacity = int(capacity)
             self.is_full |= len(entries) >= capacity
+
+
+def _drop_twins(drives: Iterable[Resource]) -> list[Resource]:
+    """Drop the second record of a drive; a serial number that several have hides no bad one."""
+    listed = [drive for drive in drives if isinstance(drive, dict)]
+    return list(
+        {
+            (get_text(drive, "SerialNumber") or str(place), read_health(drive)): drive
+            for place, drive in enumerate(listed)
+        }.values()
+    )
 
 
 def _drop_copies(events: Iterable[ChassisEvent]) -> Iterator[ChassisEvent]:
