@@ -271,7 +271,7 @@ class _Walk(Struct):
         self._add([d for d in devices if get_text(d, "DeviceType") == "GPU"], read_hpe_gpu)
 
     def _list_hpe_drives(self, service: Service, system: Resource) -> list[Resource]:
-        """List the drives behind an array controller of HPE, of which Storage may have none."""
+        """List the drives behind array controllers of HPE, which Storage may not have."""
         links = (get_link(vendor, "Links", "SmartStorage") for vendor in list_vendors(system))
         smart = self._get(service, next(filter(None, links), ""))
         arrays = self._list_parts(service, get_link(smart, "Links", "ArrayControllers"))
