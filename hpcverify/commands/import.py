@@ -47,7 +47,7 @@ def nhc(file: Path, out: Path | None) -> None:
     from hpcverify.plan.nhc.checks import import_nhc
 
     try:
-        imported = import_nhc(file.read_text(encoding="utf-8", errors="replace"))
+        imported = import_nhc(file.read_text(encoding="utf-8-sig", errors="replace"))
     except OSError as exc:
         raise ConfigError(f"{file} cannot be read: {exc.strerror}") from exc
     except ConfigError as exc:

@@ -8,6 +8,7 @@ them: what they mean for the node is for a check to say.
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 from msgspec import Struct
@@ -65,6 +66,23 @@ class Defect(StrEnum):
     """Below a low threshold, or a battery that runs down."""
     HIGH = "high"
     """Above a high threshold."""
+
+
+INLET_NAME = re.compile(r"(?:\b|_)(?:inlet|ambient|intake)(?:\b|_)|^(?:inlet|amb)", re.IGNORECASE)
+INSIDE_NAME = re.compile(
+    r"dimm|cpu|gpu|psu?\d|nic|hdd|nvme|pci|mlb|^mb|outlet|(?:\b|_)vr|m2|ocp|^\d+-board",
+    re.IGNORECASE,
+)
+"""Other places of an "inlet" or an "ambient" than the air of the room."""
+
+
+def measures_room(name: str, *, is_inlet: bool) -> bool:
+    """
+    Return whether the temperature *name* is of the room; *is_inlet*: the BMC says so.
+
+    The name is surer: Dell has its inlet on the board, and AMI calls all temperatures Intake.
+    """
+    return not INSIDE_NAME.search(name) and (is_inlet or bool(INLET_NAME.search(name)))
 
 
 class Thresholds(Struct, frozen=True):

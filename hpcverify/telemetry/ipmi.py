@@ -42,6 +42,7 @@ from hpcverify.telemetry.chassis import (
     SensorHealth,
     SensorKind,
     Thresholds,
+    measures_room,
 )
 
 DEVICES = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")
@@ -76,15 +77,13 @@ UNIT_KINDS = {
     "°C": SensorKind.TEMPERATURE,
 }
 """The unit is surer than the type: some power supplies give watts as a "Power Supply", and a
-battery its volts."""
+battery its volts. A supply of HPE has watts beside its states: it is the supply."""
+UNSURE_KINDS = (SensorKind.POWER_SUPPLY, SensorKind.FAN, SensorKind.OTHER)
 POWER_SUPPLY_ENTITY, BATTERY_ENTITY = 10, 40
 """IPMI 2.0, table 43-13."""
 INLET_ENTITIES = (39, 55, 64)
 """External environment, and air inlet by its old and new number."""
 SUPPLY_NAME = re.compile(r"(?:\b|_)(?:PSU?|PWS|Power Supply)[ _-]?(\d+)(?!\d*V)", re.IGNORECASE)
-INLET_NAME = re.compile(r"(?:\b|_)(?:inlet|ambient|intake)(?:\b|_)|^(?:inlet|amb)", re.IGNORECASE)
-INSIDE_NAME = re.compile(r"dimm|cpu|gpu|psu?\d|nic|hdd|nvme|pci|mlb|^mb|outlet", re.IGNORECASE)
-"""Other places of an "inlet" or an "ambient" than the air of the room."""
 BATTERY_NAME = re.compile(r"bat(?:t|$|_|\d)|cmos|vbat|3v battery", re.IGNORECASE)
 LEAK_NAME = re.compile(r"(?:\b|_)leak", re.IGNORECASE)
 """Of a leak detector, which has no type in the standard: vendors use "Cooling Device" or OEM."""
@@ -95,6 +94,7 @@ HEALTH = {
     "Critical": SensorHealth.CRITICAL,
 }
 """By the state as FreeIPMI interprets it (freeipmi_interpret_sensor.conf(5))."""
+BAD_HEALTH = (SensorHealth.WARNING, SensorHealth.CRITICAL)
 DEFECTS: tuple[tuple[str, SensorHealth, Defect], ...] = (
     # A supply whose cable is out shows both states: the feed comes first.
     ("input lost", SensorHealth.CRITICAL, Defect.INPUT_LOST),
@@ -352,6 +352,11 @@ class SensorRecord(Struct, frozen=True, kw_only=True):
     supported: tuple[str, ...]
     """The states that it can show, as far as they may be logged."""
 
+    @property
+    def has_thresholds(self) -> bool:
+        """Whether its health is about its value (IPMI 2.0, table 42-1), and not about states."""
+        return self.fields.get("Event/Reading Type Code") == "1h"
+
 
 def parse_sensors(
     printed: str,
@@ -409,6 +414,8 @@ def _make_sensor(record: SensorRecord) -> ChassisSensor:
     value, unit = _read_value(record, "Sensor Reading")
     kind = _find_kind(record, unit)
     health, defect = _find_health(record, kind, value)
+    if kind is SensorKind.FAN and health in BAD_HEALTH and not record.has_thresholds:
+        value, unit = None, ""  # it is the fan that is unhealthy, not its speed
     return ChassisSensor(
         name=record.name,
         part=_name_part(record, kind),
@@ -424,7 +431,8 @@ def _make_sensor(record: SensorRecord) -> ChassisSensor:
             high_warning=_read_threshold(record, "Upper Non-Critical"),
             high_critical=_read_threshold(record, "Upper Critical", "Upper Non-Recoverable"),
         ),
-        is_ambient=kind is SensorKind.TEMPERATURE and _is_inlet(record),
+        is_ambient=kind is SensorKind.TEMPERATURE
+        and measures_room(record.name, is_inlet=record.entity[0] in INLET_ENTITIES),
     )
 
 
@@ -450,7 +458,7 @@ def _find_kind(record: SensorRecord, unit: str) -> SensorKind:
     is_battery = record.entity[0] == BATTERY_ENTITY or BATTERY_NAME.search(record.name)
     if kind is SensorKind.VOLTAGE and is_battery:
         return SensorKind.BATTERY
-    if kind in (SensorKind.POWER_SUPPLY, SensorKind.FAN, SensorKind.OTHER):
+    if record.has_thresholds and kind in UNSURE_KINDS:
         return UNIT_KINDS.get(unit, kind)
     return kind
 
@@ -464,7 +472,7 @@ def _find_health(
         critical = any(level != "Non-Critical" for _, level in crossed)
         side = Defect.LOW if crossed[0][0] == "Lower" else Defect.HIGH
         return SensorHealth.CRITICAL if critical else SensorHealth.WARNING, side
-    if record.fields.get("Event/Reading Type Code") == "1h":
+    if record.has_thresholds:
         return SensorHealth.UNKNOWN if value is None else health, Defect.NONE
     for pattern, meant, defect in LEAKS if kind is SensorKind.LEAK else DEFECTS:
         if kind in STATEFUL and _says(record.states, pattern):
@@ -491,9 +499,3 @@ def _name_part(record: SensorRecord, kind: SensorKind) -> str:
     if match and (entity == POWER_SUPPLY_ENTITY or kind is SensorKind.POWER_SUPPLY):
         return f"PSU {int(match[1])}"
     return f"PSU {instance}" if entity == POWER_SUPPLY_ENTITY else record.name
-
-
-def _is_inlet(record: SensorRecord) -> bool:
-    if INSIDE_NAME.search(record.name):
-        return False
-    return record.entity[0] in INLET_ENTITIES or bool(INLET_NAME.search(record.name))

@@ -39,6 +39,7 @@ NVME_WARNINGS = {
 }
 """The bits of the critical warning (NVM Express Base Specification, log page 02h, byte 0)."""
 TEMPERATURE_BIT, RELIABILITY_BIT = 0x02, 0x04
+MAX_PERCENT = 100
 RATED_ENDURANCE = 100
 """Percentage used at which the rated endurance is consumed, which is no failure by itself."""
 SCSI_FAILURE_ASC = 0x5D
@@ -275,8 +276,10 @@ def _read_nvme(log: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for name in ("percentage_used", "available_spare", "media_errors", "unsafe_shutdowns"):
         if name in log:
             yield name, log[name]
-    if "available_spare" in log and "available_spare_threshold" in log:
-        yield "spare_margin", log["available_spare"] - log["available_spare_threshold"]
+    spare, threshold = log.get("available_spare"), log.get("available_spare_threshold")
+    # Above 100 is reserved: a drive that gives 255 there has no threshold.
+    if spare is not None and threshold is not None and threshold <= MAX_PERCENT:
+        yield "spare_margin", spare - threshold
 
 
 def _read_ata(attributes: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

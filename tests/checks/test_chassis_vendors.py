@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +140,184 @@ def test_a_supply_with_any_state_but_absent_is_there(
 
     for _ in range(3):
         assert find_faults(watch.look()) == []
+
+
+OTHER_FIELDS: list[tuple[str, str, Mapping[str, Any], str]] = [
+    # An iLO 5 gives a DIMM that it took out of use no Status: MauveSoftware/ilo_exporter issue
+    # 18, HewlettPackard/python-ilorest-library issue 97.
+    *(
+        ("HPE iLO 5", "dimm", {"Status": None, "Oem": {"Hpe": {"DIMMStatus": s}}}, "memory_warning")
+        for s in ("MapOutConfiguration", "DegradedInUse")
+    ),
+    # HealthRollup and StatusIndicator are of DSP0268.
+    (
+        *("OpenBMC", "gpu", {"Status": {"State": "Enabled", "HealthRollup": "Critical"}}),
+        "gpu_warning",
+    ),
+    ("Dell iDRAC 9", "drive", {"StatusIndicator": "Fail"}, "drive_predicted"),
+    # A detector that does not work: NVIDIA/infra-controller issue 4821 and pull request 4822.
+    ("OpenBMC", "leak", {"DetectorState": "Critical", "Status": OFFLINE}, "leak_warning"),
+    ("OpenBMC", "leak", {"DetectorState": "OK", "Status": CRITICAL}, "leak_warning"),
+]
+
+
+@pytest.mark.parametrize(("vendor", "kind", "changes", "code"), OTHER_FIELDS)
+def test_a_part_whose_health_is_in_another_field_warns(
+    watch: Watch, kind: str, changes: Mapping[str, Any], code: str
+) -> None:
+    resource, name = watch.bmc.parts[kind]
+    resource |= changes
+
+    found = watch.look()
+
+    assert [(f.code, f.part_id) for f in find_faults(found)] == [(code, name)]
+    assert judge_items(CHECK, found).verdict is Verdict.WARN
+
+
+@pytest.mark.parametrize("write", [str.upper, str.lower])
+@pytest.mark.parametrize("kind", ["supply", "drive", "dimm", "cpu", "gpu"])
+@EACH_VENDOR
+def test_the_case_of_health_and_state_does_not_matter(
+    watch: Watch, kind: str, write: Callable[[str], str]
+) -> None:
+    resource, name = watch.bmc.parts[kind]
+    resource["Status"] = {key: write(word) for key, word in CRITICAL.items()}
+    assert [f.part_id for f in find_faults(watch.look(), Verdict.FAIL)] == [name]
+
+    resource["Status"] = {"State": write("Disabled"), "Health": write("Critical")}
+    assert find_faults(watch.look()) == []
+
+
+@pytest.mark.parametrize("vendor", ["Dell iDRAC 9"])
+def test_a_temperature_without_a_reading_is_listed_and_explains_nothing(watch: Watch) -> None:
+    tree, system = watch.bmc.tree, "System.Embedded.1"
+    one = {"Name": "CPU1 Temp", "ReadingCelsius": None, "Status": dict(CRITICAL)}
+    tree[f"Chassis/{system}/Thermal"]["Temperatures"] = [one]
+    found = watch.look()
+    assert [f.part_id for f in list_findings(found) if f.code == "sensor_noted"] == ["CPU1 Temp"]
+    assert find_faults(found) == []
+
+    tree[f"Systems/{system}"]["Status"] = dict(CRITICAL)
+    assert [f.code for f in find_faults(watch.look())] == ["health_unexplained"]
+
+
+HOT = {"ReadingCelsius": 99, "Status": CRITICAL}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        # Gigabyte calls all its temperatures Intake, Dell's inlet is on the SystemBoard, and HPE
+        # has one inside.
+        (
+            {"Name": "CPU0_TEMP", "PhysicalContext": "Intake", "UpperThresholdCritical": 97},
+            "temperature_critical",
+        ),
+        (
+            {"Name": "VR_P0_TEMP", "PhysicalContext": "Intake", "UpperThresholdCritical": 97},
+            "temperature_critical",
+        ),
+        (
+            {"Name": "11-Board Inlet", "PhysicalContext": None, "UpperThresholdCritical": 70},
+            "temperature_critical",
+        ),
+        *(
+            ({"Name": name, "PhysicalContext": context, "UpperThresholdCritical": 47}, "room_hot")
+            for name, context in (
+                ("System Board Inlet Temp", "SystemBoard"),
+                ("01-Inlet Ambient", "Intake"),
+                ("Inlet Temp", None),
+                ("TEMP1", "Intake"),
+            )
+        ),
+        # The BMC's verdict counts where it shows only its last threshold, or none, as an iLO 5
+        # for "108-CPU 1 PkgTmp".
+        ({"Name": "CPU1", "UpperThresholdFatal": 95}, "temperature_critical"),
+        ({"Name": "108-CPU 1 PkgTmp", "UpperThresholdCritical": None}, "temperature_high"),
+    ],
+)
+@pytest.mark.parametrize("vendor", ["Dell iDRAC 9"])
+def test_a_temperature_is_judged_by_where_it_is_and_by_what_the_bmc_shows(
+    watch: Watch, changes: Mapping[str, Any], code: str
+) -> None:
+    thermal = watch.bmc.tree["Chassis/System.Embedded.1/Thermal"]
+    thermal["Temperatures"] = [{**HOT, **changes}]
+
+    assert [(f.code, f.part_id) for f in find_faults(watch.look())] == [(code, changes["Name"])]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        # A degraded array of a Dell BOSS card: sapcc/redfish-exporter pull request 5.
+        {"Status": {**OK, "HealthRollup": "Warning"}},
+        # A RAID controller of Lenovo without its battery: mrlhansen/idrac_exporter issue 194.
+        {"StorageControllers": [{"Status": OK, "CacheSummary": {"Status": WARNING}}]},
+    ],
+)
+@pytest.mark.parametrize("vendor", ["Dell iDRAC 9", "OpenBMC"])
+def test_a_storage_whose_drives_are_healthy_warns_of_its_array_and_its_cache(
+    watch: Watch, changes: Mapping[str, Any]
+) -> None:
+    (storage,) = [part for path, part in watch.bmc.tree.items() if path.endswith("/Storage/1")]
+    storage |= changes
+
+    assert [f.code for f in find_faults(watch.look())] == ["controller_warning"]
+
+    watch.bmc.parts["drive"][0]["Status"] = dict(CRITICAL)
+    codes = {f.code for f in find_faults(watch.look())}
+    assert codes - {"controller_warning"} == {"drive_failed"}
+
+
+def test_the_drives_behind_a_smart_array_are_read_beside_those_of_storage(tmp_path: Path) -> None:
+    """
+    An iLO 5 has its NVMe in Storage alone, and may show a drive in both.
+
+    See bb-Ricardo/check_redfish issues 113 and 128.
+    """
+    bmc = VENDORS["HPE iLO 5"]()
+    smart, nvme = "Systems/1/SmartStorage", bmc.parts["drive"][0]
+    array = f"{smart}/ArrayControllers/0"
+    drives = {name: {"Id": name, "Name": f"HDD {name}", "Status": dict(OK)} for name in "01"}
+    nvme["SerialNumber"] = drives["1"]["SerialNumber"] = "S6CKNT0W700842"
+    bmc.tree["Systems/1"]["Oem"] = {"Hpe": {"Links": {"SmartStorage": make_link(smart)}}}
+    bmc.tree[smart] = {"Links": {"ArrayControllers": make_link(f"{smart}/ArrayControllers")}}
+    bmc.tree |= make_collection(f"{smart}/ArrayControllers", ["0"])
+    bmc.tree[array] = {"Id": "0", "Name": "P408i", "Status": dict(OK)}
+    bmc.tree[array]["Links"] = {"PhysicalDrives": make_link(f"{array}/DiskDrives")}
+    bmc.tree |= make_collection(f"{array}/DiskDrives", drives)
+    bmc.tree |= {f"{array}/DiskDrives/{name}": drive for name, drive in drives.items()}
+    watch = Watch(bmc, tmp_path)
+    assert find_faults(watch.look()) == []
+
+    drives["0"]["Status"] = dict(CRITICAL)
+    assert [(f.code, f.part_id) for f in find_faults(watch.look())] == [("drive_failed", "HDD 0")]
+
+    drives["0"]["Status"] = dict(OK)
+    bmc.tree[array]["Status"] = dict(WARNING)
+    assert [f.part_id for f in find_faults(watch.look())] == ["P408i"]
+
+    bmc.tree[array]["Status"] = dict(OK)
+    nvme["Status"] = drives["1"]["Status"] = dict(CRITICAL)
+    assert [f.code for f in find_faults(watch.look())] == ["drive_failed"]
+
+
+@pytest.mark.parametrize(("kind", "place"), [("drive", "/Drives/"), ("cpu", "/Processors/")])
+@pytest.mark.parametrize("vendor", ["Dell iDRAC 9"])
+def test_a_bmc_that_calls_all_parts_failed_that_the_node_needs_accuses_none(
+    watch: Watch, kind: str, place: str
+) -> None:
+    """See lenovo/powershell-redfish-lenovo issue 47, and check_redfish issue 72 (Inspur)."""
+    for path, part in watch.bmc.tree.items():
+        if place in path and part.get("ProcessorType") != "GPU":
+            part["Status"] = dict(CRITICAL)
+
+    (finding,) = find_faults(watch.look())
+    assert (finding.code, finding.part_id) == ("parts_doubtful", "node")
+
+    watch.bmc.parts[kind][0]["Status"] = dict(OK)
+    (finding,) = find_faults(watch.look())
+    assert finding.code == {"drive": "drive_failed", "cpu": "processor_failed"}[kind]
 
 
 @pytest.mark.parametrize("owner", ["Systems", "Chassis"])
@@ -329,6 +507,34 @@ ENTRIES: list[tuple[str, str, Verdict, dict[str, Any]]] = [
         {"Message": "LeakDetector_1_ColdPlate: small leak detected", "Severity": "Warning"},
     ),
     ("gpu_event", "GPU_SXM_5", Verdict.FAIL, {"Message": "GPU_SXM_5 has failed."}),
+    # DMTF's registry StorageDevice.
+    (
+        *("drive_predicted_event", "drive", Verdict.WARN),
+        {"Message": "Volume 'v0' is degraded.", "MessageId": "StorageDevice.1.1.VolumeDegraded"}
+        | {"Severity": "Warning"},
+    ),
+    # What a GPU needs and is not the GPU.
+    *(
+        ("event_critical", "node", Verdict.WARN, {"Message": message})
+        for message in (
+            "GPU_SXM_3 NVLink_5 has detected errors of type 'LinkDown failure'.",
+            "The configuration of GPU.Slot.21-1 failed: a license is missing.",
+        )
+    ),
+    # A task of the BMC, which names a part: DMTF's registry Update, and vendors' own words.
+    *(
+        ("task_failed", "node", Verdict.WARN, {"Message": message, "MessageId": message_id})
+        for message, message_id in (
+            ("Installation of image 'PSU_FW' to 'PSU 1' failed.", "Update.1.0.ApplyFailed"),
+            ("Verification of image 'a' at 'GPU_SXM_1' failed.", "Update.1.0.VerificationFailed"),
+            ("", "Update.1.0.TransferFailed"),
+            ("Firmware update failed for power supply 2.", ""),
+            ("Failed to update the firmware of Fan 1.", ""),
+            ("Secure erase of drive 3 failed.", ""),
+            ("Drive 3 authentication failure.", ""),
+            ("Unable to communicate with GPU 3: the request failed.", ""),
+        )
+    ),
     # The air of the room, and what no row knows.
     (
         *("inlet_event", "node", Verdict.WARN),
@@ -369,6 +575,16 @@ def test_an_entry_in_a_vendors_words_is_judged_like_the_one_in_band(
         {"Message": "Power Supply PS2 Failure Detected - Deasserted", "Severity": "OK"},
         {"Message": "Fan 3 sensor crossed a critical low threshold going high.", "Severity": "OK"},
         {"Message": "Uncorrectable Memory Error", "Oem": {"Hpe": {"Repaired": True}}},
+        {"Message": "GPU_SXM_3 row remapping failure was cleared."},
+        # DMTF's registry SensorEvent: what is no longer as bad.
+        *(
+            {"Message": f"Sensor {name} {clause} threshold but remains outside of normal range."}
+            | {"Severity": "Warning"}
+            for name, clause in (
+                ("'FAN_1' reading of 800 (RPM)", "is now above the 500 lower critical"),
+                ("'CPU1_TEMP' reading of 85 (Cel)", "is now below the 90 upper critical"),
+            )
+        ),
         {"Message": "The resource property gpu0 Power has detected errors of type SensorReadError."}
         | {"MessageId": "ResourceEvent.1.0.ResourceErrorsDetected", "Severity": "Warning"},
     ],
@@ -416,6 +632,57 @@ def test_a_fault_that_a_later_entry_ends_in_other_words_is_over(
 
     assert find_faults(found) == []
     assert [code.endswith("_over") for code in list_codes(found)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("first", "host", "is_on"),
+    [
+        ({"SystemType": "DPU", "PowerState": "Off"}, "On", True),
+        ({"SystemType": "DPU", "PowerState": "On"}, "Off", False),
+        ({"PowerState": "Off"}, "On", True),
+        ({}, "Off", False),
+        ({}, "ON", True),
+    ],
+)
+@EACH_VENDOR
+def test_a_node_is_on_if_one_of_its_systems_is_that_is_no_dpu(
+    watch: Watch, first: Mapping[str, Any], host: str, *, is_on: bool
+) -> None:
+    """An NVIDIA node has HGX_Baseboard_0 before System_0, and cards may be systems too."""
+    tree = watch.bmc.tree
+    (link,) = tree["Systems"]["Members"]
+    tree[link["@odata.id"].removeprefix("/redfish/v1/")]["PowerState"] = host
+    tree["Systems"]["Members"] = [make_link("Systems/0"), link]
+    tree["Systems/0"] = {"Id": "0", **first}
+    watch.bmc.parts["fan"][0].update({"Status": CRITICAL, "Reading": 0, "SpeedPercent": {}})
+
+    assert [f.code for f in find_faults(watch.look())] == ["fan_failed"] * is_on
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+@pytest.mark.parametrize("zone", ["Z", "+08:00", ""])
+@pytest.mark.parametrize("vendor", ["Dell iDRAC 9"])
+def test_a_log_with_the_newest_entry_first_is_read_in_order(
+    watch: Watch, zone: str, *, is_linked: bool
+) -> None:
+    """An iDRAC lists its newest entry first, and gives seconds; some BMCs give no zone."""
+    bmc = watch.bmc
+
+    def look(*texts: str) -> list[str]:
+        for text in texts:
+            number, minute = len(bmc.members) + 1, len(bmc.members) // 2
+            when = f"2026-11-22T01:{minute:02}:00{zone}"
+            bmc.log_entry(Message=text, Severity="Critical", Created=when)
+            bmc.members[-1] |= make_link(f"{bmc.log}/{number}")
+            bmc.tree[f"{bmc.log}/{number}"] = bmc.members[-1]
+        links = [{"@odata.id": entry["@odata.id"]} for entry in bmc.members]
+        bmc.tree[bmc.log] = {"Members": (links if is_linked else bmc.members)[::-1]}
+        return [code for code in list_codes(watch.look()) if code.startswith("supply")]
+
+    look("Log cleared", "Log cleared")
+    assert look("Power supply 2 failed.", "Log cleared") == ["supply_failed_event"]
+    both = ("The power input for power supply 1 is lost.", "Power supply 1 deasserted: input lost.")
+    assert look(*both) == ["supply_input_event_over"]
 
 
 def test_an_event_without_an_origin_goes_to_no_part_that_has_no_path(tmp_path: Path) -> None:

@@ -29,6 +29,16 @@ def test_an_nhc_conf_becomes_a_site_file(cli: Cli, tmp_path: Path) -> None:
     assert "line 8: * || check_hw_ib 40: names no device" in printed.stderr
 
 
+def test_a_byte_order_mark_is_not_part_of_the_first_line(cli: Cli, tmp_path: Path) -> None:
+    conf = tmp_path / "nhc.conf"
+    conf.write_text("* || check_hw_cpuinfo 2 64 64\r\n", encoding="utf-8-sig", newline="")
+
+    printed = cli("import", "nhc", str(conf))
+
+    assert "sockets = { low = 2, high = 2 }" in printed.stdout
+    assert printed.stderr == ""
+
+
 def test_a_site_file_that_is_there_is_not_overwritten(cli: Cli, tmp_path: Path) -> None:
     conf, site = tmp_path / "nhc.conf", tmp_path / "site.toml"
     conf.write_text(SAMPLE)

@@ -192,6 +192,26 @@ def test_a_fan_of_hpe_has_a_value_and_states() -> None:
     assert fan.health is SensorHealth.OK
 
 
+@pytest.mark.parametrize(
+    ("type_", "state", "unit", "kind", "health"),
+    [
+        ("Fan", "transition to Degraded", "%", SensorKind.FAN, SensorHealth.WARNING),
+        (
+            *("Power Supply", "Power Supply Failure detected", "W"),
+            *(SensorKind.POWER_SUPPLY, SensorHealth.CRITICAL),
+        ),
+    ],
+)
+def test_the_states_of_a_part_go_before_its_value(
+    type_: str, state: str, unit: str, kind: SensorKind, health: SensorHealth
+) -> None:
+    """An iLO gives percent and watts beside states: netdata issues 3977 and 9981."""
+    reading: dict[str, Any] = {"Sensor Reading": f"0.000000 {unit}", "Sensor State": "Warning"}
+    (sensor,) = read(discrete("Part 1", "10.1", type_, state, **reading))
+    assert (sensor.kind, sensor.health) == (kind, health)
+    assert sensor.value is None or kind is not SensorKind.FAN
+
+
 def test_a_threshold_that_is_not_critical_warns_though_freeipmi_calls_it_nominal() -> None:
     """See open-power/occ issue 6: a value on its bound."""
     event = "At or Below (<=) Lower Non-Critical Threshold"

@@ -111,6 +111,14 @@ def test_an_nvme_disk_tells_its_wear_its_spare_and_its_errors() -> None:
     }
 
 
+def test_a_reserved_threshold_of_spare_is_none() -> None:
+    """A 980 PRO gave 255 as its threshold: hiyohiyo/CrystalDiskInfo issue 186."""
+    read = smart.parse(nvme(available_spare=64, available_spare_threshold=255))
+
+    assert read.values["available_spare"] == 64
+    assert "spare_margin" not in read.values
+
+
 def log_page(**values: int) -> bytes:
     """Make the log of `nvme` as the NVM Express Base Specification lays it out."""
     given = {"critical_warning": 0, "available_spare": 100, "percentage_used": 3} | values

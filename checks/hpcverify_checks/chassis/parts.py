@@ -49,6 +49,10 @@ SUPPLY_FIXES = {
     "supply_mismatched": "put in one of the same model",
     "supply_warning": "see the BMC's own page for why",
 }
+BMC_FIX = "(bmc-device --cold-reset) and update its firmware"
+NEEDED_KINDS = (SensorKind.DRIVE, SensorKind.MEMORY, SensorKind.PROCESSOR)
+"""Parts that cannot all have failed in a node that runs; some BMCs call all drives failed
+(powershell-redfish-lenovo issue 47, check_redfish issue 72)."""
 DEAD_SUPPLY_CODES = ("supply_input_lost", "supply_failed")
 PART_COMPLAINTS: Mapping[SensorKind, tuple[str, str, str]] = {
     SensorKind.DRIVE: (
@@ -102,8 +106,13 @@ def report_parts(chassis: Chassis, seen: SeenParts) -> Iterator[Finding]:
         if not any(f.code in REDUNDANCY_CAUSES for f in failed.get(group.kind, ())):
             yield from _report_redundancy(group, seen)
     yield from _report_temperatures(chassis.sensors)
+    doubtful = [kind for kind in NEEDED_KINDS if _is_all_critical(chassis.sensors, kind)]
     for sensor in chassis.sensors:
-        yield from _report_other(sensor)
+        if sensor.kind not in doubtful:
+            yield from _report_other(sensor)
+    for kind in doubtful:
+        text = f"the BMC calls every {kind.value} failed, and the node runs: restart the BMC "
+        yield Finding("parts_doubtful", "node", f"{text}{BMC_FIX}; then look at the parts")
     yield from _report_summaries(chassis)
     if not chassis.is_partial:
         yield from _report_gone(chassis.sensors, seen)
@@ -164,7 +173,7 @@ def _report_supplies(sensors: Sequence[ChassisSensor]) -> Iterator[Finding]:
         clause = "; ".join(f"{part} {findings[part].text.partition(':')[0]}" for part in dead)
         text = (
             f"the BMC calls every power supply dead ({clause}), and the node runs: restart the BMC "
-            "(bmc-device --cold-reset) and update its firmware; then look at the supplies"
+            f"{BMC_FIX}; then look at the supplies"
         )
         yield Finding("supplies_doubtful", "node", text)
         return
@@ -205,18 +214,24 @@ def _report_temperatures(sensors: Sequence[ChassisSensor]) -> Iterator[Finding]:
     ]
     room = [s for s in hot if s.is_ambient and _find_side(s) is Defect.HIGH and _is_credible(s)]
     for sensor in hot:
-        if _find_side(sensor) is not Defect.HIGH or not _is_credible(sensor):
+        has_limits = sensor.thresholds != Thresholds() or sensor.defect
+        if has_limits and (_find_side(sensor) is not Defect.HIGH or not _is_credible(sensor)):
             yield _list_complaint(sensor)
         elif sensor in room:
             text = f"is at {_format_reading(sensor)}: this is the air of the room, and no fault of "
             yield Finding("room_hot", sensor.name, f"{text}the node: cool the room")
-        elif sensor.health is SensorHealth.CRITICAL and not room:
+        elif sensor.health is SensorHealth.CRITICAL and has_limits and not room:
             text = f"is at {_format_reading(sensor)}: look at fans, heat sinks and air flow"
             yield Finding("temperature_critical", sensor.part, text, {"sensor": sensor.name})
         else:
             text = f"is at {_format_reading(sensor)}: look at the air flow"
             text += f"; the air at {room[0].name} is too hot" if room else ""
             yield Finding("temperature_high", sensor.part, text, {"sensor": sensor.name})
+
+
+def _is_all_critical(sensors: Iterable[ChassisSensor], kind: SensorKind) -> bool:
+    healths = [s.health for s in sensors if s.kind is kind and s.is_there]
+    return len(healths) > 1 and set(healths) == {SensorHealth.CRITICAL}
 
 
 def _report_other(sensor: ChassisSensor) -> Iterator[Finding]:
@@ -234,7 +249,9 @@ def _report_other(sensor: ChassisSensor) -> Iterator[Finding]:
         case kind if kind in PART_COMPLAINTS:
             failed, warning, fix = PART_COMPLAINTS[kind]
             yield Finding(failed if critical else warning, sensor.name, f"{state}: {fix}")
-        case SensorKind.FAN | SensorKind.POWER_SUPPLY | SensorKind.TEMPERATURE:
+        case SensorKind.FAN | SensorKind.POWER_SUPPLY:
+            pass
+        case SensorKind.TEMPERATURE if sensor.value is not None:
             pass
         case SensorKind.SUMMARY if critical:
             pass
@@ -251,7 +268,8 @@ def _report_summaries(chassis: Chassis) -> Iterator[Finding]:
     """
     critical = [s for s in chassis.sensors if s.health is SensorHealth.CRITICAL]
     summaries = [s.name for s in critical if s.kind is SensorKind.SUMMARY]
-    is_explained = len(critical) > len(summaries) or any(
+    unread = [s for s in critical if s.kind is SensorKind.TEMPERATURE and s.value is None]
+    is_explained = len(critical) > len(summaries) + len(unread) or any(
         group.state is RedundancyState.LOST for group in chassis.redundancy
     )
     if summaries and not is_explained:
@@ -382,6 +400,7 @@ PART_RULES = {
     "supply_mismatched": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "supply_warning": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "supplies_doubtful": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "parts_doubtful": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "redundancy_lost": FindingRule(Verdict.FAIL, Remedy.INSPECT),
     "redundancy_degraded": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "redundancy_none": FindingRule(Verdict.WARN, Remedy.INSPECT),

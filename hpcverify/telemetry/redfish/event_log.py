@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 from hpcverify.telemetry.redfish.client import Service, Unreadable, as_list, list_members
 from hpcverify.telemetry.redfish.resources import Resource, get_number, get_text, parse_time
@@ -23,7 +24,7 @@ MAX_LINKED_EVENTS = 100
 
 def list_newest_entries(service: Service, path: str) -> list[Resource]:
     """
-    List the newest entries of the log whose collection is at *path*, in the BMC's order.
+    List the newest entries of the log whose collection is at *path*, the oldest first.
 
     Raises:
         Unreadable: a page cannot be read, or the pages form a loop.
@@ -35,10 +36,12 @@ def list_newest_entries(service: Service, path: str) -> list[Resource]:
         return []
     count = int(get_number(page, "Members@odata.count") or len(first))
     if _is_linked(first[0]):
-        links = deque(list_members(service, path), MAX_LINKED_EVENTS)
-        return [entry for entry in _follow(service, links) if entry]
-    if _is_newest_first(first):
-        return list(_take(list_members(service, path), MAX_EVENTS))
+        links = list(list_members(service, path))
+        ends = list(_follow(service, (links[0], links[-1])))
+        turned = links[::-1] if _is_newest_first(ends) else links
+        return [entry for entry in _follow(service, turned[-MAX_LINKED_EVENTS:]) if entry]
+    if _is_newest_first(first):  # several may have one time: so this order is turned
+        return list(_take(list_members(service, path), MAX_EVENTS))[::-1]
     if count > max(len(first), MAX_EVENTS):
         tail = _enter_near_end(service, path, count - MAX_EVENTS, first[0])
         if tail:
@@ -51,9 +54,12 @@ def _is_linked(member: Resource) -> bool:
 
 
 def _is_newest_first(entries: Sequence[Resource]) -> bool:
-    times = [parse_time(get_text(entry, "Created")) for entry in entries]
-    known = [when for when in times if when is not None]
-    return bool(known) and known[0] > known[-1]
+    """Say so by the times; by their texts where they have no zone; by numbers where all are one."""
+    texts = [get_text(entry, "Created") for entry in entries]
+    times = [when for text in texts if (when := parse_time(text)) is not None]
+    numbers = [int(name) for e in entries if (name := get_text(e, "Id")).isdecimal()]
+    kinds: tuple[list[Any], ...] = (times or texts, numbers)
+    return next((k[0] > k[-1] for k in kinds if k and k[0] != k[-1]), False)
 
 
 def _enter_near_end(service: Service, path: str, skip: int, first: Resource) -> list[Resource]:
@@ -68,7 +74,7 @@ def _enter_near_end(service: Service, path: str, skip: int, first: Resource) -> 
     return list(deque(chain([page], pages), MAX_EVENTS))
 
 
-def _follow(service: Service, links: deque[Resource]) -> Iterator[Resource]:
+def _follow(service: Service, links: Sequence[Resource]) -> Iterator[Resource]:
     for link in links:
         yield service.get(get_text(link, "@odata.id")) or {}
 

@@ -25,24 +25,27 @@ from hpcverify.telemetry.chassis import (
     SensorHealth,
     SensorKind,
     Thresholds,
+    measures_room,
 )
 from hpcverify.telemetry.redfish.client import as_list
 
 Resource = Mapping[str, Any]
 
 HEALTH_BY_WORD = {
-    "OK": SensorHealth.OK,
-    "Warning": SensorHealth.WARNING,
-    "Critical": SensorHealth.CRITICAL,
+    "ok": SensorHealth.OK,
+    "warning": SensorHealth.WARNING,
+    "critical": SensorHealth.CRITICAL,
 }
 BAD_HEALTH = (SensorHealth.WARNING, SensorHealth.CRITICAL)
-ABSENT_STATE = "Absent"
-WORKING_STATES = frozenset({"Enabled", "StandbySpare", ""})
+ABSENT_STATE = "absent"
+WORKING_STATES = frozenset({"enabled", "standbyspare", ""})
 """States in which an OK is about the part; most sensors have no state at all."""
-UNUSED_STATES = frozenset({"Disabled", "Deferring"})
+UNUSED_STATES = frozenset({"disabled", "deferring"})
 """States in which a bad health is not a fault: the part was taken out of use."""
-OFFLINE_STATE = "UnavailableOffline"
+OFFLINE_STATE = "unavailableoffline"
 """Of a part that is present and cannot be used: of a supply, one without input power."""
+BAD_DIMM = re.compile("Degraded|MapOut|ExpectedButMissing|ConfigurationError|DoesNotMatch")
+"""In ``DIMMStatus``, which HPE gives a DIMM that it took out of use, and then no Status."""
 LOST_INPUT = re.compile(
     r"(?:input|\bac).*(?:lost|loss|fault|fail|error)|no ?(?:ac|input)", re.IGNORECASE
 )
@@ -70,6 +73,11 @@ ENDED_CODES = frozenset(
     | {f"Upper {level} going low" for level in ("Non-critical", "Critical", "Non-recoverable")}
 )
 """Values of `EntryCode` of LogEntry for something that is over."""
+ENDED_WORDS = re.compile(
+    r"\bde-?assert|\bcleared\b|is now (?:above\b.*\blower|below\b.*\bupper)", re.IGNORECASE
+)
+"""The same in a message: the registry SensorEvent has "is now below the 90 upper critical
+threshold but remains outside of normal range"."""
 
 
 def get_text(resource: Resource, *names: str) -> str:
@@ -111,11 +119,25 @@ def get_link(resource: Resource, *names: str) -> str:
     return get_text(get_inner(resource, *names), "@odata.id")
 
 
+def read_state(resource: Resource) -> str:
+    """Read the State of *resource*, in lower case: BMCs differ in theirs."""
+    return get_text(get_inner(resource, "Status"), "State").casefold()
+
+
+def parse_health(word: str) -> SensorHealth:
+    """Parse a value of Health or of a severity, in any case."""
+    return HEALTH_BY_WORD.get(word.casefold(), SensorHealth.UNKNOWN)
+
+
 def read_health(resource: Resource) -> SensorHealth:
-    """Read the Status of *resource*."""
-    status = get_inner(resource, "Status")
-    state = get_text(status, "State")
-    health = HEALTH_BY_WORD.get(get_text(status, "Health"), SensorHealth.UNKNOWN)
+    """Read the Status of *resource*; without a Health, a bad one of what is in it is a warning."""
+    status, state = get_inner(resource, "Status"), read_state(resource)
+    health = parse_health(get_text(status, "Health"))
+    if (
+        not get_text(status, "Health")
+        and parse_health(get_text(status, "HealthRollup")) in BAD_HEALTH
+    ):
+        health = SensorHealth.WARNING
     if state == ABSENT_STATE:
         return SensorHealth.ABSENT
     if state in UNUSED_STATES or (health is SensorHealth.OK and state not in WORKING_STATES):
@@ -131,7 +153,7 @@ def list_vendors(resource: Resource) -> list[Resource]:
 def describe_status(resource: Resource) -> str:
     """Write the Status of *resource* in its own words."""
     status = get_inner(resource, "Status")
-    words = (get_text(status, "Health"), get_text(status, "State"))
+    words = (get_text(status, "Health", "HealthRollup"), get_text(status, "State"))
     return ", ".join(dict.fromkeys(word for word in words if word))
 
 
@@ -189,16 +211,21 @@ def read_old_temperature(one: Resource) -> ChassisSensor:
 def read_temperature_sensor(one: Resource) -> ChassisSensor:
     """Read a Sensor that measures a temperature."""
     limits = get_inner(one, "Thresholds")
+
+    def read(*names: str) -> float | None:
+        readings = (get_number(get_inner(limits, name), "Reading") for name in names)
+        return next((reading for reading in readings if reading is not None), None)
+
     return _build_sensor(
         one,
         SensorKind.TEMPERATURE,
         value=get_number(one, "Reading"),
         unit="°C",
         thresholds=Thresholds(
-            low_critical=get_number(get_inner(limits, "LowerCritical"), "Reading"),
-            low_warning=get_number(get_inner(limits, "LowerCaution"), "Reading"),
-            high_warning=get_number(get_inner(limits, "UpperCaution"), "Reading"),
-            high_critical=get_number(get_inner(limits, "UpperCritical"), "Reading"),
+            low_critical=read("LowerCritical", "LowerFatal"),
+            low_warning=read("LowerCaution"),
+            high_warning=read("UpperCaution"),
+            high_critical=read("UpperCritical", "UpperFatal"),
         ),
     )
 
@@ -222,7 +249,7 @@ def read_supply(supply: Resource) -> ChassisSensor:
     and BMCs show a voltage of zero, or an offline supply that they complain of.
     """
     sensor = _build_sensor(supply, SensorKind.POWER_SUPPLY)
-    state = get_text(get_inner(supply, "Status"), "State")
+    state = read_state(supply)
     defect = INPUT_DEFECTS.get(get_text(supply, "LineInputStatus"), Defect.NONE)
     if sensor.health in BAD_HEALTH and not defect:
         volts = supply.get("LineInputVoltage", "none is measured")
@@ -249,18 +276,21 @@ def read_leak_detector(detector: Resource) -> ChassisSensor:
     """
     Read a LeakDetector: what it detects is in `DetectorState`.
 
+    A detector that does not work detects no leak, whatever its state: that is a warning.
     An Alarm of an HPE Cray EX is as bad as its `Severity` once it is triggered.
     """
     sensor = _build_sensor(detector, SensorKind.LEAK)
     word = get_text(detector, "DetectorState")
     if get_text(detector, "AlarmState") == "Triggered":
         word = get_text(detector, "Severity")
-    found = HEALTH_BY_WORD.get(word, SensorHealth.UNKNOWN)
-    is_used = get_text(get_inner(detector, "Status"), "State") not in UNUSED_STATES
-    if is_used and sensor.health is not SensorHealth.ABSENT and found in BAD_HEALTH:
+    found, works = parse_health(word), read_state(detector) in WORKING_STATES
+    if works and found in BAD_HEALTH:
         critical = SensorHealth.CRITICAL in (found, sensor.health)
         health = SensorHealth.CRITICAL if critical else SensorHealth.WARNING
         return replace(sensor, health=health, said=f"detector state {word}")
+    if sensor.health is SensorHealth.CRITICAL and (found is SensorHealth.OK or not works):
+        said = f"{sensor.said}, detector state {word or 'unknown'}"
+        return replace(sensor, health=SensorHealth.WARNING, said=said)
     return sensor
 
 
@@ -281,7 +311,11 @@ def read_hpe_gpu(device: Resource) -> ChassisSensor:
 def read_memory(memory: Resource) -> ChassisSensor:
     """Read a Memory, by the name that is printed at its slot."""
     name = get_text(memory, "DeviceLocator", "Name", "Id") or SensorKind.MEMORY.value
-    return _build_sensor({**memory, "Name": name}, SensorKind.MEMORY)
+    sensor = _build_sensor({**memory, "Name": name}, SensorKind.MEMORY)
+    own = next((get_text(v, "DIMMStatus") for v in (*list_vendors(memory), memory)), "")
+    if sensor.health is SensorHealth.UNKNOWN and BAD_DIMM.search(own):
+        return replace(sensor, health=SensorHealth.WARNING, said=own)
+    return sensor
 
 
 def read_drive(drive: Resource) -> ChassisSensor:
@@ -295,10 +329,10 @@ def read_drive(drive: Resource) -> ChassisSensor:
     name = get_text(drive, "Name", "Id") or SensorKind.DRIVE.value
     sensor = _build_sensor({**drive, "Name": f"{name} at {bay}" if bay else name}, SensorKind.DRIVE)
     is_known = any(drive.get(key) for key in ("Model", "SerialNumber", "CapacityBytes"))
-    if get_text(get_inner(drive, "Status"), "State") == OFFLINE_STATE and not is_known:
+    if read_state(drive) == OFFLINE_STATE and not is_known:
         return replace(sensor, health=SensorHealth.ABSENT)
     predicted = drive.get("FailurePredicted") is True
-    predicted |= get_text(drive, "StatusIndicator") == "PredictiveFailureAnalysis"
+    predicted |= get_text(drive, "StatusIndicator") in ("PredictiveFailureAnalysis", "Fail")
     if predicted and sensor.health in (SensorHealth.OK, SensorHealth.UNKNOWN) and sensor.is_there:
         said = f"{sensor.said}, failure predicted".lstrip(", ")
         return replace(sensor, health=SensorHealth.WARNING, defect=Defect.PREDICTED, said=said)
@@ -306,8 +340,19 @@ def read_drive(drive: Resource) -> ChassisSensor:
 
 
 def read_controller(controller: Resource) -> ChassisSensor:
-    """Read a StorageController, or the Storage around it."""
-    return _build_sensor(controller, SensorKind.CONTROLLER)
+    """Read a StorageController; a battery that failed may show in its `CacheSummary` alone."""
+    sensor = _build_sensor(controller, SensorKind.CONTROLLER)
+    cache = get_inner(controller, "CacheSummary")
+    if read_health(cache) in BAD_HEALTH and sensor.health not in BAD_HEALTH:
+        said = f"{describe_status(cache)} for its cache"
+        return replace(sensor, health=SensorHealth.WARNING, said=said)
+    return sensor
+
+
+def read_storage(storage: Resource) -> ChassisSensor:
+    """Read the Storage around controllers and drives, with its volumes."""
+    name = f"storage {get_text(storage, 'Id', 'Name')}".strip()
+    return _build_sensor({"Name": name, "Status": _merge_rollup(storage)}, SensorKind.CONTROLLER)
 
 
 def read_summaries(resource: Resource, kind: str) -> Iterator[ChassisSensor]:
@@ -320,13 +365,17 @@ def read_summaries(resource: Resource, kind: str) -> Iterator[ChassisSensor]:
     own = f"{kind} {get_text(resource, 'Id', 'Name')}".strip()
     for name, label in (("", own), ("ProcessorSummary", "processors"), ("MemorySummary", "memory")):
         summary = get_inner(resource, name) if name else resource
-        status = get_inner(summary, "Status")
-        if status:
-            words = {get_text(status, "Health"), get_text(status, "HealthRollup")}
-            worst = next((w for w in ("Critical", "Warning", "OK") if w in words), "")
-            yield _build_sensor(
-                {"Name": label, "Status": {**status, "Health": worst}}, SensorKind.SUMMARY
-            )
+        if status := _merge_rollup(summary):
+            yield _build_sensor({"Name": label, "Status": status}, SensorKind.SUMMARY)
+
+
+def _merge_rollup(resource: Resource) -> Resource:
+    """Return the Status of *resource* with the worse of its Health and its HealthRollup."""
+    status = get_inner(resource, "Status")
+    words = [get_text(status, name) for name in ("Health", "HealthRollup")]
+    ranks = {health: rank for rank, health in enumerate(HEALTH_BY_WORD.values())}
+    worst = max(words, key=lambda word: ranks.get(parse_health(word), -1))
+    return {**status, "Health": worst} if status else {}
 
 
 def read_redundancy(group: Resource, kind: SensorKind, number: int) -> Redundancy:
@@ -335,7 +384,7 @@ def read_redundancy(group: Resource, kind: SensorKind, number: int) -> Redundanc
     members = as_list(group.get("RedundancySet")) or as_list(group.get("RedundancyGroup"))
     is_off = (
         group.get("RedundancyEnabled") is False
-        or get_text(get_inner(group, "Status"), "State") == "Disabled"
+        or read_state(group) in UNUSED_STATES
         or get_text(group, "Mode", "RedundancyType") in UNREDUNDANT_WORDS
         or len(members) < MIN_PARTS_FOR_REDUNDANCY
     )
@@ -354,14 +403,12 @@ def read_event(entry: Resource, log: str, parts: Mapping[str, ChassisSensor]) ->
     message_id = get_text(entry, "MessageId")
     arguments = [str(item) for item in as_list(entry.get("MessageArgs"))]
     message = get_text(entry, "Message") or " ".join([message_id, *arguments])
-    severity = HEALTH_BY_WORD.get(
-        get_text(entry, "Severity", "MessageSeverity"), SensorHealth.UNKNOWN
-    )
+    severity = parse_health(get_text(entry, "Severity", "MessageSeverity"))
     vendors = list_vendors(entry)
     is_over = entry.get("Resolved") is True or any(v.get("Repaired") is True for v in vendors)
     # An entry without a code of its own is of the severity OK when it is about the end.
     is_over = is_over or (code in ENDED_CODES if code else severity is SensorHealth.OK)
-    is_over = is_over or bool(re.search(r"\bde-?assert", message, re.IGNORECASE))
+    is_over = is_over or bool(ENDED_WORDS.search(message))
     path = get_link(entry, "Links", "OriginOfCondition") or get_link(entry, "OriginOfCondition")
     origin = parts.get(normalize_path(path)) if path else None
     return ChassisEvent(
@@ -402,8 +449,9 @@ def _build_sensor(
     thresholds: Thresholds | None = None,
     defect: Defect = Defect.NONE,
 ) -> ChassisSensor:
+    name = get_text(resource, "Name", "FanName", "Id") or kind.value
     return ChassisSensor(
-        name=get_text(resource, "Name", "FanName", "Id") or kind.value,
+        name=name,
         part=find_label(resource, kind),
         kind=kind,
         health=read_health(resource),
@@ -412,15 +460,16 @@ def _build_sensor(
         value=value,
         unit="" if value is None else unit,
         thresholds=thresholds or Thresholds(),
-        is_ambient=get_text(resource, "PhysicalContext") in AMBIENT_CONTEXTS,
-        is_present=get_text(get_inner(resource, "Status"), "State") not in ("", ABSENT_STATE),
+        is_ambient=kind is SensorKind.TEMPERATURE
+        and measures_room(name, is_inlet=get_text(resource, "PhysicalContext") in AMBIENT_CONTEXTS),
+        is_present=read_state(resource) not in ("", ABSENT_STATE),
     )
 
 
 def _read_thresholds(one: Resource) -> Thresholds:
     return Thresholds(
-        low_critical=get_number(one, "LowerThresholdCritical"),
+        low_critical=get_number(one, "LowerThresholdCritical", "LowerThresholdFatal"),
         low_warning=get_number(one, "LowerThresholdNonCritical"),
         high_warning=get_number(one, "UpperThresholdNonCritical"),
-        high_critical=get_number(one, "UpperThresholdCritical"),
+        high_critical=get_number(one, "UpperThresholdCritical", "UpperThresholdFatal"),
     )

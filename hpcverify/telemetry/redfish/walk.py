@@ -41,6 +41,7 @@ from hpcverify.telemetry.redfish.client import (
 from hpcverify.telemetry.redfish.event_log import list_newest_entries
 from hpcverify.telemetry.redfish.resources import (
     ABSENT_STATE,
+    BAD_HEALTH,
     Resource,
     get_inner,
     get_link,
@@ -53,6 +54,7 @@ from hpcverify.telemetry.redfish.resources import (
     read_controller,
     read_drive,
     read_event,
+    read_health,
     read_hpe_gpu,
     read_leak_detector,
     read_memory,
@@ -61,6 +63,8 @@ from hpcverify.telemetry.redfish.resources import (
     read_old_temperature,
     read_processor,
     read_redundancy,
+    read_state,
+    read_storage,
     read_summaries,
     read_supply,
     read_temperature_sensor,
@@ -71,8 +75,10 @@ OTHER_LOGS = re.compile(
     "audit|crash|debug|dump|hostlogger|iel|journal|lclog|postcode|security|^sl$", re.IGNORECASE
 )
 """The names of logs of something else than events of the hardware, such as of logins."""
-ON_STATES = frozenset({"On", ""})
-"""Values of PowerState; a system without one says nothing of it."""
+ON_STATES = frozenset({"on", ""})
+"""Values of PowerState, in lower case; a system without one says nothing of it."""
+DPU_TYPE = "DPU"
+"""The SystemType of a card with a computer of its own, which is on and off when it likes."""
 TOLD_OF_OFF_NODE = frozenset({SensorKind.POWER_SUPPLY, SensorKind.BATTERY, SensorKind.LEAK})
 """The parts that work while a node is switched off."""
 FULL_LOG_POLICY = "NeverOverWrites"
@@ -122,6 +128,7 @@ class _Walk(Struct):
     bmc: Resource = {}
     system: Resource = {}
     bios: Resource = {}
+    is_on: bool = True
     parts: dict[str, ChassisSensor] = field(default_factory=dict[str, ChassisSensor])
     """The sensors by path, as `normalize_path` writes it, where only one has that path."""
     shared_paths: set[str] = field(default_factory=set[str])
@@ -140,15 +147,18 @@ class _Walk(Struct):
         root = service.get(SERVICE_ROOT) or {}
         systems = self._list_parts(service, get_link(root, "Systems"))
         managers = self._list_parts(service, get_link(root, "Managers"))
-        self.system, self.bmc = (members[0] if members else {} for members in (systems, managers))
+        hosts = [s for s in systems if get_text(s, "SystemType") != DPU_TYPE] or systems
+        self.system, self.bmc = (members[0] if members else {} for members in (hosts, managers))
+        states = {get_text(host, "PowerState").casefold() for host in hosts} - {""}
+        self.is_on = not states or not states.isdisjoint(ON_STATES)
         for part in self._list_parts(service, get_link(root, "Chassis")):
-            if get_text(get_inner(part, "Status"), "State") != ABSENT_STATE:
+            if read_state(part) != ABSENT_STATE:
                 self._read_cooling(service, part)
                 self._read_power(service, part)
                 self._read_hpe_devices(service, part)
                 self._add_summaries(part, "chassis")
         for system in systems:
-            if get_text(system, "PowerState") in ON_STATES:
+            if get_text(system, "PowerState").casefold() in ON_STATES:
                 self._read_system(service, system)
             self._add_summaries(system, "system")
         with suppress(Unreadable):  # it says nothing of the chassis
@@ -160,7 +170,6 @@ class _Walk(Struct):
 
     def build(self, address: str) -> ChassisReading:
         """Put together what was found."""
-        is_on = get_text(self.system, "PowerState") in ON_STATES
         off = "the node is switched off: only power supplies, leak detectors and the log were read"
         log = EventLog(
             identity=get_text(self.bmc, "UUID", "SerialNumber", "Id"),
@@ -177,14 +186,14 @@ class _Walk(Struct):
                 maker=get_text(self.system, "Manufacturer"),
                 product=get_text(self.system, "Model"),
             ),
-            sensors=tuple(s for s in self.sensors if is_on or s.kind in TOLD_OF_OFF_NODE),
-            redundancy=tuple(g for g in self.groups if is_on or g.kind in TOLD_OF_OFF_NODE),
+            sensors=tuple(s for s in self.sensors if self.is_on or s.kind in TOLD_OF_OFF_NODE),
+            redundancy=tuple(g for g in self.groups if self.is_on or g.kind in TOLD_OF_OFF_NODE),
             log=log,
-            is_partial=not is_on or bool(self.unreadable),
+            is_partial=not self.is_on or bool(self.unreadable),
         )
         return ChassisReading(
             chassis=chassis,
-            notes=(*self.notes, *(() if is_on else (off,))),
+            notes=(*self.notes, *(() if self.is_on else (off,))),
             unreadable=tuple(dict.fromkeys(self.unreadable)),
             facts=dict(self._list_facts()),
         )
@@ -242,14 +251,18 @@ class _Walk(Struct):
         drives: list[Resource] = []
         for storage in self._list_parts(service, get_link(system, "Storage")):
             links = [get_text(one, "@odata.id") for one in as_list(storage.get("Drives"))]
-            drives += [self._get(service, link) for link in dict.fromkeys(links)]
+            own = [self._get(service, link) for link in dict.fromkeys(links)]
             controllers = self._list_parts(service, get_link(storage, "Controllers"))
             self._add(controllers or storage.get("StorageControllers"), read_controller)
+            if not any(read_health(part) in BAD_HEALTH for part in (*own, *controllers)):
+                self._add([storage], read_storage)  # else these explain its health
+            drives += own
+        drives += self._list_hpe_drives(service, system)
         for storage in (
             [] if drives else self._list_parts(service, get_link(system, "SimpleStorage"))
         ):
             drives += as_list(storage.get("Devices"))
-        self._add(drives or self._list_hpe_drives(service, system), read_drive)
+        self._add(_drop_twins(drives), read_drive)
 
     def _read_hpe_devices(self, service: Service, one: Resource) -> None:
         """Read the GPUs of an iLO, which has no Processor for them."""
@@ -258,10 +271,11 @@ class _Walk(Struct):
         self._add([d for d in devices if get_text(d, "DeviceType") == "GPU"], read_hpe_gpu)
 
     def _list_hpe_drives(self, service: Service, system: Resource) -> list[Resource]:
-        """List the drives of an iLO that has no Storage: they are below its SmartStorage."""
+        """List the drives behind array controllers of HPE, which Storage may not have."""
         links = (get_link(vendor, "Links", "SmartStorage") for vendor in list_vendors(system))
         smart = self._get(service, next(filter(None, links), ""))
         arrays = self._list_parts(service, get_link(smart, "Links", "ArrayControllers"))
+        self._add(arrays, read_controller)
         paths = [get_link(array, "Links", "PhysicalDrives") for array in arrays]
         return [drive for path in paths for drive in self._list_parts(service, path)]
 
@@ -337,6 +351,17 @@ class _Walk(Struct):
         if capacity and get_text(log, "OverWritePolicy") == FULL_LOG_POLICY:
             self.capacity = int(capacity)
             self.is_full |= len(entries) >= capacity
+
+
+def _drop_twins(drives: Iterable[Resource]) -> list[Resource]:
+    """Drop the second record of a drive; a serial number that several have hides no bad one."""
+    listed = [drive for drive in drives if isinstance(drive, dict)]
+    return list(
+        {
+            (get_text(drive, "SerialNumber") or str(place), read_health(drive)): drive
+            for place, drive in enumerate(listed)
+        }.values()
+    )
 
 
 def _drop_copies(events: Iterable[ChassisEvent]) -> Iterator[ChassisEvent]:
