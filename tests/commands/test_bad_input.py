@@ -91,9 +91,7 @@ def test_without_a_command_there_is_help(cli: Cli) -> None:
 
 @pytest.mark.parametrize("arguments", [("show",), ("report", "-o", "-")])
 def test_a_node_without_runs_names_the_command_to_run(cli: Cli, arguments: tuple[str, ...]) -> None:
-    message = refused(cli, *arguments)
-
-    assert message == "hpcverify: no runs of this node yet: hpcverify run"
+    assert refused(cli, *arguments) == "hpcverify: no runs of this node yet: hpcverify run"
 
 
 @pytest.mark.parametrize(

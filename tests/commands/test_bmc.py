@@ -146,8 +146,7 @@ def test_a_file_of_certificates_that_cannot_be_used_is_no_fault_of_a_bmc(
 
     done = fleet_of_bmcs.ask("--nodes", "n1")
 
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert f"{ca}, the ca of [bmc], " in done.stderr
     assert told in done.stderr
     assert fleet_of_bmcs.count_logins() == 0
@@ -190,8 +189,7 @@ def test_what_is_broken_is_named_in_both_generations(fleet_of_bmcs: BmcFleet) ->
 
     done = fleet_of_bmcs.ask()
 
-    assert done.returncode == 1
-    assert done.stdout == "4 BMCs asked: 4 fail\n"
+    assert (done.returncode, done.stdout) == (1, "4 BMCs asked: 4 fail\n")
     found = {node: fleet_of_bmcs.find_result(node) for node in NODES}
     codes = {node: [(f.code, f.part_id) for f in r.findings] for node, r in found.items()}
     assert codes == {

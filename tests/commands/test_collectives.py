@@ -84,8 +84,7 @@ def test_the_ranks_of_a_step_leave_one_document_and_one_table(tmp_path: Path) ->
     assert "every result was right, on every rank" in text
     run = parse_collective_run(out.read_bytes(), str(out))
     assert [place.node for place in run.ranks] == ["n0", "n1"]
-    assert [one.operation for one in run.timings] == ["all_reduce", "sendrecv"]
-    assert run.job == port
+    assert ([one.operation for one in run.timings], run.job) == (["all_reduce", "sendrecv"], port)
     assert (run.algorithm, run.wire_share) == ("ring", 1.0)
     assert run.settings["NCCL_ALGO"] == "Ring"
 
@@ -101,8 +100,7 @@ def test_a_rank_that_never_comes_is_named_with_its_node(tmp_path: Path) -> None:
     assert "rank 1 was lost: it did not start or answer within 15 s" in other_text
     assert "rank 0" not in other_text  # which only gave up first
     run = parse_collective_run(out.read_bytes(), str(out))
-    assert run.missing == (1,)
-    assert run.ranks[1].node == "n1"
+    assert (run.missing, run.ranks[1].node) == ((1,), "n1")
 
 
 def test_a_node_without_srun_is_measured_by_itself(tmp_path: Path) -> None:

@@ -46,9 +46,7 @@ def chronyd_says(cli: Cli, tmp_path: Path, offset: float) -> None:
 @pytest.mark.parametrize(("offset", "verdict"), [(0.001, "pass"), (-0.499, "pass"), (-0.7, "warn")])
 def test_it_is_run_and_judged(site: Cli, tmp_path: Path, offset: float, verdict: str) -> None:
     chronyd_says(site, tmp_path, offset)
-    run = json.loads(site("run", "--check", "clock", "--json", "-").stdout)
-
-    assert run["verdict"] == verdict
+    assert json.loads(site("run", "--check", "clock", "--json", "-").stdout)["verdict"] == verdict
 
 
 def test_it_is_listed_planned_and_shown(site: Cli, tmp_path: Path) -> None:

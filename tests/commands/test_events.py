@@ -215,5 +215,4 @@ def test_events_go_on_as_they_come_with_follow(cli: Cli, ledger: Ledger) -> None
         ledger.record_event(NewEvent(kind=EventKind.HEARTBEAT))
         assert json.loads(follower.stdout.readline())["kind"] == "controller.heartbeat"
         follower.send_signal(signal.SIGINT)
-        assert follower.communicate() == ("", "")
-        assert follower.returncode == 0
+        assert (follower.communicate(), follower.returncode) == (("", ""), 0)

@@ -160,8 +160,7 @@ def test_a_node_that_failed_has_its_parts_with_check_verdict_and_remedy(cli: Cli
     (entry,) = read(cli, "nodes")["nodes"]
 
     (diagnosis,) = entry["diagnoses"]
-    assert diagnosis["parts"] == [gpu.id]
-    assert diagnosis["label"] == "GPU 3, serial 165007"
+    assert (diagnosis["parts"], diagnosis["label"]) == ([gpu.id], "GPU 3, serial 165007")
     assert (diagnosis["verdict"], diagnosis["remedy"]) == ("fail", "reboot")
     assert (diagnosis["checks"], diagnosis["codes"]) == ([failed.check], ["fell_off"])
     assert diagnosis["fix"] == "reboot n1"

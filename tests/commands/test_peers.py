@@ -190,8 +190,7 @@ def test_a_file_that_was_cut_short_is_named(cli: Cli, tmp_path: Path) -> None:
 
     done = cli("peers", str(table))
 
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
 def test_a_damaged_file_is_named(cli: Cli, tmp_path: Path) -> None:

@@ -55,6 +55,5 @@ def test_a_mistake_is_one_line(
     (tmp_path / "used" / "file").touch()
     done = cli("qualify", *(a.format(used=tmp_path / "used") for a in arguments))
 
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert complaint in done.stderr

@@ -74,8 +74,7 @@ def test_the_exit_status_is_the_verdicts(cli: Cli, value: float, status: int, ve
     cli.suite("acme", params)
     done = cli("run", "--suite", "acme", "--json", "-")
 
-    assert done.returncode == status
-    assert json.loads(done.stdout)["verdict"] == verdict
+    assert (done.returncode, json.loads(done.stdout)["verdict"]) == (status, verdict)
 
 
 @pytest.mark.parametrize(("strict", "status"), [((), 0), (("--strict",), 1)])
@@ -148,9 +147,7 @@ def test_no_umask_makes_what_a_run_keeps_writable_for_others(cli: Cli) -> None:
     page = cli.state.with_name("r.html")
     run = f"{cli.command[0]} run --check steady --html {page}"
     line = f"umask 0; exec {run}"
-    done = subprocess.run(["sh", "-c", line], env=cli.environment, check=False)
-
-    assert done.returncode == 0
+    assert subprocess.run(["sh", "-c", line], env=cli.environment, check=False).returncode == 0
     kept = [page, cli.state, *cli.state.rglob("*")]
     assert [path for path in kept if path.stat().st_mode & 0o022] == []
 
@@ -382,9 +379,7 @@ def test_a_closed_pipe_is_never_the_status_of_bad_hardware(cli: Cli) -> None:
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
 def test_streams_that_the_caller_closed_cost_nothing_but_words(cli: Cli, closed: str) -> None:
     line = f"exec {' '.join(cli.command)} run --check steady {closed}"
-    done = subprocess.run(["sh", "-c", line], env=cli.environment, check=False)
-
-    assert done.returncode == 0
+    assert subprocess.run(["sh", "-c", line], env=cli.environment, check=False).returncode == 0
     assert len(cli.list_documents()) == 1
 
 

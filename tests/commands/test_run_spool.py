@@ -79,9 +79,7 @@ def test_a_spool_that_cannot_be_written_costs_one_line_and_no_run(cli: Cli, tmp_
 
 
 def test_a_failure_is_a_failure_whatever_became_of_the_spool(cli: Cli, tmp_path: Path) -> None:
-    done = cli("run", "--check", "grave", "--spool", str(tmp_path / "nowhere"))
-
-    assert done.returncode == 1
+    assert cli("run", "--check", "grave", "--spool", str(tmp_path / "nowhere")).returncode == 1
 
 
 def test_a_run_that_is_stopped_has_stored_and_spooled_all_at_once(
@@ -168,8 +166,7 @@ def test_a_node_keeps_no_more_of_its_own_runs_than_it_needs(cli: Cli) -> None:
         store.get_document_path(run.id).write_bytes(msgspec.json.encode(run))
     cli("run", "--check", "steady")
 
-    assert len(cli.list_documents()) == 1000
-    assert len(Store(cli.state).list_runs(limit=-1)) == 1000
+    assert (len(cli.list_documents()), len(Store(cli.state).list_runs(limit=-1))) == (1000, 1000)
 
 
 def test_a_run_with_neither_spool_nor_hook_loads_nothing_for_them(cli: Cli) -> None:

@@ -76,16 +76,13 @@ def test_one_check_is_explained_with_its_limits_and_their_source(cli: Cli) -> No
 
 
 def test_the_findings_of_a_check_are_explained(cli: Cli) -> None:
-    lines = words(cli("checks", "recovery").stdout)
-
-    assert ["drain_p2p", "WARN", "inspect"] in lines
+    assert ["drain_p2p", "WARN", "inspect"] in words(cli("checks", "recovery").stdout)
 
 
 def test_one_check_is_explained_as_json(cli: Cli) -> None:
     check = json.loads(cli("checks", "grave", "--json").stdout)
 
-    assert check["name"] == "grave"
-    assert check["description"] == "Find what no rerun could take back."
+    assert (check["name"], check["description"]) == ("grave", "Find what no rerun could take back.")
     assert check["params"] == {"wrong": True}
     assert check["finding_rules"]["wrong_word"]["verdict"] == "fail"
 
@@ -117,8 +114,7 @@ def test_suites_are_listed_with_their_budget(cli: Cli) -> None:
     cli.suite("acme", '[[check]]\nname = "steady"')
     listed = {s["name"]: s["budget"] for s in json.loads(cli("suites", "--json").stdout)}
 
-    assert listed["quick"] == 480
-    assert listed["acme"] == 120
+    assert (listed["quick"], listed["acme"]) == (480, 120)
 
 
 def test_config_check_plans_every_suite(cli: Cli) -> None:

@@ -246,8 +246,7 @@ def test_a_drain_with_a_former_reason_of_ours_is_the_administrators(room: Room) 
     room.slurm.drain(["n2"], former)
     room.collect(times=2)
 
-    assert room.slurm.holds("n2") == (True, former)
-    assert room.node("n2").foreign == former
+    assert (room.slurm.holds("n2"), room.node("n2").foreign) == ((True, former), former)
 
 
 def test_a_former_reason_stays_theirs_while_we_verify_the_node(room: Room) -> None:
@@ -263,8 +262,7 @@ def test_a_former_reason_stays_theirs_while_we_verify_the_node(room: Room) -> No
     room.slurm.drain(["n2"], former)
     room.collect(times=2)
 
-    assert room.slurm.holds("n2") == (True, former)
-    assert room.node("n2").foreign == former
+    assert (room.slurm.holds("n2"), room.node("n2").foreign) == ((True, former), former)
 
 
 def test_a_node_whose_run_came_first_of_all_is_not_overdue_at_once(room: Room) -> None:
@@ -288,8 +286,7 @@ def test_a_former_reason_is_theirs_though_our_clock_was_ahead_when_we_resumed(ro
     room.slurm.drain(["n2"], former)
     room.collect(times=2)
 
-    assert room.slurm.holds("n2") == (True, former)
-    assert room.node("n2").foreign == former
+    assert (room.slurm.holds("n2"), room.node("n2").foreign) == ((True, former), former)
 
 
 @pytest.mark.parametrize("state", [State.VERIFYING, State.HEALTHY])
@@ -458,8 +455,7 @@ def test_who_lifts_that_reservation_as_well_is_not_worked_against(room: Room) ->
 
     room.collect(times=3)
 
-    assert room.slurm.reserved == set()
-    assert room.node("n2").owed_checks == ("sdc",)
+    assert (room.slurm.reserved, room.node("n2").owed_checks) == (set(), ("sdc",))
 
 
 def test_while_the_breaker_is_tripped_nobody_is_taken_back(room: Room) -> None:

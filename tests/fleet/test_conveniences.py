@@ -221,8 +221,7 @@ def test_damaged_lines_of_the_queue_are_put_aside_and_the_turn_goes_on(
 
     assert not home.queue.exists()
     assert (home.queue.with_name(DAMAGED_NAME)).read_bytes() == torn
-    assert sum("cannot be read" in line for line in home.said) == 1
-    assert list_malfunctions(home) == []
+    assert (sum("cannot be read" in line for line in home.said), list_malfunctions(home)) == (1, [])
 
 
 def test_a_history_that_fails_is_a_state_until_it_works_again(home: Home) -> None:
@@ -350,8 +349,7 @@ def test_an_outlier_of_a_day_to_come_in_the_judgement_is_forgotten(home: Home) -
     (home.state / JUDGEMENT_NAME).write_text(json.dumps(old))
     home.pass_nights(1)
 
-    assert list_malfunctions(home) == []
-    assert read_judged(home).night == night + timedelta(days=1)
+    assert (list_malfunctions(home), read_judged(home).night) == ([], night + timedelta(days=1))
     assert read_judged(home).outliers == ()
 
 
@@ -576,8 +574,7 @@ def test_a_clock_that_jumps_for_one_collect_closes_no_week_and_no_night(home: Ho
 
 
 def test_runs_of_a_week_that_is_closed_are_dropped_with_a_line(home: Home) -> None:
-    writer = home.controller.measurements
-    assert writer is not None
+    assert home.controller.measurements is not None
     home.pass_nights(1)
     (night,) = list_nights(home.state)
     week = home.state / "measurements_weekly" / f"week={night - timedelta(days=night.weekday())}"

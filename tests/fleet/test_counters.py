@@ -64,9 +64,7 @@ def test_each_transition_is_counted_by_the_states_before_and_after(
 def test_a_node_that_stays_in_its_state_makes_no_transition(ledger: Ledger, clock: Clock) -> None:
     observed = replace(BAD, enforced=False)
     follow(ledger, clock, (0, observed), (1, BAD), (1, replace(BAD, reason="slower still")))
-    counted = ledger.read_counter("hpcverify_transitions_total")
-
-    assert counted == {("unverified", "quarantined"): 1}
+    assert ledger.read_counter("hpcverify_transitions_total") == {("unverified", "quarantined"): 1}
 
 
 def test_a_node_that_is_forgotten_keeps_its_share_of_the_counters(

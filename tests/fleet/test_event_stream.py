@@ -296,5 +296,4 @@ def test_without_the_file_nothing_is_written_and_nothing_kept_for_it(ledger: Led
 
     EventStream(ledger.path.parent, Events(file=False), ledger).drain()
 
-    assert read_file(ledger) == before
-    assert ledger.read_cursors() == {}
+    assert (read_file(ledger), ledger.read_cursors()) == (before, {})

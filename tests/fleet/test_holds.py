@@ -232,8 +232,7 @@ def test_the_new_hold_stands_before_the_old_one_goes(
     assert shelf.drained is (hold is Hold.DRAIN)
     assert shelf.reserved is (hold is Hold.RESERVATION)
     assert bool(after.hold_id) is (hold is not Hold.NONE)
-    assert len(shelf.outcomes) == len(acts)
-    assert applied(after, shelf) == after
+    assert (len(shelf.outcomes), applied(after, shelf)) == (len(acts), after)
 
 
 def test_a_drain_says_why_after_the_mark_of_its_hold() -> None:
@@ -248,15 +247,13 @@ def test_a_drain_says_why_after_the_mark_of_its_hold() -> None:
 def test_a_hold_keeps_its_mark_from_reservation_to_drain() -> None:
     shelf = reserved()
 
-    assert applied(wants(Hold.DRAIN, MARK), shelf).hold_id == MARK
-    assert shelf.reason == OURS
+    assert (applied(wants(Hold.DRAIN, MARK), shelf).hold_id, shelf.reason) == (MARK, OURS)
 
 
 def test_a_drain_that_the_ledger_did_not_see_done_is_ours_all_the_same() -> None:
     shelf = drained()
 
-    assert applied(wants(Hold.DRAIN), shelf).hold_id == MARK
-    assert shelf.writes == []
+    assert (applied(wants(Hold.DRAIN), shelf).hold_id, shelf.writes) == (MARK, [])
 
 
 def test_a_late_drain_of_a_hold_that_is_over_is_taken_back() -> None:
@@ -308,8 +305,7 @@ def test_a_read_that_fails_after_the_intent_has_nothing_done() -> None:
     with pytest.raises(SlurmError):
         applied(wants(Hold.DRAIN), shelf)
 
-    assert shelf.writes == []
-    assert shelf.outcomes == {}
+    assert (shelf.writes, shelf.outcomes) == ([], {})
 
 
 # -- what others hold
@@ -443,8 +439,7 @@ def test_a_reason_that_was_given_back_is_never_taken_for_ours() -> None:
 
     after = applied(wants(Hold.NONE, foreign=theirs), shelf)
 
-    assert shelf.reason == theirs
-    assert applied(after, shelf).foreign == theirs
+    assert (shelf.reason, applied(after, shelf).foreign) == (theirs, theirs)
 
 
 def test_a_reason_of_ours_that_a_resume_left_behind_is_wiped_out() -> None:
@@ -617,9 +612,7 @@ def test_a_reason_that_a_person_has_changed_is_theirs(reason: str, *, ours: bool
     shelf = drained()
     shelf.reason = reason
 
-    after = applied(wants(Hold.DRAIN, MARK), shelf)
-
-    assert bool(after.hold_id) is ours
+    assert bool(applied(wants(Hold.DRAIN, MARK), shelf).hold_id) is ours
     assert (shelf.reason, shelf.writes) == (reason, [])
 
 
@@ -631,8 +624,7 @@ def test_a_drain_whose_command_was_killed_is_ours_until_somebody_lifts_it() -> N
     left = applied(held, shelf)
     shelf.drained, shelf.reason = True, OURS
 
-    assert applied(left, shelf).foreign == OURS
-    assert shelf.writes == []
+    assert (applied(left, shelf).foreign, shelf.writes) == (OURS, [])
 
 
 def test_a_drain_that_is_late_though_its_command_went_well_is_ours() -> None:

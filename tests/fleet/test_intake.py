@@ -113,8 +113,7 @@ def test_while_it_is_tripped_nobody_is_newly_held_and_passes_count(room: Room) -
 
     room.take(room.run("n2", BAD), room.run("n3", GOOD))
 
-    assert room.held() == {"n1"}
-    assert room.ledger.read_node("n3").last_pass_at == NOW
+    assert (room.held(), room.ledger.read_node("n3").last_pass_at) == ({"n1"}, NOW)
     assert "quarantined (observed)" in {e.what for e in room.ledger.read_audit("n2")}
 
 
@@ -130,8 +129,7 @@ def test_while_it_is_tripped_a_suspect_that_fails_again_is_held_no_harder(room: 
 
     assert room.is_now("n1") == KEPT
     node = room.ledger.read_node("n1")
-    told = "held no harder than before: the breaker tripped: 3 of 4 nodes"
-    assert told in node.full_reason
+    assert "held no harder than before: the breaker tripped: 3 of 4 nodes" in node.full_reason
     assert (node.run, node.checks) == (again.id, ("gemm", "sdc"))
     # Nothing moved since its last verification: no rerun is due at once.
     assert room.ledger.read_last_ticket_number() > node.not_before_ticket
@@ -165,8 +163,7 @@ def test_who_trips_it_by_failing_again_is_held_no_harder(room: Room) -> None:
     room.take(room.run("n1", SOFT), *others)
 
     assert room.ledger.read_trip_reason()
-    assert room.is_now("n1") == KEPT
-    assert room.held() == {"n1"}
+    assert (room.is_now("n1"), room.held()) == (KEPT, {"n1"})
 
 
 def test_a_ticket_counts_once_though_two_runs_came_with_it_together(room: Room) -> None:
@@ -262,8 +259,7 @@ def test_holds_of_a_clock_that_was_ahead_trip_nothing(room: Room) -> None:
 
     room.take(room.run("n3", BAD))
 
-    assert room.ledger.read_trip_reason() == ""
-    assert room.is_now("n3") == OUT
+    assert (room.ledger.read_trip_reason(), room.is_now("n3")) == ("", OUT)
 
 
 def test_a_reset_by_a_clock_that_was_ahead_does_not_switch_the_breaker_off(room: Room) -> None:
@@ -295,8 +291,7 @@ def test_many_that_pass_make_the_bad_ones_no_fewer(room: Room) -> None:
     runs = [room.run(f"n{i}", BAD if i < 3 else GOOD) for i in range(30)]
     room.take(*runs, eligible=30)
 
-    assert room.held() == {"n0", "n1", "n2"}
-    assert room.ledger.read_trip_reason() == ""
+    assert (room.held(), room.ledger.read_trip_reason()) == ({"n0", "n1", "n2"}, "")
 
 
 def test_a_check_that_fails_widely_holds_nobody_and_says_why(room: Room) -> None:
@@ -305,8 +300,7 @@ def test_a_check_that_fails_widely_holds_nobody_and_says_why(room: Room) -> None
 
     room.take(*runs, eligible=100)
 
-    assert room.held() == set()
-    assert room.ledger.read_trip_reason() == ""
+    assert (room.held(), room.ledger.read_trip_reason()) == (set(), "")
     assert "gemm fails on 4 of the 10 nodes" in room.ledger.read_node("n1").full_reason
 
 
@@ -367,16 +361,14 @@ def test_a_run_that_comes_again_is_judged_no_more(room: Room) -> None:
     room.take(run)
     room.ledger.put(Node(name="n1"), "released", actor="ada")
 
-    assert room.take(run, run) == []
-    assert room.ledger.read_node("n1") == Node(name="n1")
+    assert (room.take(run, run), room.ledger.read_node("n1")) == ([], Node(name="n1"))
 
 
 def test_a_run_that_was_kept_and_not_judged_is_judged_the_next_time(room: Room) -> None:
     run = room.run("n1", BAD)
     Store(room.state).save(replace(run, token=""))  # it was killed here
 
-    assert len(room.take(run)) == 1
-    assert room.held() == {"n1"}
+    assert (len(room.take(run)), room.held()) == (1, {"n1"})
 
 
 def test_the_token_is_not_kept_with_the_run(room: Room) -> None:
@@ -403,8 +395,7 @@ def test_what_nobody_ordered_sways_no_breaker_and_no_doubt(room: Room) -> None:
     runs = (room.run(f"n{i}", BAD, token="forged") for i in range(9))  # noqa: S106 - nobody's
     room.take(*runs, eligible=9)
 
-    assert room.held() == set()
-    assert room.ledger.read_trip_reason() == ""
+    assert (room.held(), room.ledger.read_trip_reason()) == (set(), "")
     assert room.ledger.read_outcomes(0) == {}
 
 

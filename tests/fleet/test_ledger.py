@@ -134,8 +134,7 @@ def test_the_log_gives_the_reason_of_a_write_once(
 
 
 def test_a_node_that_nobody_knows_is_unverified(ledger: Ledger) -> None:
-    assert ledger.read_node("n9") == Node(name="n9")
-    assert ledger.list_nodes() == {}
+    assert (ledger.read_node("n9"), ledger.list_nodes()) == (Node(name="n9"), {})
 
 
 # -- runs
@@ -172,8 +171,7 @@ def test_quarantines_are_counted_whether_repeated_or_not_and_no_others(
         ledger.put(N1, what)
     ledger.put(Node(name="n2"), "quarantined")
 
-    assert ledger.count_quarantines("n1", NOW - 1) == 2
-    assert ledger.count_quarantines("n1", NOW) == 1
+    assert (ledger.count_quarantines("n1", NOW - 1), ledger.count_quarantines("n1", NOW)) == (2, 1)
 
 
 def run_of(when: float, **changes: object) -> Run:
@@ -295,8 +293,7 @@ def test_the_first_word_on_how_a_ticket_ended_stands(ledger: Ledger, clock: Cloc
 
     ended = told(ledger, ticket)
     assert (ended.job, ended.ending, ended.ended) == (17, "preempted", NOW)
-    assert ledger.list_open_tickets() == []
-    assert ledger.find_last_ended() == {"n1": ended}
+    assert (ledger.list_open_tickets(), ledger.find_last_ended()) == ([], {"n1": ended})
     assert [e.what for e in ledger.read_audit()] == ["verification ended"]
 
 
@@ -456,8 +453,7 @@ def test_when_a_link_was_tried_last_is_kept_as_long_as_its_node_is_there(ledger:
 
     known = ledger.read_links()
 
-    assert known.kinds == {"n2": "8 GPUs", "n3": "8 GPUs"}
-    assert known.switches == {"n2": "c"}
+    assert (known.kinds, known.switches) == ({"n2": "8 GPUs", "n3": "8 GPUs"}, {"n2": "c"})
     assert known.history.nodes == {"n2": NOW, "n3": NOW + HOUR}
     assert known.history.switches == {("a", "b"): NOW}
 
@@ -492,8 +488,7 @@ def test_a_ledger_from_before_links_were_tried_gets_their_tables(
     ledger = again()
     ledger.record_fabric({"n1": ("", "")})
 
-    assert ledger.read_node("n1") == N1
-    assert set(ledger.read_links().kinds) == {"n1"}
+    assert (ledger.read_node("n1"), set(ledger.read_links().kinds)) == (N1, {"n1"})
 
 
 def test_the_audit_log_of_an_earlier_version_becomes_events_in_its_order(

@@ -106,8 +106,7 @@ def test_a_transition_comes_with_all_that_one_needs_to_act_on_it(site: Site) -> 
         "by": "",
     }
     site.tell()
-    assert len(site.told) == 1
-    assert site.said == []
+    assert (len(site.told), site.said) == (1, [])
 
 
 def test_a_run_that_is_gone_keeps_nobody_from_being_told(site: Site) -> None:
@@ -197,8 +196,7 @@ def test_what_the_program_cannot_take_keeps_nothing_else_back(site: Site) -> Non
     site.tell(picky)
     site.tell(picky)
 
-    assert [t["node"] for t in site.told] == ["n2", "n3"]
-    assert site.untold() == 1
+    assert ([t["node"] for t in site.told], site.untold()) == (["n2", "n3"], 1)
 
 
 def test_a_program_that_hangs_is_ended_and_the_turn_goes_on(site: Site) -> None:
@@ -210,8 +208,7 @@ def test_a_program_that_hangs_is_ended_and_the_turn_goes_on(site: Site) -> None:
     (line,) = site.said
     assert "did not end within 2 s and was ended" in line
     assert site.untold() == 2
-    child = (site.folder / "child").read_text().strip()
-    assert not is_alive(int(child))
+    assert not is_alive(int((site.folder / "child").read_text().strip()))
 
 
 def test_a_turn_without_time_left_leaves_the_rest_to_the_next(site: Site) -> None:

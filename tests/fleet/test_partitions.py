@@ -60,9 +60,7 @@ def test_a_partition_whose_jobs_users_would_preempt_is_named() -> None:
 def test_partitions_that_cannot_preempt_each_other_are_not_named(changes: dict[str, Any]) -> None:
     batch = a_partition("batch", preempt_mode="REQUEUE")
     other = a_partition("debug", **{"tier": 20, "preempt_mode": "REQUEUE", **changes})
-    ours = verify(hostlist="n[1-6]")
-
-    assert told(ours, batch, other) == []
+    assert told(verify(hostlist="n[1-6]"), batch, other) == []
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,7 @@ def test_what_a_verification_found_is_not_planned_whatever_it_says() -> None:
 
 
 def test_a_return_counts_though_the_ledger_did_not_keep_outages_then() -> None:
-    nodes = [*NODES[1:], Node(name="n0", returned_at=(NOW - 2 * DAY_S,))]
-
-    assert rank(nodes=nodes) == ["n0"]
+    assert rank(nodes=[*NODES[1:], Node(name="n0", returned_at=(NOW - 2 * DAY_S,))]) == ["n0"]
 
 
 def test_a_return_that_ends_a_known_outage_counts_once() -> None:
@@ -89,9 +87,7 @@ def test_what_is_dated_ahead_of_the_clock_is_not_known_yet() -> None:
 
 
 def test_an_outage_of_years_ago_is_left_out() -> None:
-    ranking = rank_fleet(NODES, [make_outage("n7", 3)], {}, NOW - 10 * HISTORY_S, NOW)
-
-    assert ranking.scores["n7"] > 2
+    assert rank_fleet(NODES, [make_outage("n7", 3)], {}, NOW - 10 * HISTORY_S, NOW).scores["n7"] > 2
 
 
 def test_nodes_at_the_switch_of_one_that_failed_have_a_higher_risk() -> None:

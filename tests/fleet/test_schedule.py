@@ -157,9 +157,7 @@ def test_sweep(row: Sweep, there: str, known: str) -> None:
 def test_a_drained_node_is_passed_over_with_its_reason_on_one_line() -> None:
     there = hosts(1, flags=frozenset({"DRAIN"}), reason="fan\nbroken")
 
-    made = plan_sweep(there, {}, (), ALL, NOW)
-
-    assert made.passed_over == (("n1", "is drained (fan broken)"),)
+    assert plan_sweep(there, {}, (), ALL, NOW).passed_over == (("n1", "is drained (fan broken)"),)
 
 
 def test_nodes_verified_at_once_do_not_come_due_at_once() -> None:
@@ -180,8 +178,7 @@ def test_a_node_counts_on_the_share_of_each_of_its_partitions() -> None:
 
     made = plan_sweep(there, {}, (), Fleet(at_once=99, share=0.4), NOW)
 
-    assert len(made.chosen) == 4
-    assert len({"n1", "n2"} & set(chosen(made))) == 1
+    assert (len(made.chosen), len({"n1", "n2"} & set(chosen(made)))) == (4, 1)
 
 
 def ended(number: int, ago: float) -> Ticket:
@@ -217,9 +214,7 @@ def ended(number: int, ago: float) -> Ticket:
 def test_a_rerun_is_due_once_and_then_again_after_a_while(
     last: Ticket | None, *, due: bool
 ) -> None:
-    suspect = Node(name="n1", state=State.SUSPECT, not_before_ticket=5)
-
-    assert is_rerun_due(suspect, last, NOW) is due
+    assert is_rerun_due(Node(name="n1", state=State.SUSPECT, not_before_ticket=5), last, NOW) is due
 
 
 @pytest.mark.parametrize("name", ["last_pass_at", "since"])
@@ -280,8 +275,7 @@ def test_one_place_in_ten_is_for_who_has_waited_longest() -> None:
 
     assert plan.chosen[PATIENT_PLACE].why == "last verified 41 days ago; has waited longest"
     assert made[:PATIENT_PLACE] == [f"n{40 - i}" for i in range(PATIENT_PLACE)]
-    assert made[PATIENT_PLACE] == "n1"
-    assert made[PATIENT_PLACE + PATIENT_PLACES] == "n2"
+    assert (made[PATIENT_PLACE], made[PATIENT_PLACE + PATIENT_PLACES]) == ("n1", "n2")
     assert sorted(made) == sorted(known)
 
 

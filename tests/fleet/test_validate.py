@@ -205,9 +205,7 @@ def test_what_fits_no_node_of_slurm_is_told(site: Site, told: str) -> None:
 
 
 def test_limits_and_names_that_fit_the_cluster_are_told_nothing() -> None:
-    site = silent(nodes="n[1-64]")
-
-    assert [*check_nodes(site, THERE)] == []
+    assert [*check_nodes(silent(nodes="n[1-64]"), THERE)] == []
     assert [*check_nodes(a_site(), THERE[:2])] == []
 
 

@@ -119,8 +119,7 @@ def test_nights_that_a_killed_collect_left_do_not_count_and_are_removed(
             roll_up(tmp_path)
 
     assert len(list_night_folders(tmp_path)) == WEEK + 1
-    assert read_products(tmp_path)[0] == (MONDAY, 500.0, WEEK)
-    assert len(read_products(tmp_path)) == 2
+    assert (read_products(tmp_path)[0], len(read_products(tmp_path))) == ((MONDAY, 500.0, WEEK), 2)
     assert list(list_nights(tmp_path)) == [MONDAY + timedelta(days=WEEK)]
     roll_up(tmp_path)
     assert list_night_folders(tmp_path) == [MONDAY + timedelta(days=WEEK)]
@@ -211,5 +210,4 @@ def test_weeks_and_nights_go_into_one_file(tmp_path: Path) -> None:
     count = export_measurements(tmp_path, Choice(), "csv", tmp_path / "all.csv")
 
     assert count == len(read_measurements(tmp_path))
-    head = (tmp_path / "all.csv").read_text().partition("\n")[0]
-    assert head.endswith(",runs,mad")
+    assert (tmp_path / "all.csv").read_text().partition("\n")[0].endswith(",runs,mad")

@@ -109,8 +109,7 @@ def test_nodes_that_are_not_updated_yet_are_behind_a_rollout_and_do_not_deviate(
 
     (rollout,) = drift.rollouts
     assert (rollout.before, rollout.after, rollout.count, rollout.total) == ((OLD,), NEW, moved, 64)
-    assert rollout.behind == tuple(names[moved:])
-    assert len(rollout.behind) == behind
+    assert (rollout.behind, len(rollout.behind)) == (tuple(names[moved:]), behind)
     assert not drift.deviations
 
 

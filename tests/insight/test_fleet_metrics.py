@@ -333,8 +333,7 @@ def test_a_failed_node_in_service_is_observed_and_not_held(site: Exporting) -> N
     late = Node(name="n2", state=State.QUARANTINED, enforced=True)
     site.write({"n1": observed, "n2": late})
 
-    assert site.read("hpcverify_nodes_observed") == 1
-    assert site.read("hpcverify_nodes_to_hold") == 1
+    assert (site.read("hpcverify_nodes_observed"), site.read("hpcverify_nodes_to_hold")) == (1, 1)
     assert sum(site.read("hpcverify_nodes_held", hold=h) for h in ("drain", "others")) == 0
 
 
@@ -370,9 +369,7 @@ def test_a_trend_says_when_it_crosses_the_limit(site: Exporting) -> None:
     write_judgement(site.controller.state, make_judgement())
     site.write(make_nodes(1))
     labels = {"node": "r000n00", "check": "gemm", "metric": "bf16.sustained"}
-    crossing = site.read("hpcverify_trend_crossing_timestamp_seconds", **labels)
-
-    assert crossing == NOW + 10 * DAY_S
+    assert site.read("hpcverify_trend_crossing_timestamp_seconds", **labels) == NOW + 10 * DAY_S
 
 
 def test_a_node_that_is_gone_crosses_no_limit(site: Exporting) -> None:
@@ -403,8 +400,7 @@ def test_a_directory_that_is_gone_ends_no_turn_and_is_a_malfunction(site: Export
 
     site.folder.mkdir()
     site.turn()
-    assert site.ledger.list_malfunctions() == []
-    assert site.read("hpcverify_malfunctions") == 0
+    assert (site.ledger.list_malfunctions(), site.read("hpcverify_malfunctions")) == ([], 0)
 
 
 def test_another_malfunction_is_named(site: Exporting) -> None:

@@ -90,8 +90,7 @@ def test_a_black_hole_becomes_a_suspect_in_service_that_is_verified_first(sensor
     node = sensor.controller.ledger.read_node("n5")
     assert node.desired_hold is Hold.NONE
     assert "jobs of 4 of 6 users died within 10 min" in node.reason
-    plan = sensor.controller.plan(sensor.controller.slurm.list_hosts())
-    assert plan.chosen[0].node == "n5"
+    assert sensor.controller.plan(sensor.controller.slurm.list_hosts()).chosen[0].node == "n5"
 
 
 def test_the_same_jobs_make_it_a_suspect_once(sensor: Sensor) -> None:

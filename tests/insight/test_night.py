@@ -130,9 +130,7 @@ def test_slow_nodes_are_told_however_many_they_are_and_however_different(
     slow = f"if(n % 8 = 0 and n < 8 * {bad}, 0.94 - 0.003 * n, 1)"
     make_history(nights.state, nodes=67, nights=2, level=slow)
 
-    judged = nights.judge(1, 2)
-
-    assert len({one.node for one in judged.outliers}) == bad
+    assert len({one.node for one in nights.judge(1, 2).outliers}) == bad
 
 
 def test_a_night_without_an_outlier_says_what_would_have_been_seen(nights: Nights) -> None:
@@ -192,8 +190,7 @@ def test_nodes_that_step_alike_are_told_in_one_line(nights: Nights) -> None:
     judged = nights.judge(25)
 
     (change,) = judged.changes
-    assert change.title == "8 parts on r0n[0-3]"
-    assert change.size == pytest.approx(0.05, abs=0.005)
+    assert (change.title, change.size) == ("8 parts on r0n[0-3]", pytest.approx(0.05, abs=0.005))
     assert change.day == date(2026, 11, 22)
     assert change.why == "look for what they share, such as a switch or a setting"
     assert keep_judged_nodes(judged, ["r0n2"]).changes == (change,)
@@ -292,8 +289,7 @@ def test_a_night_is_judged_once(nights: Nights) -> None:
     (nights.state / "measurements").rename(nights.state / "elsewhere")
 
     assert nights.judge(1) is not None
-    assert read_judgement(nights.state) == first
-    assert nights.said == []
+    assert (read_judgement(nights.state), nights.said) == (first, [])
 
 
 def test_a_fail_of_the_site_makes_a_suspect_in_service_once(tmp_path: Path) -> None:

@@ -40,8 +40,7 @@ def ledger(tmp_path: Path) -> Ledger:
 def test_who_is_due_comes_in_the_order_of_a_sweep_with_risk_and_reasons(tmp_path: Path) -> None:
     told = read_outlook(tmp_path, SITE, lambda: NOW)
 
-    assert [each.node for each in told.due] == ["n4", "n3", "n2"]
-    assert told.due_count == 3
+    assert ([each.node for each in told.due], told.due_count) == (["n4", "n3", "n2"], 3)
     assert told.due[0].why == "suspect: gemm: slow"
     assert "came back 2 days ago" in told.due[1].risk.reasons
     assert told.due[1].risk.score > told.due[2].risk.score

@@ -152,5 +152,4 @@ def test_a_damaged_line_is_named(tmp_path: Path, damaged: bytes) -> None:
 def test_nobody_else_can_read_it(tmp_path: Path) -> None:
     path = write_all(tmp_path)
 
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)

@@ -55,8 +55,7 @@ def test_a_bad_node_among_those_of_another_version_is_bad() -> None:
 
     found = run(lambda t, n, r: bad(t, n, r) or misfit(t, n, r), 64, 1)
 
-    assert found.nodes.bad == (nodes[0],)
-    assert set(found.misfits) == {*nodes[1:4]}
+    assert (found.nodes.bad, set(found.misfits)) == ((nodes[0],), {*nodes[1:4]})
 
 
 @pytest.mark.parametrize("seed", [20, 53])

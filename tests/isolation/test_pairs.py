@@ -54,8 +54,7 @@ def test_a_single_pair_finds_its_partners_among_those_that_are_idle() -> None:
 def test_a_link_between_good_nodes_accuses_neither() -> None:
     found, _ = sweep(contains_pair(PAIRS[3]))
 
-    assert found.nodes.bad == ()
-    assert [set(link) for link in found.nodes.links] == [set(PAIRS[3])]
+    assert (found.nodes.bad, [set(link) for link in found.nodes.links]) == ((), [set(PAIRS[3])])
 
 
 def test_a_pair_that_failed_once_accuses_nobody() -> None:

@@ -45,8 +45,7 @@ def test_five_bad_nodes_of_232_are_found_through_jobs_in_seconds(tmp_path: Path)
 
     answer = paper.run()
 
-    assert list_faulty(answer) == bad
-    assert answer.passed == 227
+    assert (list_faulty(answer), answer.passed) == (bad, 227)
     assert not (tmp_path / "spool" / ".isolate").exists()
 
 
@@ -78,8 +77,7 @@ def test_a_rank_that_is_missing_accuses_its_node_and_no_partner(tmp_path: Path) 
 def test_a_link_names_no_node(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 12, SimulatedCluster(links=(("n2", "n7"),))).run()
 
-    assert answer.faulty == ()
-    assert answer.links == (("n2", "n7"),)
+    assert (answer.faulty, answer.links) == ((), (("n2", "n7"),))
     assert answer.has_cause
 
 
@@ -113,8 +111,7 @@ def test_a_preempted_test_is_planned_again_and_accuses_nobody(tmp_path: Path) ->
 
     answer = paper.run()
 
-    assert answer.faulty == ()
-    assert answer.passed == 16
+    assert (answer.faulty, answer.passed) == ((), 16)
     assert any("gave way to a user's job" in line for line in paper.said)
 
 
@@ -126,9 +123,7 @@ def test_a_node_that_stays_busy_is_left_out_and_its_group_is_tested_without_it(
 
     answer = paper.run()
 
-    assert list_faulty(answer) == ["n9"]
-    assert answer.untested == {"n2": "is busy"}
-    assert answer.passed == 14
+    assert (list_faulty(answer), answer.untested, answer.passed) == (["n9"], {"n2": "is busy"}, 14)
     assert not any("n2" in job.nodes for job in paper.slurm.tests.values())
 
 
@@ -141,8 +136,7 @@ def test_a_node_that_leaves_slurm_is_left_out_at_once_and_its_group_is_tested_wi
 
     answer = paper.run()
 
-    assert list_faulty(answer) == ["n9"]
-    assert answer.untested == {"n2": "is not in Slurm any more"}
+    assert (list_faulty(answer), answer.untested) == (["n9"], {"n2": "is not in Slurm any more"})
     assert answer.passed == 14
     assert paper.slurm.tests[1].start == began, "Slurm is not waited for"
 
@@ -196,9 +190,7 @@ def test_a_node_that_goes_down_during_a_test_accuses_nobody(tmp_path: Path) -> N
 
     answer = paper.run()
 
-    assert answer.faulty == ()
-    assert answer.untested == {"n9": "is down"}
-    assert answer.passed == 15
+    assert (answer.faulty, answer.untested, answer.passed) == ((), {"n9": "is down"}, 15)
 
 
 def test_a_job_that_never_starts_is_cancelled_and_accuses_nobody(tmp_path: Path) -> None:
@@ -296,9 +288,7 @@ def test_who_is_found_is_said_before_it_is_confirmed(tmp_path: Path) -> None:
 def test_nodes_of_another_version_are_told_and_not_accused(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 64, SimulatedCluster(newer=("n3", "n40", "n41"))).run()
 
-    assert set(answer.misfits) == {"n3", "n40", "n41"}
-    assert answer.faulty == ()
-    assert answer.passed == 61
+    assert (set(answer.misfits), answer.faulty, answer.passed) == ({"n3", "n40", "n41"}, (), 61)
     assert "pass with each other" in "\n".join(describe_answer(answer))
 
 
@@ -368,9 +358,7 @@ def test_killed_at_any_submission_no_test_is_submitted_twice(
         paper.run()
     paper.slurm.meddle = lambda *_: None
 
-    answer = paper.run(resume_journal(paper.folder))
-
-    assert list_faulty(answer) == ["n3"]
+    assert list_faulty(paper.run(resume_journal(paper.folder))) == ["n3"]
     assert not paper.slurm.arriving
     tests = [job.name.rsplit("a", 1)[0] for job in paper.slurm.tests.values()]
     assert len(tests) == len(set(tests))

@@ -153,8 +153,7 @@ def test_nodes_that_are_gone_are_untested_and_in_no_later_test() -> None:
         except StopIteration as end:
             found = end.value
 
-        assert found.nodes.bad == ("n00001",)
-        assert set(found.nodes.untested) == {"n00030", "n00050"}
+        assert (found.nodes.bad, set(found.nodes.untested)) == (("n00001",), {"n00030", "n00050"})
         assert not (found.nodes.intermittent)
         assert not (found.nodes.links)
         assert not (found.nodes.together)

@@ -100,9 +100,7 @@ def test_a_remark_is_not_a_finding() -> None:
 
 def test_a_finding_of_two_rounds_is_one_series() -> None:
     again = fail("ecc", complain("GPU-3-uuid", "gpu", "dbe"))
-    values = read_samples(write(make_run(again, again)))["hpcverify_finding_info"]
-
-    assert [*values.values()] == [1]
+    assert [*read_samples(write(make_run(again, again)))["hpcverify_finding_info"].values()] == [1]
 
 
 def test_each_suite_has_a_file_of_its_own_that_is_collected() -> None:

@@ -47,8 +47,7 @@ def test_a_rule_asks_only_for_metrics_and_labels_of_the_table(rule: Mapping[str,
         known |= labels
 
     assert list_grouping_labels(rule["expr"]) <= known
-    used = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule.get("annotations", {}))))
-    assert used <= known
+    assert set(re.findall(r"\$labels\.(\w+)", json.dumps(rule.get("annotations", {})))) <= known
 
 
 def test_the_table_names_the_alerts_that_ask_for_each_metric() -> None:

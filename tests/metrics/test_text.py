@@ -92,11 +92,8 @@ def test_the_buckets_of_a_histogram_are_cumulated_up_to_its_count() -> None:
         for labels, value in read_samples(text)[f"{DURATION}_bucket"].items()
     ]
 
-    assert dict(buckets)[0.0] == 0
-    assert dict(buckets)[60.0] == 2
-    assert dict(buckets)[3600.0] == 3
-    assert sorted(buckets) == buckets
-    assert buckets[-1] == (math.inf, 7)
+    assert (dict(buckets)[0.0], dict(buckets)[60.0], dict(buckets)[3600.0]) == (0, 2, 3)
+    assert (sorted(buckets), buckets[-1]) == (buckets, (math.inf, 7))
     assert read_value(text, f"{DURATION}_count", cause="others") == 7
     assert read_value(text, f"{DURATION}_sum", cause="others") == 1e6
 

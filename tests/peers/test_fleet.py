@@ -43,8 +43,7 @@ def test_the_slow_node_of_bert_is_named_and_not_its_four_gpus() -> None:
 
     (node,) = judged.outliers
     assert (node.level, node.name, node.verdict) == ("node", "c002-5", Verdict.WARN)
-    assert len(node.members) == 4
-    assert node.distance == pytest.approx(0.036, abs=0.003)
+    assert (len(node.members), node.distance) == (4, pytest.approx(0.036, abs=0.003))
     assert "not by throttling" in node.cause
 
 
@@ -182,9 +181,7 @@ def test_the_step_of_a_record_is_that_of_its_last_place(values: list[float], ste
 def test_a_bad_part_is_named_among_equal_ones_however_small_the_unit() -> None:
     parts = make_fleet([[1.02e-05]] * 39 + [[2e-05]])
 
-    judged = judge_metric(NAME, parts, FLOOR, "high")
-
-    assert [one.name for one in judged.outliers] == ["n39 gpu0"]
+    assert [one.name for one in judge_metric(NAME, parts, FLOOR, "high").outliers] == ["n39 gpu0"]
 
 
 def test_the_runs_of_a_part_that_are_no_number_are_left_out() -> None:
@@ -194,8 +191,7 @@ def test_the_runs_of_a_part_that_are_no_number_are_left_out() -> None:
 
     judged = judge_values(values)
 
-    assert judged.parts == 19
-    assert judged.outliers == ()
+    assert (judged.parts, judged.outliers) == (19, ())
 
 
 def test_what_is_usually_zero_is_not_compared() -> None:
@@ -208,9 +204,7 @@ def test_what_is_usually_zero_is_not_compared() -> None:
 def test_who_is_not_at_the_usual_zero_is_listed() -> None:
     parts = make_fleet([[0.0]] * 79 + [[900.0]])
 
-    judged = judge_metric(NAME, parts, FLOOR, "high")
-
-    assert "n79 gpu0 (900)" in judged.note
+    assert "n79 gpu0 (900)" in judge_metric(NAME, parts, FLOOR, "high").note
 
 
 def test_nothing_is_noted_where_nothing_is_worth_a_word() -> None:
@@ -247,8 +241,7 @@ def test_a_fleet_that_degrades_together_is_seen_by_its_reference_alone() -> None
 
     judged = judge_metric(NAME, parts, FLOOR, "low", entry)
 
-    assert judged.outliers == ()
-    assert judged.moved == pytest.approx(0.038, abs=0.002)
+    assert (judged.outliers, judged.moved) == ((), pytest.approx(0.038, abs=0.002))
     assert judged.verdict is Verdict.WARN
 
 
@@ -319,9 +312,7 @@ def test_one_broken_part_gets_no_part_of_another_kind_named(broken: float, slow:
     rng = random.Random(1)
     values = [[rng.gauss(94 if i < slow else 100, 0.3)] for i in range(200)]
 
-    judged = judge_values([*values, [broken]])
-
-    assert {each.name for each in judged.outliers} <= {"n200 gpu0"}
+    assert {each.name for each in judge_values([*values, [broken]]).outliers} <= {"n200 gpu0"}
 
 
 @pytest.mark.parametrize("claims", [[200.0], [0.0, -5e6], [150.0 + i for i in range(16)], [104.0]])

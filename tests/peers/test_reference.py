@@ -35,8 +35,7 @@ def test_a_reference_keeps_its_sample_its_days_and_its_versions(tmp_path: Path) 
     assert read_reference(path) == reference
     assert (entry.median, entry.parts, entry.nodes) == (101.0, 40, 40)
     assert (reference.first, reference.last) == ("2024-10-04", "2024-10-08")
-    assert reference.learned == "2024-10-14"
-    assert reference.versions == {"driver": ("580.1",)}
+    assert (reference.learned, reference.versions) == ("2024-10-14", {"driver": ("580.1",)})
 
 
 def test_a_reference_is_never_overwritten(tmp_path: Path) -> None:
@@ -67,5 +66,4 @@ def test_judging_by_a_reference_says_of_which_day_it_is() -> None:
         reference=reference,
     )
 
-    assert document.reference == "2024-10-14"
-    assert document.metrics[0].moved == 0.0
+    assert (document.reference, document.metrics[0].moved) == ("2024-10-14", 0.0)

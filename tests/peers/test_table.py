@@ -22,8 +22,7 @@ def test_columns_of_other_tools_are_found_by_their_names() -> None:
     assert name == MetricName("milliseconds", unit="ms")
     assert key == ("c7-5", "g1")
     assert (runs.values, runs.times) == ([2454.7], [1591118862.0])
-    assert runs.sensors["clock"] == [1350.0]
-    assert runs.groups == {"cabinet": "c7"}
+    assert (runs.sensors["clock"], runs.groups) == ([1350.0], {"cabinet": "c7"})
 
 
 def test_parts_of_another_model_are_no_peers() -> None:
@@ -42,8 +41,7 @@ def test_a_run_without_a_node_goes_to_the_only_one_that_its_part_is_known_on() -
     (parts,) = collect(HEADER, rows).values()
 
     (runs,) = parts.values()
-    assert runs.node == "c7-5"
-    assert sorted(runs.values) == [10.0, 11.0]
+    assert (runs.node, sorted(runs.values)) == ("c7-5", [10.0, 11.0])
 
 
 def test_a_part_that_ran_on_two_nodes_is_two() -> None:

@@ -26,8 +26,7 @@ SITE = Site(check_packages=("tests.site.acme_checks",), path="site.toml")
 
 
 def planned(*entries: SuiteEntry, site: Site = SITE, only: tuple[str, ...] = ()) -> Plan:
-    suite = Suite(name="s", summary="", budget=60, check=entries)
-    return make_plan(suite, site, only)
+    return make_plan(Suite(name="s", summary="", budget=60, check=entries), site, only)
 
 
 def limited(setting: Setting) -> Site:
@@ -257,6 +256,5 @@ def test_the_rounds_of_the_burn_in_fit_its_budget() -> None:
     waits = suite.settle * sum(step.is_active for step in steps)
     round_ = sum(spent.values()) + waits
 
-    needed = (suite.rounds - 1 + ROUND_TIME_MARGIN) * round_ + suite.settle
-    assert needed < 0.93 * suite.budget
+    assert (suite.rounds - 1 + ROUND_TIME_MARGIN) * round_ + suite.settle < 0.93 * suite.budget
     assert spent["sdc"] + spent["thermal"] > sum(spent.values()) / 2

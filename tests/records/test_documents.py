@@ -71,8 +71,7 @@ def test_nobody_else_can_write_to_a_new_file_whatever_the_umask(
     with umask(mask):
         documents.write_bytes(tmp_path / "made/r.html", b"report", make=True)
 
-    assert mode(tmp_path / "made/r.html") == expected
-    assert mode(tmp_path / "made") & 0o022 == 0
+    assert (mode(tmp_path / "made/r.html"), mode(tmp_path / "made") & 0o022) == (expected, 0)
 
 
 def test_a_file_is_replaced_as_a_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -224,8 +223,7 @@ def test_what_was_judged_is_not_judged_again_when_it_is_read() -> None:
     slow = judge_by([Measurement("speed", 9.0, "", "gpu-1")], [Limit("speed", low=10)], {}, GPUS)
     run = a_run(results=(replace(slow, limits=(Limit("speed", low=1),)),), inventory=GPUS)
 
-    again = documents.parse(msgspec.json.encode(run), "it")
-    assert again.results[0].complaints == slow.complaints
+    assert documents.parse(msgspec.json.encode(run), "it").results[0].complaints == slow.complaints
 
 
 @pytest.mark.system

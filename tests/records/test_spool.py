@@ -418,9 +418,7 @@ def test_the_names_of_a_directory_are_not_listed_without_end(home: Path) -> None
 def test_a_text_that_would_be_larger_once_it_is_kept_is_refused(home: Path) -> None:
     raw = msgspec.to_builtins(a_run())
     raw["results"][0]["limits"] = [{"name": ""}] * 400_000
-    path = write(home, msgspec.json.encode(raw))
-
-    assert path.stat().st_size < documents.MAX_DOCUMENT_BYTES // 8
+    assert write(home, msgspec.json.encode(raw)).stat().st_size < documents.MAX_DOCUMENT_BYTES // 8
     assert "larger than any run once it is stored" in refused(home)
 
 
@@ -583,8 +581,7 @@ def test_what_a_writer_that_was_killed_leaves_goes_too(home: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(home / f"{ID}.json")]
     assert subprocess.run(command, check=False).returncode == -signal.SIGXFSZ
 
-    assert len(names(home)) == 1
-    assert look(home.parent, later=UNFINISHED_SECONDS + 60) == ([], [])
+    assert (len(names(home)), look(home.parent, later=UNFINISHED_SECONDS + 60)) == (1, ([], []))
     assert names(home) == set()
 
 
@@ -594,10 +591,8 @@ def test_what_was_put_aside_goes_after_some_weeks(home: Path) -> None:
     look(home.parent)
     os.utime(home / ".refused.rubbish", (2e9, 2e9))  # as its owner may pretend
 
-    assert look(home.parent, later=ASIDE_SECONDS - 60) == ([], [])
-    assert len(names(home)) == 2
-    assert look(home.parent, later=ASIDE_SECONDS + 60) == ([], [])
-    assert names(home) == set()
+    assert (look(home.parent, later=ASIDE_SECONDS - 60), len(names(home))) == (([], []), 2)
+    assert (look(home.parent, later=ASIDE_SECONDS + 60), names(home)) == (([], []), set())
 
 
 def test_of_what_was_put_aside_only_the_last_is_kept(home: Path) -> None:

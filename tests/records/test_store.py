@@ -87,16 +87,14 @@ def test_a_run_is_found_without_listing_all(tmp_path: Path) -> None:
     for name in ids:
         store.save(a_run(id=name))
 
-    assert store.load("last").id == ids[-1]
-    assert store.load("20260103").id == ids[2]
+    assert (store.load("last").id, store.load("20260103").id) == (ids[-1], ids[2])
     assert store.load(ids[4]).id == ids[4]
     with pytest.raises(ConfigError, match=f"^7 runs begin with '2026': .* {ids[-1]}, {ids[-2]}"):
         store.load("2026")
     for stranger in ("2027", "20260108-000000-abcdef0", "%", "*", "\udcff"):
         with pytest.raises(UnknownNameError, match="no run is called"):
             store.load(stranger)
-    assert store.count_all_runs() == len(ids)
-    assert store.list_run_nodes() == {"n1"}
+    assert (store.count_all_runs(), store.list_run_nodes()) == (len(ids), {"n1"})
 
 
 def test_the_last_of_no_runs_is_an_error_that_says_how_to_have_one(tmp_path: Path) -> None:
@@ -151,8 +149,7 @@ def test_a_damaged_index_is_set_aside_and_built_anew(tmp_path: Path) -> None:
     (told,) = store.warnings
     assert "store.sqlite is damaged" in told
     assert "it was moved to" in told
-    assert (tmp_path / "store.damaged").read_bytes() == rubbish
-    assert Store(tmp_path).warnings == []
+    assert ((tmp_path / "store.damaged").read_bytes(), Store(tmp_path).warnings) == (rubbish, [])
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -285,8 +282,7 @@ def test_an_index_that_another_process_has_begun_anew_is_not_set_aside(tmp_path:
 
     assert store.path.stat().st_ino == made
     assert not store.damaged_path.exists()
-    assert len(store.list_runs()) == 2
-    assert store.warnings == []
+    assert (len(store.list_runs()), store.warnings) == (2, [])
 
 
 def test_a_database_that_is_replaced_while_it_is_written_to_is_another(tmp_path: Path) -> None:
@@ -322,8 +318,7 @@ def test_what_is_no_document_among_the_runs_is_passed_over(
     keep(tmp_path, run_of_day(2))
     store = Store(tmp_path)
 
-    assert len(store.list_runs()) == 2
-    assert len(store.warnings) == 4
+    assert (len(store.list_runs()), len(store.warnings)) == (2, 4)
     assert all("move it away" in told for told in store.warnings)
 
 
@@ -459,8 +454,7 @@ def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path: Path) -> Non
 
 def marked(day: int, value: str, *, complete: bool = True, node: str = "n1") -> Run:
     result = a_result(marks=(CarryOver("cursor", value), CarryOver("count", value, f"gpu-{day}")))
-    run = run_of_day(day, node=node, complete=complete)
-    return msgspec.structs.replace(run, results=(result,))
+    return msgspec.structs.replace(run_of_day(day, node=node, complete=complete), results=(result,))
 
 
 def test_the_newest_of_each_mark_is_recalled_for_its_node(tmp_path: Path) -> None:
@@ -572,8 +566,7 @@ def test_rounds_take_turns_like_runs_and_the_last_marks_count(tmp_path: Path) ->
     keep(tmp_path, burn_in(1, 1.0, 2.0, 3.0))
     store = keep(tmp_path, run_of_day(2))
 
-    assert store.count_runs("n1") == 4
-    assert store.count_runs("n2") == 0
+    assert (store.count_runs("n1"), store.count_runs("n2")) == (4, 0)
     assert [e.rounds for e in store.list_runs()] == [1, 3]
     assert CarryOver("cursor", "3.0") in store.load_carry_overs("n1")["gemm"]
 
@@ -621,8 +614,7 @@ def left(store: Store) -> list[str]:
 def test_the_oldest_runs_go_with_their_documents(tmp_path: Path) -> None:
     store = days(tmp_path, 1, 2, 3)
 
-    assert store.prune("n1", keep=2) == 1
-    assert left(store) == ["quick-3", "quick-2"]
+    assert (store.prune("n1", keep=2), left(store)) == (1, ["quick-3", "quick-2"])
     assert store.make_past_lookup("n1", "quick", "gemm")("fp32.sustained", "cpu") == [150.0] * 2
 
 
@@ -684,8 +676,7 @@ def test_what_the_next_run_compares_itself_with_is_spared(tmp_path: Path) -> Non
 def odd(day: int, count: int = 1) -> Run:
     """Make a run with marks of names that no other has."""
     marks = tuple(CarryOver(f"{day}.{number}", "x") for number in range(count))
-    made = run_of_day(day)
-    return msgspec.structs.replace(made, results=(a_result(marks=marks),))
+    return msgspec.structs.replace(run_of_day(day), results=(a_result(marks=marks),))
 
 
 def marks_in(store: Store) -> int:
@@ -702,8 +693,7 @@ def test_marks_of_ever_new_names_spare_no_more_runs_than_can_be(tmp_path: Path) 
     store.prune("n1", keep=2)
 
     kept = [odd(day).id for day in range(29, 29 - MAX_CARRY_OVER_RUNS, -1)]
-    assert left(store) == kept
-    assert marks_in(store) == MAX_CARRY_OVER_RUNS
+    assert (left(store), marks_in(store)) == (kept, MAX_CARRY_OVER_RUNS)
 
 
 def test_a_mark_is_forgotten_with_its_run_alone(tmp_path: Path) -> None:
@@ -730,8 +720,7 @@ def test_the_oldest_go_beyond_the_bytes_that_a_node_may_have(tmp_path: Path) -> 
     runs = [heavy(store, day, 100_000) for day in range(1, 7)]
 
     assert store.prune("n1", keep=100, max_bytes=800_000) == 0
-    assert store.prune("n1", keep=100, max_bytes=350_000) == 3
-    assert left(store) == runs[:2:-1]
+    assert (store.prune("n1", keep=100, max_bytes=350_000), left(store)) == (3, runs[:2:-1])
 
 
 def test_runs_of_marks_are_spared_from_no_limit_of_bytes(tmp_path: Path) -> None:
@@ -741,8 +730,7 @@ def test_runs_of_marks_are_spared_from_no_limit_of_bytes(tmp_path: Path) -> None
     size = store.get_document_path(odd(1).id).stat().st_size
     store.prune("n1", keep=100, max_bytes=2 * size)
 
-    assert left(store) == [odd(4).id, odd(3).id]
-    assert marks_in(store) == 1000
+    assert (left(store), marks_in(store)) == ([odd(4).id, odd(3).id], 1000)
 
 
 def test_evidence_stays_whatever_it_weighs(tmp_path: Path) -> None:
@@ -794,8 +782,7 @@ def test_a_document_that_is_gone_already_is_no_obstacle(tmp_path: Path) -> None:
     store = days(tmp_path, 1, 2)
     store.get_document_path("quick-1").unlink()
 
-    assert store.prune("n1", keep=1) == 1
-    assert left(store) == ["quick-2"]
+    assert (store.prune("n1", keep=1), left(store)) == (1, ["quick-2"])
 
 
 def test_a_document_that_cannot_be_deleted_is_named_and_stays(tmp_path: Path) -> None:
@@ -936,8 +923,7 @@ def test_a_document_that_another_process_deletes_meanwhile_is_no_complaint(tmp_p
 
     store = Store(tmp_path, timer=timer)
 
-    assert store.warnings == []
-    assert [e.id for e in store.list_runs()] == [run_of_day(2).id]
+    assert (store.warnings, [e.id for e in store.list_runs()]) == ([], [run_of_day(2).id])
 
 
 def test_parts_that_were_accepted_after_a_run_of_the_future_stay_accepted(tmp_path: Path) -> None:
@@ -1049,8 +1035,7 @@ def test_runs_that_looked_at_a_part_are_found_without_their_documents(tmp_path: 
         keep(tmp_path, run)
 
     def days(*checks: str) -> list[int]:
-        found = Store(tmp_path).list_runs_judging(checks, now)
-        return [entry.started.day for entry in found]
+        return [entry.started.day for entry in Store(tmp_path).list_runs_judging(checks, now)]
 
     assert days("ecc", "gemm") == [5, 3, 2, 1]
     assert days("gemm") == []
@@ -1121,8 +1106,7 @@ def test_nodes_of_one_image_share_what_they_told(tmp_path: Path) -> None:
         store.save(msgspec.structs.replace(run, node=f"n{number}"))
     told = [one.facts for one in store.list_facts() if one.source == "parts"]
 
-    assert len(told) == 3
-    assert len(set(map(id, told))) == 1
+    assert (len(told), len(set(map(id, told)))) == (3, 1)
 
 
 def test_a_fact_that_is_never_the_same_does_not_fill_the_index(tmp_path: Path) -> None:

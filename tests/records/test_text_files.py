@@ -55,8 +55,7 @@ def test_a_killed_writer_leaves_the_old_file_whole_with_its_time(tmp_path: Path,
     done = subprocess.run([sys.executable, "-c", WRITER, path, call], check=False)
 
     assert done.returncode == -signal.SIGKILL
-    assert path.read_bytes() == content
-    assert path.stat().st_mtime_ns == status.st_mtime_ns
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == (content, status.st_mtime_ns)
     assert list_collected(tmp_path) == ["a.prom"]
 
 

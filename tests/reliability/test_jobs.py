@@ -36,8 +36,7 @@ def test_a_job_that_is_never_interrupted_makes_progress_all_the_time() -> None:
 
     outlook = forecast_job(8, never, JobAssumptions())
 
-    assert outlook.ettr == Estimate(1.0, 1.0, 1.0)
-    assert outlook.mtbf_hours.value == math.inf
+    assert (outlook.ettr, outlook.mtbf_hours.value) == (Estimate(1.0, 1.0, 1.0), math.inf)
 
 
 def test_a_job_that_only_restarts_makes_no_progress() -> None:

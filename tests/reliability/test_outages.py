@@ -67,9 +67,7 @@ def test_intervals_hold_where_racks_fail_as_a_whole(*, apart: bool) -> None:
 
 @pytest.mark.parametrize(("days", "weeks"), [(27, 0), (28, 4), (100, 14)])
 def test_weeks_are_compared_once_there_are_four(days: int, weeks: int) -> None:
-    found = measure_reliability({"n1": 0.0}, [], 0.0, days)
-
-    assert found.weeks == weeks
+    assert measure_reliability({"n1": 0.0}, [], 0.0, days).weeks == weeks
 
 
 def test_time_out_of_service_does_not_count_as_service() -> None:
@@ -90,8 +88,7 @@ def test_an_outage_from_before_counts_for_its_time_only() -> None:
     long = [Outage("n1", 0.0, 60)]
     found = measure_reliability({"n1": 0.0}, long, 50, 100)
 
-    assert found.outages == 0
-    assert found.node_days == pytest.approx(40)
+    assert (found.outages, found.node_days) == (0, pytest.approx(40))
 
 
 def test_with_too_little_history_there_is_no_rate() -> None:

@@ -31,8 +31,7 @@ def test_a_lost_rank_that_tells_its_own_cause_is_told_once_and_by_that() -> None
     killed = Shortfall("gpu-1", "its worker killed by SIGKILL", Cause.CRASHED)
     result = judged(killed)
     assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.CRASHED)
-    assert result.reason == "GPU 1: its worker killed by SIGKILL"
-    assert result.findings == (LOST,)
+    assert (result.reason, result.findings) == ("GPU 1: its worker killed by SIGKILL", (LOST,))
 
 
 def test_a_lost_rank_is_told_by_its_witnesses_if_only_others_have_a_cause() -> None:

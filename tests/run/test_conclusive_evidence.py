@@ -99,9 +99,7 @@ def test_a_hard_warning_beside_a_soft_failure_is_none_either() -> None:
 
 
 def test_a_check_in_beta_gives_none() -> None:
-    young = result(words(1), rules=EXACT, maturity=Maturity.BETA)
-
-    assert list_texts(young) == []
+    assert list_texts(result(words(1), rules=EXACT, maturity=Maturity.BETA)) == []
 
 
 def test_a_hard_limit_that_nothing_was_measured_against_is_no_evidence() -> None:
@@ -122,8 +120,7 @@ def test_a_limit_of_siblings_is_as_hard_as_its_rule() -> None:
 
 
 def test_what_was_written_before_there_was_hard_evidence_has_none() -> None:
-    old = msgspec.json.decode(b'{"name": "words", "high": 0}', type=Limit)
-    assert not old.conclusive
+    assert not msgspec.json.decode(b'{"name": "words", "high": 0}', type=Limit).conclusive
     assert not msgspec.json.decode(b'{"verdict": "fail"}', type=FindingRule).conclusive
 
 

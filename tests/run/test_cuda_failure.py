@@ -236,9 +236,7 @@ def test_the_number_of_an_error_at_the_start_is_not_needed_to_know_it() -> None:
 def test_what_was_found_fails_when_it_is_judged_again(tmp_path: Path, row: CudaError) -> None:
     text = f"{row.platform.upper()} error: {row.message}"
     result = judged(answered(tmp_path, "accelerator_error", text))
-    again = rejudge_result(result, {}, {}, NODE, has_no_past)
-
-    assert again == result
+    assert rejudge_result(result, {}, {}, NODE, has_no_past) == result
     assert bool(list_conclusive(result, Verdict.FAIL)) is row.conclusive
 
 

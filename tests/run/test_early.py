@@ -45,9 +45,7 @@ with early.start_worker(sys.argv[1:]):
 
 def test_engine_and_worker_import_no_check_twice() -> None:
     command = [sys.executable, "-c", FORKS, "ecc", "nic"]
-    output = subprocess.check_output(command, text=True)
-
-    assert output == "[] ['ecc', 'nic']\n"
+    assert subprocess.check_output(command, text=True) == "[] ['ecc', 'nic']\n"
 
 
 RETURNS = """

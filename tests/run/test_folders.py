@@ -25,8 +25,7 @@ def use(root: Path) -> list[str]:
     """Make a folder in *root* and fill it; return what was told."""
     told: list[str] = []
     with temporary_folder(root, "n1", say=told.append) as folder:
-        assert folder.parent == root
-        assert folder.stat().st_mode & 0o777 == 0o700
+        assert (folder.parent, folder.stat().st_mode & 0o777) == (root, 0o700)
         assert list(folder.iterdir()) == []
         (folder / "sub").mkdir()
         (folder / "sub" / "file").touch()
@@ -47,8 +46,7 @@ def nested(top: Path, levels: int) -> None:
 
 
 def test_a_folder_is_gone_afterwards_with_all_that_is_in_it(tmp_path: Path) -> None:
-    assert use(tmp_path / "made/anew") == []
-    assert list((tmp_path / "made/anew").iterdir()) == []
+    assert (use(tmp_path / "made/anew"), list((tmp_path / "made/anew").iterdir())) == ([], [])
 
 
 def test_folders_are_removed_however_deep_they_are(tmp_path: Path) -> None:

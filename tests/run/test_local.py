@@ -64,8 +64,7 @@ def names(answer: Answer) -> list[str]:
 
 
 def children() -> set[str]:
-    listed = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
-    return set(listed.read_text().split())
+    return set(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())
 
 
 def test_a_check_that_ends_gives_all_that_it_found(executor: LocalExecutor, tmp_path: Path) -> None:
@@ -235,9 +234,7 @@ def test_what_an_error_of_cuda_broke_is_not_used_again(
     first = children() - others
     run(executor, tmp_path, "accelerator_error", "CUDA error: invalid argument")
     assert children() - others == set()
-    answer = run(executor, tmp_path, "nothing")
-
-    assert names(answer) == ["before", "after"]
+    assert names(run(executor, tmp_path, "nothing")) == ["before", "after"]
     assert len(children() - others - first) == 1
 
 
@@ -395,8 +392,7 @@ def test_a_worker_that_only_needs_a_core_to_die_on_is_not_hung(
     monkeypatch.setattr(local, short, 1e-6)
     stopped: list[bool] = []
     executor = LocalExecutor(should_stop=lambda: bool(stopped))
-    outcome = run(executor, tmp_path, "wait", timeout=2).outcome
-    assert outcome.cause is Cause.TIMEOUT
+    assert run(executor, tmp_path, "wait", timeout=2).outcome.cause is Cause.TIMEOUT
 
     run(executor, tmp_path, "nothing")
     stopped.append(True)

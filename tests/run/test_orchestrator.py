@@ -153,8 +153,7 @@ def test_only_devices_of_one_kind_meet(tmp_path: Path) -> None:
     tasks = [t for t in executor.phases[0].values() if isinstance(t, Measure)]
     places = [task.context.shared for task in tasks]
 
-    assert len(set(places)) == 2
-    assert len(set(places[1:])) == 1
+    assert (len(set(places)), len(set(places[1:]))) == (2, 1)
 
 
 def test_peers_are_the_devices_of_one_kind_in_the_same_order_for_all(tmp_path: Path) -> None:
@@ -163,8 +162,7 @@ def test_peers_are_the_devices_of_one_kind_in_the_same_order_for_all(tmp_path: P
     tasks = [t for t in executor.phases[1].values() if isinstance(t, Measure)]
 
     assert {t.context.peers for t in tasks} == {GPUS}
-    assert [t.context.rank for t in tasks] == [0, 1, 2]
-    assert len({t.context.seed for t in tasks}) == 1
+    assert ([t.context.rank for t in tasks], len({t.context.seed for t in tasks})) == ([0, 1, 2], 1)
 
 
 def test_what_all_devices_found_is_one_result(tmp_path: Path) -> None:
@@ -174,8 +172,7 @@ def test_what_all_devices_found_is_one_result(tmp_path: Path) -> None:
 
     assert result.verdict is Verdict.FAIL
     assert result.reason == "gpu-1: speed 9 < 10 (hpcverify default)"
-    assert len(result.measurements) == 3
-    assert [limit.name for limit in result.limits] == ["speed"]
+    assert (len(result.measurements), [limit.name for limit in result.limits]) == (3, ["speed"])
 
 
 def test_a_device_that_could_not_be_measured_is_an_error_with_its_name(tmp_path: Path) -> None:
@@ -196,8 +193,7 @@ def test_an_error_hides_no_failure_that_was_found_before_it(tmp_path: Path) -> N
 
 
 def skipped(reason: str, cause: Cause = Cause.NOT_APPLICABLE) -> Answer:
-    outcome = Outcome(verdict=Verdict.SKIP, reason=reason, cause=cause)
-    return Answer(outcome=outcome)
+    return Answer(outcome=Outcome(verdict=Verdict.SKIP, reason=reason, cause=cause))
 
 
 def test_skipped_on_every_device_is_a_skip(tmp_path: Path) -> None:
@@ -291,9 +287,7 @@ def test_a_check_that_was_skipped_is_not_also_observed(tmp_path: Path) -> None:
     executor = FakeExecutor(
         answers={"cpu": skipped("no sensor"), "telemetry": break_worker(Cause.CRASHED)}
     )
-    result = only(verified(tmp_path, executor, step(observe=observe)))
-
-    assert result.verdict is Verdict.SKIP
+    assert only(verified(tmp_path, executor, step(observe=observe))).verdict is Verdict.SKIP
 
 
 def test_a_passive_check_is_observed_where_something_loads_the_node(tmp_path: Path) -> None:
@@ -342,8 +336,7 @@ def test_who_waits_to_settle_is_told_for_which_check_and_devices(tmp_path: Path)
     tasks = [t for phase in executor.phases for t in phase.values()]
     (task,) = (t for t in tasks if isinstance(t, Settle))
 
-    assert task.name == "c"
-    assert [ctx.device for ctx in task.contexts] == [CPU, *GPUS]
+    assert (task.name, [ctx.device for ctx in task.contexts]) == ("c", [CPU, *GPUS])
 
 
 def test_the_devices_settle_before_a_check_that_follows_a_load(tmp_path: Path) -> None:
@@ -515,8 +508,7 @@ def test_each_round_has_a_seed_and_a_turn_of_its_own(tmp_path: Path) -> None:
     seeds = [context.seed for context in first.contexts()]
 
     assert [context.rotation for context in first.contexts()] == [7, 8, 9, 10]
-    assert seeds[0] == 2**31 - 1
-    assert len(set(seeds)) == 4
+    assert (seeds[0], len(set(seeds))) == (2**31 - 1, 4)
     assert seeds == [context.seed for context in second.contexts()]
 
 
@@ -775,8 +767,7 @@ def test_nobody_is_asked_what_was_sampled_when_the_sampling_was_cut_short(tmp_pa
     watches = [t for p in slow.phases for t in p.values() if isinstance(t, Observe)]
 
     assert len(watches) == 2
-    assert run.results[-1].round == 3
-    assert run.results[-1].check == "c"
+    assert (run.results[-1].round, run.results[-1].check) == (3, "c")
 
 
 def test_a_document_that_could_not_be_read_again_is_not_filled(tmp_path: Path) -> None:
@@ -813,8 +804,7 @@ def test_passive_checks_watch_the_whole_run_between_them(tmp_path: Path) -> None
     watches = [t for p in executor.phases for t in p.values() if isinstance(t, Observe)]
 
     assert watches[0].start == begun
-    assert [w.start for w in watches[1:]] == [w.end for w in watches[:-1]]
-    assert len(watches) == 3
+    assert ([w.start for w in watches[1:]], len(watches)) == ([w.end for w in watches[:-1]], 3)
 
 
 def test_what_could_not_be_heard_is_asked_for_again_in_the_next_round(tmp_path: Path) -> None:

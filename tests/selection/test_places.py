@@ -34,8 +34,7 @@ def test_the_switch_is_the_widest_place_and_the_batch_a_position() -> None:
     near, far = locate_nodes({"r1n1": 20_000.0, "r1n2": 20_100.0}, {"r1n1": "leaf7"})
 
     assert near.places == ("switch leaf7", "r1")
-    assert far.places == ("r1",)
-    assert far.positions == ("r*n2", "the batch of 2025-01")
+    assert (far.places, far.positions) == (("r1",), ("r*n2", "the batch of 2025-01"))
 
 
 def test_nodes_that_all_came_at_once_are_no_batch() -> None:

@@ -64,8 +64,7 @@ def test_all_nodes_are_given_each_once(cluster: Cluster) -> None:
 
     assert sorted(hosts) == ["n1", "n2", "n3", "n4"]
     assert {host.state for host in hosts.values()} == {"IDLE"}
-    assert hosts["n1"].partitions == ("batch", "verify")
-    assert hosts["n1"].gpus == 2
+    assert (hosts["n1"].partitions, hosts["n1"].gpus) == (("batch", "verify"), 2)
 
 
 def test_named_nodes_are_given_in_their_order(cluster: Cluster) -> None:

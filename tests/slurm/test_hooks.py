@@ -40,8 +40,7 @@ def hooks(tmp_path: Path, request: pytest.FixtureRequest) -> Hooks:
 def asleep() -> list[str]:
     """Name the processes that a script of `SLEEPS` left behind."""
     command = ("pgrep", "-fx", SLEEP)
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.split()
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
 
 
 def test_a_quarantined_node_refuses_a_job_and_says_why(hooks: Hooks) -> None:
@@ -57,8 +56,7 @@ def test_who_was_let_go_since_the_word_was_fetched_takes_the_job(hooks: Hooks) -
     hooks.command(f"[ $1 = gate ] || exit; printf 'ok\\n{LATER}\\n\\n\\n' >{hooks.state}/gate")
 
     assert hooks("prolog").returncode == 0
-    asked = hooks.called.read_text().splitlines()[0]
-    assert asked == f"gate --spool {hooks.folder}/spool"
+    assert hooks.called.read_text().splitlines()[0] == f"gate --spool {hooks.folder}/spool"
 
 
 @pytest.mark.system
@@ -268,9 +266,7 @@ def test_settings_are_read_and_never_run(hooks: Hooks, tmp_path: Path) -> None:
 def test_a_deadline_that_is_none_becomes_one(hooks: Hooks, deadline: str) -> None:
     hooks.prepare(HPCVERIFY_DEADLINE=deadline)
     script = f". {HERE}/hooks.sh; read_settings {hooks.settings}; echo $HPCVERIFY_DEADLINE"
-    said = subprocess.check_output(["dash", "-c", script], text=True)
-
-    assert int(said) in {15, 50}
+    assert int(subprocess.check_output(["dash", "-c", script], text=True)) in {15, 50}
 
 
 def test_health_checks_do_not_pile_up(hooks: Hooks) -> None:

@@ -99,9 +99,6 @@ def test_a_driver_that_hangs_costs_the_deadline_at_most(node: Hooks, lab: Lab) -
 def test_a_health_check_leaves_a_run_and_takes_the_word(node: Hooks) -> None:
     word = JobGate("quarantined", LATER, "xid: GPU 3: Xid 79")
     write(node.folder / "spool/gate/n1", word)
-    allowed = node("prolog", user="0").returncode, node("healthcheck").returncode
-
-    assert allowed == (0, 0)
-    assert [run["suite"] for run in runs(node)] == ["prolog"]
-    assert read(node.state / "gate") == word
+    assert (node("prolog", user="0").returncode, node("healthcheck").returncode) == (0, 0)
+    assert ([run["suite"] for run in runs(node)], read(node.state / "gate")) == (["prolog"], word)
     assert "Xid 79" in node("prolog").stdout

@@ -28,8 +28,7 @@ def hosts(request: pytest.FixtureRequest) -> dict[str, Host]:
 
 
 def test_each_dialect_gives_the_same_nodes(hosts: dict[str, Host]) -> None:
-    assert list(hosts) == ["n1", "n2", "n3", "n4"]
-    assert {host.gpus for host in hosts.values()} == {2}
+    assert (list(hosts), {host.gpus for host in hosts.values()}) == (["n1", "n2", "n3", "n4"], {2})
     assert {host.partitions for host in hosts.values()} == {("batch", "verify")}
     assert hosts["n2"].boot_time > 1_700_000_000
     assert hosts["n4"].boot_time == 0

@@ -375,8 +375,7 @@ def test_the_accounting_gets_what_the_sweeps_jobs_lack(
     names = {"user": {"root"}, "qos": {"normal", "high"}}
 
     (accounting,) = list_account_requirements(fleet, settings, preemption, names)
-    assert accounting.list_lines(Place.ONCE) == lines
-    assert accounting.is_met == (not lines)
+    assert (accounting.list_lines(Place.ONCE), accounting.is_met) == (lines, not lines)
 
 
 def test_where_there_is_no_other_qos_none_is_changed() -> None:

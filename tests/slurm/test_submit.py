@@ -127,9 +127,7 @@ def test_each_state_of_slurm_has_its_ending(state: str, ending: Ending) -> None:
 def test_a_state_alone_does_not_tell_it_all(
     changes: dict[str, Any], documents: int, ending: Ending
 ) -> None:
-    ended = classify_ending(a_job(**changes), document=bool(documents), now=NOW)
-
-    assert ended is ending
+    assert classify_ending(a_job(**changes), document=bool(documents), now=NOW) is ending
 
 
 def test_a_job_that_slurm_has_forgotten_is_known_by_its_document_alone() -> None:
@@ -296,8 +294,7 @@ def program(tmp_path: Path) -> Path:
 
 def on(cluster: Cluster, node: str, program: object, **changes: Any) -> int:
     name = build_job_name(int(time.time() * 1000), node)
-    errand = an_errand(node=node, name=name, program=str(program), **changes)
-    return submit(errand, cluster.slurm)
+    return submit(an_errand(node=node, name=name, program=str(program), **changes), cluster.slurm)
 
 
 def a_user_wants(cluster: Cluster, node: str) -> None:
@@ -326,8 +323,7 @@ def test_the_node_runs_what_it_is_told_in_an_environment_of_our_making(
     called = (tmp_path / "called").read_text()
     assert called == "run --suite idle --spool /shared/a spool --wait 60\n"
     told_by_env = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
-    assert told_by_env["HPCVERIFY_TOKEN"] == TOKEN
-    assert told_by_env["HPCVERIFY_STATE"] == "/var/a b"
+    assert (told_by_env["HPCVERIFY_TOKEN"], told_by_env["HPCVERIFY_STATE"]) == (TOKEN, "/var/a b")
     assert told_by_env["CUDA_VISIBLE_DEVICES"] == "0,1"
     ours = {k for k in told_by_env if not k.startswith("SLURM")}
     assert ours <= {
@@ -385,8 +381,7 @@ def test_a_preempted_run_leaves_all_that_it_had_measured_with_its_token(
     assert ended(cluster, number) is Ending.PREEMPTED
     (document,) = (tmp_path / "spool/n1").glob("*.json")
     run = json.loads(document.read_text())
-    assert run["token"] == TOKEN
-    assert [r["cause"] for r in run["results"]] == ["interrupted"]
+    assert (run["token"], [r["cause"] for r in run["results"]]) == (TOKEN, ["interrupted"])
     assert run["results"][0]["measurements"][0]["name"] == "before"
 
 

@@ -123,8 +123,7 @@ def test_a_part_that_changed_with_a_driver_that_changed_nobody_else_is_named() -
 
     (change,) = judge_histories(fleet, low_is_bad=False).changes
 
-    assert change.node == "n7"
-    assert [str(mark) for mark in change.marks] == ["driver 580.1 to 590.2"]
+    assert (change.node, [str(mark) for mark in change.marks]) == ("n7", ["driver 580.1 to 590.2"])
     assert change.why.endswith("80 parts with it are what they were in the median")
 
 
@@ -143,8 +142,7 @@ def test_a_part_that_changed_far_more_than_the_rollout_is_named_beside_it() -> N
 
     judged = judge_histories(fleet, low_is_bad=False)
 
-    assert [change.node for change in judged.changes] == ["n7"]
-    assert len(judged.shared) == 1
+    assert ([change.node for change in judged.changes], len(judged.shared)) == (["n7"], 1)
 
 
 def test_a_change_of_many_on_one_day_without_a_mark_is_said_once() -> None:
@@ -188,8 +186,7 @@ def test_healthy_fleets_change_in_nothing() -> None:
 
         judged = judge_histories(fleet, low_is_bad=False)
 
-        assert judged.changes == ()
-        assert judged.shared == ()
+        assert (judged.changes, judged.shared) == ((), ())
 
 
 @pytest.mark.parametrize("spread", [0.004, 0.006])

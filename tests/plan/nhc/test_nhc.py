@@ -228,9 +228,7 @@ def test_a_port_of_infiniband_becomes_its_files() -> None:
     ],
 )
 def test_what_is_not_turned_is_told_with_its_reason(line: str, says: str) -> None:
-    imported = import_nhc(line)
-
-    assert imported.site == {}
+    assert import_nhc(line).site == {}
     assert says in reason(line)
 
 
@@ -317,9 +315,7 @@ def test_a_line_that_host_would_refuse_spoils_no_other(line: str, why: str) -> N
 
 def test_lines_of_one_target_are_one_expectation() -> None:
     text = "a* || check_fs_mount_rw /\nb* || check_hw_eth e0\na* || check_hw_cpuinfo 1 2 4"
-    expect = import_nhc(text).site["params"]["host"]["expect"]
-
-    assert [e["nodes"] for e in expect] == ["a*", "b*"]
+    assert [e["nodes"] for e in import_nhc(text).site["params"]["host"]["expect"]] == ["a*", "b*"]
 
 
 def test_comments_and_empty_lines_say_nothing() -> None:
