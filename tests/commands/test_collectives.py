@@ -105,7 +105,6 @@ def test_a_rank_that_never_comes_is_named_with_its_node(tmp_path: Path) -> None:
 
 def test_a_node_without_srun_is_measured_by_itself(tmp_path: Path) -> None:
     status, text = finish(start(tmp_path, "n7", *QUICK))
-
     assert status == 0
     assert "2 ranks on 1 node" in text
 
@@ -113,7 +112,6 @@ def test_a_node_without_srun_is_measured_by_itself(tmp_path: Path) -> None:
 def test_without_stragglers_only_what_was_asked_for_is_measured(tmp_path: Path) -> None:
     out = tmp_path / "run.json"
     status, text = finish(start(tmp_path, "n7", *QUICK, "--no-stragglers", "--out", str(out)))
-
     run = parse_collective_run(out.read_bytes(), str(out))
     assert (status, run.steps, run.transfers, run.stragglers) == (0, (), (), ()), text
     assert [one.operation for one in run.timings] == ["all_reduce", "sendrecv"]
@@ -145,7 +143,6 @@ def test_a_second_opinion_that_there_is_none_of_changes_nothing_else(tmp_path: P
 )
 def test_bad_usage_is_told_in_a_line(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
     status, text = finish(start(tmp_path, "n1", *arguments))
-
     assert status == 2
     assert told in text
     assert "Traceback" not in text
@@ -153,7 +150,6 @@ def test_bad_usage_is_told_in_a_line(tmp_path: Path, arguments: tuple[str, ...],
 
 def test_alone_is_for_one_node(tmp_path: Path) -> None:
     status, text = finish(start(tmp_path, "n0", "--alone", **step_of(0, 2, 1)))
-
     assert (status, text.count("\n")) == (2, 1)
     assert "--alone is for one node, and this step has 2 nodes: srun -N 1" in text
 
@@ -161,7 +157,6 @@ def test_alone_is_for_one_node(tmp_path: Path) -> None:
 def test_rank_0_that_is_not_there_is_no_measurement(tmp_path: Path) -> None:
     arguments = ("--rank", "1", "--world", "2", "--address", "127.0.0.1", "--timeout", "2")
     status, text = finish(start(tmp_path, "n1", *arguments, "--port", str(find_port())))
-
     assert status == 3
     assert "rank 0 was not found within 2 s" in text
 

@@ -81,6 +81,5 @@ def test_without_its_tool_it_is_an_error_that_names_it(site: Cli, tmp_path: Path
     site.environment["PATH"] = str(tmp_path)  # this machine may have the tool
     done = site("run", "--check", "clock", "--json", "-")
     (result,) = json.loads(done.stdout)["results"]
-
     assert done.returncode == 3
     assert result["reason"] == "chronyc is not installed: apt-get install chrony"

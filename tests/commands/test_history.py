@@ -191,6 +191,5 @@ def test_without_duckdb_one_line_says_how_to_install_it(
 ) -> None:
     write_runs(state, make_run("n1"))
     monkeypatch.setitem(sys.modules, "duckdb", None)
-
     with pytest.raises(ConfigError, match=r"needs duckdb: \S+ -m pip install"):
         call("--format", "csv", "-o", str(tmp_path / "out.csv"))

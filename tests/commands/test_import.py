@@ -84,9 +84,7 @@ def test_lines_that_no_node_can_meet_together_are_named_with_their_file(
 
 def test_a_size_with_a_decimal_comma_is_left_out_and_named(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "nhc.conf").write_text("* || check_fs_free /tmp 1,5G\n")
-
     done = cli("import", "nhc", str(tmp_path / "nhc.conf"))
-
     assert (
         "line 1: * || check_fs_free /tmp 1,5G: '1,5' is not a size: write a decimal" in done.stderr
     )

@@ -81,7 +81,6 @@ def test_the_settings_of_the_hooks_are_the_file_that_ships_with_the_values_of_th
 def test_hooks_that_would_refuse_our_own_jobs_are_named(config: Path) -> None:
     fleet = Fleet(spool=wanted(config).spool, user="nobody")
     [*_] = put_in_place(load_site(), wanted(config))
-
     named = {item.subject: item.state for item in list_own_requirements(load_site(), fleet)}
     assert "HPCVERIFY_USERS lacks 65534" in named["hooks"]
 
@@ -172,6 +171,5 @@ def test_a_spool_that_no_other_host_sees_is_known_by_its_file_system(tmp_path: P
 def test_without_a_spool_there_is_one_thing_to_choose(config: Path) -> None:
     assert config.exists()
     (item,) = list_own_requirements(load_site(), Fleet())
-
     assert (item.subject, item.is_met) == ("spool", False)
     assert "--spool" in item.fix

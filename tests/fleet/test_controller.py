@@ -61,9 +61,7 @@ def test_a_node_that_slurm_has_not_heard_of_since_it_started_takes_nobodys_turn(
 
 def test_on_a_fresh_site_nobody_is_overdue(room: Room) -> None:
     room.fleet = {"overdue_days": 7}
-
     room.collect(times=2)
-
     assert room.slurm.reserved == set()
     (row, *_) = build_overview(room.ledger.list_nodes(), (), (), now=room.now).rows
     assert not row.overdue
@@ -85,9 +83,7 @@ def test_a_clock_that_was_ahead_when_the_site_began_makes_nobody_overdue(room: R
     room.collect()
     room.now -= 400 * DAY
     room.fleet = {"overdue_days": 7}
-
     room.collect(times=2)
-
     assert room.slurm.reserved == set()
 
 
@@ -178,7 +174,6 @@ def test_a_job_that_one_answer_leaves_out_is_not_given_up(room: Room) -> None:
 
 def test_nodes_of_which_no_run_ever_came_are_known(room: Room) -> None:
     room.collect()
-
     known = room.ledger.list_nodes()
     assert sorted(known) == ["n1", "n2", "n3", "n4"]
     rows = build_overview(known, (), (), now=room.now).rows
@@ -268,7 +263,6 @@ def test_a_former_reason_stays_theirs_while_we_verify_the_node(room: Room) -> No
 def test_a_node_whose_run_came_first_of_all_is_not_overdue_at_once(room: Room) -> None:
     room.finds("n2", BAD)
     room.collect()
-
     rows = build_overview(room.ledger.list_nodes(), [], [], now=room.now).rows
     assert [row.node.name for row in rows if row.overdue] == []
 
@@ -578,9 +572,7 @@ def test_a_job_in_the_reservation_of_its_node_goes_on(room: Room) -> None:
     room.finds("n1", make_wrong_word(conclusive=False))
     room.collect()
     (rerun,) = room.ledger.list_open_tickets()
-
     room.collect(times=3, after=60)
-
     assert room.ledger.list_open_tickets() == [rerun]
 
 

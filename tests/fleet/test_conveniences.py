@@ -277,9 +277,7 @@ def test_absurd_numbers_of_a_node_leave_the_nights_judged_and_the_views_whole(
     home: Home, values: tuple[float, ...]
 ) -> None:
     home.pass_nights(4, *(measure("n16", (value, 500.0), (0.5, value)) for value in values))
-
     home.require_work()
-
     require_sound_judgement(home)
 
 
@@ -369,9 +367,7 @@ def test_a_slow_part_is_named_though_another_node_claims_absurd_numbers(home: Ho
 
 def test_a_run_with_too_many_metrics_is_left_out_and_named(home: Home) -> None:
     home.pass_nights(2, claim(f"m{number}" for number in range(30_000)))
-
     home.require_work()
-
     assert len([line for line in home.said if "30000 different metrics" in line]) == 2
     require_sound_judgement(home)
 
@@ -381,7 +377,6 @@ def test_a_node_with_too_many_metrics_over_its_runs_is_left_out_of_the_night_and
 ) -> None:
     monkeypatch.setattr("hpcverify.history.screen.MAX_NODE_METRICS", 20)
     home.pass_nights(2, *(claim([f"m{number}"]) for number in range(30)))
-
     assert [note for note in read_judged(home).notes if note.startswith("n16 is not judged")]
     require_sound_judgement(home)
 
@@ -502,7 +497,6 @@ def test_no_node_can_tell_the_id_of_a_run_of_ours(home: Home, tmp_path: Path) ->
     """Whoever could would use it first, and ours would pass for one that was judged before."""
     others = Ledger(tmp_path / "others", home.clock)
     words = "n1", "black_hole"
-
     assert home.ledger.make_mark(*words) == home.ledger.make_mark(*words)
     assert home.ledger.make_mark(*words) != others.make_mark(*words)
     assert home.ledger.make_mark("n1 black", "hole") != home.ledger.make_mark("n1", "black hole")

@@ -72,7 +72,6 @@ def test_a_node_that_is_forgotten_keeps_its_share_of_the_counters(
 ) -> None:
     follow(ledger, clock, (0, WELL), (1, SUSPECT))
     ledger.forget("n1", "ann", "gone")
-
     assert ledger.read_counter("hpcverify_transitions_total")["suspect", "forgotten"] == 1
     assert ledger.read_counter("hpcverify_outages_total") == {("own run",): 1}
 
@@ -80,7 +79,6 @@ def test_a_node_that_is_forgotten_keeps_its_share_of_the_counters(
 def test_what_may_happen_and_never_did_is_0(ledger: Ledger) -> None:
     possible: list[LabelValues] = [("others",), ("person",)]
     held = ledger.read_histogram("hpcverify_time_to_hold_seconds", possible)
-
     assert ledger.read_counter("hpcverify_outages_total", possible) == dict.fromkeys(possible, 0)
     assert held == dict.fromkeys(possible, BucketCounts({}, 0.0))
 
@@ -101,7 +99,6 @@ def test_a_suspicion_that_a_rerun_clears_is_no_failure_and_holds_nothing(
     ledger: Ledger, clock: Clock
 ) -> None:
     follow(ledger, clock, (0, SUSPECT), (60, WELL))
-
     assert ledger.read_counter("hpcverify_failures_total") == {}
     assert ledger.read_histogram("hpcverify_time_to_hold_seconds") == {}
     assert read_total(ledger.read_histogram("hpcverify_time_to_return_seconds")["own run",]) == 1
@@ -136,5 +133,4 @@ def test_a_counter_outlives_its_program(ledger: Ledger, clock: Clock, tmp_path: 
     follow(ledger, clock, (0, SUSPECT))
     again = Ledger(tmp_path, clock)
     follow(again, clock, (1, WELL), (1, SUSPECT))
-
     assert again.read_counter("hpcverify_outages_total") == {("own run",): 2}

@@ -76,7 +76,6 @@ def room(tmp_path: Path) -> Room:
 
 def test_what_fails_is_held_and_what_passes_is_healthy(room: Room) -> None:
     room.take(room.run("n1", BAD), room.run("n2", GOOD))
-
     assert room.held() == {"n1"}
     assert room.ledger.read_node("n2").state is State.HEALTHY
     assert room.ledger.read_trip_reason() == ""
@@ -84,7 +83,6 @@ def test_what_fails_is_held_and_what_passes_is_healthy(room: Room) -> None:
 
 def test_too_many_at_once_trip_the_breaker_before_anybody_is_held(room: Room) -> None:
     room.take(*(room.run(node, BAD) for node in ("n1", "n2", "n3")))
-
     assert room.held() == set()
     assert room.ledger.read_trip_reason().startswith("3 of 4 nodes")
     assert room.ledger.list_newly_held(0) == set()
@@ -94,7 +92,6 @@ def test_too_many_at_once_trip_the_breaker_before_anybody_is_held(room: Room) ->
 def test_too_many_one_after_another_trip_it_as_well(room: Room) -> None:
     for node in ("n1", "n2", "n3"):
         room.take(room.run(node, BAD))
-
     assert room.held() == {"n1", "n2"}  # who was held before stays so
     assert room.ledger.read_trip_reason().startswith("3 of 4 nodes")
 
@@ -102,7 +99,6 @@ def test_too_many_one_after_another_trip_it_as_well(room: Room) -> None:
 def test_suspects_count_as_held_for_they_are(room: Room) -> None:
     runs = (room.run(node, SOFT) for node in ("n1", "n2", "n3"))
     room.take(*runs)
-
     assert room.held() == set()
     assert {n.state for n in room.ledger.list_nodes().values()} == {State.SUSPECT}
 
@@ -110,9 +106,7 @@ def test_suspects_count_as_held_for_they_are(room: Room) -> None:
 def test_while_it_is_tripped_nobody_is_newly_held_and_passes_count(room: Room) -> None:
     room.take(room.run("n1", BAD))
     room.ledger.trip("a person said so")
-
     room.take(room.run("n2", BAD), room.run("n3", GOOD))
-
     assert (room.held(), room.ledger.read_node("n3").last_pass_at) == ({"n1"}, NOW)
     assert "quarantined (observed)" in {e.what for e in room.ledger.read_audit("n2")}
 
@@ -150,18 +144,14 @@ def test_once_it_is_reset_what_is_found_from_then_on_counts(room: Room) -> None:
 def test_while_it_is_tripped_a_suspect_that_passes_is_let_go(room: Room) -> None:
     room.take(room.run("n1", SOFT))
     room.ledger.trip("3 of 4 nodes")
-
     room.take(room.run("n1", GOOD))
-
     assert room.is_now("n1") == (State.HEALTHY, Hold.NONE)
 
 
 def test_who_trips_it_by_failing_again_is_held_no_harder(room: Room) -> None:
     room.take(room.run("n1", SOFT))
     others = [room.run(node, BAD) for node in ("n2", "n3")]
-
     room.take(room.run("n1", SOFT), *others)
-
     assert room.ledger.read_trip_reason()
     assert (room.is_now("n1"), room.held()) == (KEPT, {"n1"})
 
@@ -169,17 +159,13 @@ def test_who_trips_it_by_failing_again_is_held_no_harder(room: Room) -> None:
 def test_a_ticket_counts_once_though_two_runs_came_with_it_together(room: Room) -> None:
     run = room.run("n1", SOFT)
     copy = replace(run, id="20260101-000000-ffffff")
-
     room.take(run, copy)
-
     assert room.is_now("n1") == (State.SUSPECT, Hold.RESERVATION)
 
 
 def test_a_second_failure_in_the_same_batch_holds_nobody_while_tripped(room: Room) -> None:
     room.ledger.trip("3 of 4 nodes")
-
     room.take(*(room.run("n1", SOFT) for _ in range(2)))
-
     assert room.is_now("n1") == (State.QUARANTINED, Hold.NONE)
 
 
@@ -256,9 +242,7 @@ def test_holds_of_a_clock_that_was_ahead_trip_nothing(room: Room) -> None:
     room.now = NOW + 1e8
     room.take(room.run("n1", BAD), room.run("n2", BAD))
     room.now = NOW
-
     room.take(room.run("n3", BAD))
-
     assert (room.ledger.read_trip_reason(), room.is_now("n3")) == ("", OUT)
 
 
@@ -290,16 +274,13 @@ def test_what_a_check_said_by_a_clock_that_was_ahead_doubts_nothing(room: Room) 
 def test_many_that_pass_make_the_bad_ones_no_fewer(room: Room) -> None:
     runs = [room.run(f"n{i}", BAD if i < 3 else GOOD) for i in range(30)]
     room.take(*runs, eligible=30)
-
     assert (room.held(), room.ledger.read_trip_reason()) == ({"n0", "n1", "n2"}, "")
 
 
 def test_a_check_that_fails_widely_holds_nobody_and_says_why(room: Room) -> None:
     room.policy = Quarantine(enforce=("*",))
     runs = [room.run(f"n{i}", BAD if i < 4 else GOOD) for i in range(10)]
-
     room.take(*runs, eligible=100)
-
     assert (room.held(), room.ledger.read_trip_reason()) == (set(), "")
     assert "gemm fails on 4 of the 10 nodes" in room.ledger.read_node("n1").full_reason
 
@@ -307,9 +288,7 @@ def test_a_check_that_fails_widely_holds_nobody_and_says_why(room: Room) -> None
 def test_another_check_that_fails_beside_a_doubted_one_is_believed(room: Room) -> None:
     room.policy = Quarantine(enforce=("*",))
     runs = [room.run(f"n{i}", BAD) for i in range(3)]
-
     room.take(*runs, room.run("n9", BAD, make_wrong_word("sdc")), eligible=100)
-
     assert room.held() == {"n9"}
 
 
@@ -331,9 +310,7 @@ def test_a_suspect_that_fails_another_check_than_those_in_doubt_is_held_harder(r
     room.policy = Quarantine(enforce=("*",))
     room.take(room.run("n1", SOFT), room.run("n2", BAD), eligible=100)
     room.take(room.run("n3", BAD), eligible=100)
-
     room.take(room.run("n1", SOFT, make_wrong_word("sdc", conclusive=False)), eligible=100)
-
     assert room.is_now("n1") == OUT
 
 
@@ -341,7 +318,6 @@ def test_what_a_check_said_in_earlier_batches_counts_for_the_doubt(room: Room) -
     room.policy = Quarantine(enforce=("*",))
     for node in ("n1", "n2", "n3"):
         room.take(room.run(node, BAD), eligible=100)
-
     assert room.held() == {"n1", "n2"}
 
 
@@ -360,21 +336,18 @@ def test_a_run_that_comes_again_is_judged_no_more(room: Room) -> None:
     run = room.run("n1", BAD)
     room.take(run)
     room.ledger.put(Node(name="n1"), "released", actor="ada")
-
     assert (room.take(run, run), room.ledger.read_node("n1")) == ([], Node(name="n1"))
 
 
 def test_a_run_that_was_kept_and_not_judged_is_judged_the_next_time(room: Room) -> None:
     run = room.run("n1", BAD)
     Store(room.state).save(replace(run, token=""))  # it was killed here
-
     assert (len(room.take(run)), room.held()) == (1, {"n1"})
 
 
 def test_the_token_is_not_kept_with_the_run(room: Room) -> None:
     run = room.run("n1", GOOD)
     room.take(run)
-
     kept = Store(room.state).get_document_path(run.id).read_text()
     assert run.token
     assert run.token not in kept
@@ -394,7 +367,6 @@ def test_a_ticket_is_good_for_one_run(room: Room) -> None:
 def test_what_nobody_ordered_sways_no_breaker_and_no_doubt(room: Room) -> None:
     runs = (room.run(f"n{i}", BAD, token="forged") for i in range(9))  # noqa: S106 - nobody's
     room.take(*runs, eligible=9)
-
     assert (room.held(), room.ledger.read_trip_reason()) == (set(), "")
     assert room.ledger.read_outcomes(0) == {}
 

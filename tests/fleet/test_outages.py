@@ -43,14 +43,12 @@ def test_it_lasts_from_the_first_suspicion_until_the_node_is_back_in_service() -
 
 def test_a_suspicion_that_a_rerun_cleared_is_no_failure() -> None:
     outage = follow(SUSPECT, WELL)
-
     assert outage
     assert (outage.confirmed, outage.is_failure) == (False, False)
 
 
 def test_what_a_site_only_observes_holds_nobody_but_is_a_failure() -> None:
     outage = follow(SUSPECT, replace(BAD, enforced=False))
-
     assert outage
     assert (outage.held, outage.is_failure) == (False, True)
 
@@ -70,7 +68,6 @@ def test_a_drain_of_others_is_a_failure_only_for_what_slurm_itself_says(
     failed: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     outage = follow(replace(WELL, foreign=reason))
-
     assert outage
     assert (outage.cause, outage.held, outage.is_failure) == (OutageCause.OTHERS, True, failed)
 
@@ -99,7 +96,6 @@ HELD = replace(WELL, state=State.HELD, by="ada", reason="new fans")
 )
 def test_a_suspicion_is_no_failure_because_a_person_held_the_node_meanwhile(between: Node) -> None:
     outage = follow(SUSPECT, between, SUSPECT, WELL)
-
     assert outage
     assert not outage.is_failure
 
@@ -107,7 +103,6 @@ def test_a_suspicion_is_no_failure_because_a_person_held_the_node_meanwhile(betw
 @pytest.mark.parametrize("before", [DRAINED, HELD])
 def test_a_node_that_is_found_bad_while_a_person_holds_it_fails_from_then_on(before: Node) -> None:
     outage = follow(before, replace(BAD, foreign=before.foreign), BAD, WELL)
-
     assert outage
     assert (outage.began, outage.ended) == (101.0, 103.0)
     assert (outage.cause, outage.reason) == (OutageCause.VERIFICATION, BAD.reason)
@@ -116,7 +111,6 @@ def test_a_node_that_is_found_bad_while_a_person_holds_it_fails_from_then_on(bef
 
 def test_what_slurm_sets_down_in_maintenance_or_under_suspicion_has_failed() -> None:
     down = replace(WELL, foreign="Not responding")
-
     for before in (DRAINED, SUSPECT):
         outage = follow(before, down, WELL)
         assert outage

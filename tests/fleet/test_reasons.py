@@ -79,6 +79,5 @@ def test_a_word_of_the_site_goes_before_all_others() -> None:
 
 def test_no_word_means_both() -> None:
     words = read_reason_words()
-
     assert set(words) == {"planned", "fault"}
     assert not set(words["planned"]) & set(words["fault"])

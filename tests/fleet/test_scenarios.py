@@ -150,9 +150,7 @@ def test_a_check_that_is_broken_everywhere_quarantines_nobody(fleet: Fleet) -> N
 def test_a_site_that_observes_holds_nobody(fleet: Fleet) -> None:
     fleet.prepare("")
     fleet.tell("n1", "corrupt")
-
     verified(fleet, "n1")
-
     assert (fleet.states(), held(fleet)) == ({"n1": "quarantined"}, set())
     assert "quarantined (observed)" in acts(fleet, "n1")
 
@@ -290,9 +288,7 @@ def test_a_node_can_act_on_no_other(fleet: Fleet) -> None:
 def test_a_run_that_nobody_ordered_raises_suspicion_and_holds_nobody(fleet: Fleet) -> None:
     fleet.tell("n1", "corrupt")
     fleet.by_hand("n1")
-
     fleet.collected()
-
     assert (fleet.states(), held(fleet)) == ({"n1": "suspect"}, set())
     assert json.loads(fleet("sweep", "--dry-run", "--json").stdout)["chosen"][0]["node"] == "n1"
 
@@ -390,9 +386,7 @@ def test_each_command_is_kept_with_its_outcome_refused_ones_too(
 
 def test_a_decision_on_several_nodes_names_those_that_it_was_made_about(fleet: Fleet) -> None:
     fleet("hold", "n2", "--reason", "fan")
-
     done = fleet("hold", "n[1-3]", "--reason", "works on the rack")
-
     assert (done.returncode, one_line(done.stderr)) == (4, "hpcverify: n2 is held already: fan")
     assert done.stdout.startswith("n[1,3]: held; ")
     assert held(fleet) == {"n1", "n2", "n3"}
@@ -524,7 +518,6 @@ def test_what_was_asked_for_wrongly_is_one_line_and_a_status(
     asked: Fleet, command: str, status: int, told: str
 ) -> None:
     done = asked(*command.split())
-
     assert (done.returncode, done.stdout) == (status, "")
     assert told in one_line(done.stderr)
     assert held(asked) == set()

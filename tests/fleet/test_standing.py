@@ -106,7 +106,6 @@ def test_a_document_is_refused_once_for_its_reason_until_one_is_accepted(room: R
 def test_a_node_that_invents_reasons_has_no_more_than_so_many_events(room: Room) -> None:
     for number in range(50):
         follow_refusals(room.ledger, [Refusal("n1", f"'a': {number}", aside=True)], set())
-
     assert len(list_events(room, EventKind.DOCUMENT_REFUSED)) == MAX_NODE_REFUSALS
 
 
@@ -158,7 +157,6 @@ def test_events_that_a_reader_has_not_got_are_not_pruned(room: Room) -> None:
     room.ledger.move_cursor("slow", 0)
     room.collect(after=100 * DAY_S)
     room.collect(after=DAY_S)
-
     assert room.ledger.read_lines(0, 1)[0][0] == 1
 
 

@@ -151,7 +151,6 @@ def test_a_mistake_is_refused_with_the_file_and_the_place(site: Site, told: str)
 )
 def test_what_may_surprise_is_told_and_not_refused(site: Site, told: str) -> None:
     refuse_mistakes(site)
-
     notes = [*list_notes(site, NOW)]
     assert [note for note in notes if told in note], notes
 
@@ -161,7 +160,6 @@ def test_a_spool_that_all_can_write_to_is_told(tmp_path: Path, mode: int) -> Non
     site = a_site(fleet=Fleet(spool=str(tmp_path)))
     assert [*list_notes(site, NOW)] == []
     tmp_path.chmod(mode)
-
     (note,) = list_notes(site, NOW)
     assert f"chmod o-w {tmp_path}" in note
 
@@ -199,7 +197,6 @@ THERE = [f"n{number}" for number in range(1, 65)]
 )
 def test_what_fits_no_node_of_slurm_is_told(site: Site, told: str) -> None:
     refuse_mistakes(site)
-
     (note,) = check_nodes(site, THERE)
     assert told in note
 
@@ -231,7 +228,6 @@ def test_an_account_or_a_qos_of_none_is_told(fleet: Fleet, told: list[str]) -> N
 
 def test_without_accounting_no_account_is_looked_for() -> None:
     slurm = Slurm(run=lambda _: "AccountingStorageType = (null)\n")
-
     assert [*check_accounting(Fleet(account="any"), slurm)] == []
 
 

@@ -68,19 +68,15 @@ def test_a_week_has_the_median_of_its_runs_with_their_number_and_spread(tmp_path
 
 def test_a_week_is_left_alone_as_long_as_one_of_its_nights_is_kept(tmp_path: Path) -> None:
     write_week(tmp_path)
-
     roll_up(tmp_path, WEEK + KEEP - 1)
-
     assert len(list_night_folders(tmp_path)) == WEEK + 1
     assert not list_weeks(tmp_path)
 
 
 def test_a_collect_rolls_up(tmp_path: Path) -> None:
     write_week(tmp_path)
-
     for night in (38, 39, 40):
         write_runs(tmp_path, make_run("n1", night), night=night, keep_nights=KEEP)
-
     assert list(list_weeks(tmp_path)) == [MONDAY, MONDAY + timedelta(days=WEEK)]
     assert list_night_folders(tmp_path) == [MONDAY + timedelta(days=n) for n in (38, 39, 40)]
 
@@ -99,9 +95,7 @@ def test_a_part_that_got_another_driver_has_a_row_for_each(tmp_path: Path) -> No
 def test_values_that_are_no_numbers_do_not_count(tmp_path: Path) -> None:
     for night, value in enumerate([None, 480.0, None]):
         write_runs(tmp_path, make_run("n1", night, value, gpus=1), night=night)
-
     roll_up(tmp_path)
-
     assert read_products(tmp_path) == [(MONDAY, 480.0, 1)]
 
 
@@ -206,8 +200,6 @@ def test_a_week_that_is_over_takes_no_late_runs(tmp_path: Path) -> None:
 def test_weeks_and_nights_go_into_one_file(tmp_path: Path) -> None:
     write_week(tmp_path)
     roll_up(tmp_path)
-
     count = export_measurements(tmp_path, Choice(), "csv", tmp_path / "all.csv")
-
     assert count == len(read_measurements(tmp_path))
     assert (tmp_path / "all.csv").read_text().partition("\n")[0].endswith(",runs,mad")

@@ -40,17 +40,13 @@ def test_what_was_written_is_read_with_the_marks_of_its_part(tmp_path: Path) -> 
 
 def test_a_measurement_of_the_node_has_the_driver_of_its_gpus(tmp_path: Path) -> None:
     write_runs(tmp_path, make_run("n1"))
-
     row = read_measurements(tmp_path, checks=["storage"]).iloc[0]
-
     assert (row["part"], row["driver"], row["verdict"]) == ("node", "565.57.01", "warn")
 
 
 def test_no_number_is_null(tmp_path: Path) -> None:
     write_runs(tmp_path, make_run("n1", value=None))
-
     table = read_measurements(tmp_path, metrics=["bf16.sustained"])
-
     assert list(table["value"].isna()) == [True, False]
 
 
@@ -79,7 +75,6 @@ def test_each_batch_is_a_file_and_a_night_that_is_over_is_one(tmp_path: Path) ->
 def test_many_batches_of_a_night_are_merged_before_it_is_over(tmp_path: Path) -> None:
     for i in range(MAX_BATCHES + 1):
         write_runs(tmp_path, make_run(f"n{i:03}"))
-
     assert (count_files(tmp_path), len(list_runs(tmp_path))) == (1, 2 * (MAX_BATCHES + 1))
 
 
@@ -214,7 +209,6 @@ def test_a_question_that_needs_too_much_memory_accuses_no_file(tmp_path: Path) -
 def test_a_folder_of_a_day_that_never_was_does_not_count(tmp_path: Path) -> None:
     write_runs(tmp_path, make_run("n1"))
     (tmp_path / "measurements" / "night=2026-02-30").mkdir()
-
     assert list(list_folders(tmp_path / "measurements")) == [FIRST.date()]
 
 

@@ -113,7 +113,6 @@ def test_without_accounting_nobody_is_suspected(sensor: Sensor) -> None:
 def test_accounting_that_does_not_answer_is_said_and_stops_nothing(sensor: Sensor) -> None:
     sensor.slurm.ended = "sacct: no such column\n"
     sensor.slurm.avoided = "1|n3\n2|n3\n3|n3\n4|n[1-\n"
-
     assert sensor.sweep() == {"n3": State.SUSPECT}
     assert sensor.said[0].startswith("users' jobs are not looked at: sacct does not print")
 
@@ -139,7 +138,6 @@ def test_jobs_from_before_a_node_passed_are_not_held_against_it() -> None:
     failed = [*GOOD, *HOLE, build_job(1, "n9", "NODE_FAIL", seconds=3000)]
     late = [build_job(3, "n5", "FAILED", seconds=300)]
     passed = {"n5": NOW - 3600.0 + 100, "n9": float(NOW)}
-
     assert find([*failed, *late]) == [("n5", "black_hole"), ("n9", "node_fail")]
     assert not list(find_suspicions([*failed, *late], {}, len(NODES), NOW, passed))
 

@@ -47,17 +47,13 @@ def test_a_healthy_node_that_failed_a_check_since_is_above_the_others() -> None:
     failed = bad("n9", "xid", Verdict.FAIL, Remedy.REBOOT, "Xid 79")
     nodes = {n: well(n) for n in ("n1", "n9")}
     held = {"n5": replace(well("n5"), state=State.HELD)}
-
     first, *_ = build_overview(nodes | held, (), [failed], now=NOW).rows
-
     assert (first.node.name, first.attention, first.why) == ("n9", True, "xid: gpu-3: Xid 79")
 
 
 def test_who_holds_a_node_explains_it_whatever_its_state() -> None:
     node = Node(name="n1", state=State.QUARANTINED, reason="ours", foreign="theirs")
-
     (row,) = of(node).rows
-
     assert (row.state, row.why) == ("held by others", "theirs")
 
 
@@ -67,7 +63,6 @@ def test_only_what_failed_and_is_not_acted_on_is_observed_only(
     state: State, *, enforced: bool
 ) -> None:
     (row,) = of(Node(name="n1", state=state, enforced=enforced)).rows
-
     failed = state in (State.SUSPECT, State.QUARANTINED, State.REPEAT_OFFENDER)
     assert ("observed only" in row.state_label) == (failed and not enforced)
 
@@ -85,7 +80,6 @@ def test_overdue_is_what_the_site_says_or_else_a_week(
     days: float, ago: float, *, overdue: bool
 ) -> None:
     (row,) = of(replace(well("n1"), last_pass_at=NOW - ago), overdue_days=days).rows
-
     assert row.overdue is overdue
 
 
@@ -172,7 +166,6 @@ def test_failed_runs_count_for_a_week_and_until_a_full_pass(
     node = replace(well("n1"), last_pass_at=NOW - passed if passed else 0)
     failures = [("n1", NOW - ago)]
     (row,) = build_overview({"n1": node}, (), (), now=NOW, failures=failures).rows
-
     assert (row.failures, row.failed) == (counted, NOW - ago if counted else 0)
 
 

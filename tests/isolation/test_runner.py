@@ -42,9 +42,7 @@ def test_a_bad_node_is_accused_with_its_evidence_and_all_others_are_cleared(
 def test_five_bad_nodes_of_232_are_found_through_jobs_in_seconds(tmp_path: Path) -> None:
     bad = sorted(Random("five").sample([f"n{n}" for n in range(1, 233)], 5))
     paper = make_paper(tmp_path, 232, SimulatedCluster(bad=tuple(bad)), at_once=32)
-
     answer = paper.run()
-
     assert (list_faulty(answer), answer.passed) == (bad, 227)
     assert not (tmp_path / "spool" / ".isolate").exists()
 
@@ -52,16 +50,13 @@ def test_five_bad_nodes_of_232_are_found_through_jobs_in_seconds(tmp_path: Path)
 @pytest.mark.parametrize("way", ["senders", "receivers"])
 def test_a_node_that_is_slow_one_way_gets_that_direction(tmp_path: Path, way: str) -> None:
     cluster = SimulatedCluster(**{way: ("n5",)})  # type: ignore[arg-type]
-
     answer = make_paper(tmp_path, 16, cluster).run()
-
     expected = {"senders": "sends", "receivers": "receives"}[way]
     assert [(one.node, one.directions) for one in answer.faulty] == [("n5", (expected,))]
 
 
 def test_a_node_that_fails_alone_is_accused_alone(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 9, SimulatedCluster(inside=("n4",)), inside=True).run()
-
     (accused,) = answer.faulty
     assert accused.is_alone
     assert "fails alone" in "\n".join(describe_answer(answer))
@@ -69,21 +64,18 @@ def test_a_node_that_fails_alone_is_accused_alone(tmp_path: Path) -> None:
 
 def test_a_rank_that_is_missing_accuses_its_node_and_no_partner(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 16, SimulatedCluster(missing=("n4",))).run()
-
     assert list_faulty(answer) == ["n4"]
     assert "no answer from n4" in answer.faulty[0].summary
 
 
 def test_a_link_names_no_node(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 12, SimulatedCluster(links=(("n2", "n7"),))).run()
-
     assert (answer.faulty, answer.links) == ((), (("n2", "n7"),))
     assert answer.has_cause
 
 
 def test_what_fails_only_together_is_nobodys_fault(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 20, SimulatedCluster(largest=8)).run()
-
     assert (answer.faulty, answer.links, answer.switches) == ((), (), ())
     assert answer.together
     assert not answer.is_certain
@@ -92,7 +84,6 @@ def test_what_fails_only_together_is_nobodys_fault(tmp_path: Path) -> None:
 
 def test_a_healthy_cluster_has_nobody_to_blame(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 64, HEALTHY).run()
-
     assert (answer.passed, answer.rounds, answer.is_certain) == (64, 2, True)
     assert "no fault found" in "\n".join(describe_answer(answer))
 
@@ -120,9 +111,7 @@ def test_a_node_that_stays_busy_is_left_out_and_its_group_is_tested_without_it(
 ) -> None:
     paper = make_paper(tmp_path, 16, SimulatedCluster(bad=("n9",)), wait=60.0)
     paper.slurm.nodes["n2"].state = "ALLOCATED"
-
     answer = paper.run()
-
     assert (list_faulty(answer), answer.untested, answer.passed) == (["n9"], {"n2": "is busy"}, 14)
     assert not any("n2" in job.nodes for job in paper.slurm.tests.values())
 
@@ -144,9 +133,7 @@ def test_a_node_that_leaves_slurm_is_left_out_at_once_and_its_group_is_tested_wi
 def test_one_answer_that_leaves_a_node_out_does_not_lose_it(tmp_path: Path) -> None:
     paper = make_paper(tmp_path, 6, HEALTHY)
     paper.slurm.omitted["nodes"] = [{"n2"}]
-
     answer = paper.run()
-
     assert (answer.passed, answer.untested) == (6, {})
 
 
@@ -287,7 +274,6 @@ def test_who_is_found_is_said_before_it_is_confirmed(tmp_path: Path) -> None:
 
 def test_nodes_of_another_version_are_told_and_not_accused(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 64, SimulatedCluster(newer=("n3", "n40", "n41"))).run()
-
     assert (set(answer.misfits), answer.faulty, answer.passed) == ({"n3", "n40", "n41"}, (), 61)
     assert "pass with each other" in "\n".join(describe_answer(answer))
 
@@ -467,9 +453,7 @@ def test_a_document_that_is_not_what_it_should_be_counts_as_none(
     """A node that takes part may be broken, or somebody's."""
     paper = make_paper(tmp_path, 9, HEALTHY, wait=10.0)
     paper.slurm.written = lambda path: damage(path) if '"n1"' in path.read_text() else None
-
     answer = paper.run()
-
     assert answer.faulty == ()
     assert "n1" in answer.untested
 
@@ -477,5 +461,4 @@ def test_a_document_that_is_not_what_it_should_be_counts_as_none(
 @pytest.mark.parametrize("content", [b"\xff{", b'{"more":' + b"[" * 100_000])
 def test_a_document_that_a_broken_node_wrote_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "one.json").write_bytes(content)
-
     assert read_run(tmp_path / "one.json") is None

@@ -66,7 +66,6 @@ RUN = make_run(
 
 def test_every_metric_of_a_node_is_in_its_file_and_no_other() -> None:
     text = write(RUN)
-
     assert list_strays(text, NODE_METRICS) == []
     assert {*read_samples(text)} == {metric.name for metric in NODE_METRICS}
 
@@ -80,7 +79,6 @@ def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
     bad = fail("new", complain("GPU-3-uuid", "gpu", "dbe"))
     text = write(make_run(replace(bad, maturity=Maturity.BETA)))
     (finding,) = read_samples(text)["hpcverify_finding_info"]
-
     assert 'check="new",verdict="warn"' in text
     assert dict(finding)["verdict"] == "warn"
 
@@ -88,13 +86,11 @@ def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
 def test_a_finding_of_the_node_has_no_number() -> None:
     run = make_run(fail("host", complain("node", "", "oom")))
     (labels,) = read_samples(write(run))["hpcverify_finding_info"]
-
     assert (dict(labels)["kind"], dict(labels)["index"]) == ("node", "")
 
 
 def test_a_remark_is_not_a_finding() -> None:
     run = make_run(fail("ecc", complain("GPU-0-uuid", "gpu", "note", Verdict.PASS)))
-
     assert 'kind="gpu"' not in write(run)
 
 

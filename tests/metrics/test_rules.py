@@ -64,7 +64,6 @@ def test_the_table_names_the_alerts_that_ask_for_each_metric() -> None:
 @pytest.mark.parametrize("name", read_alerts())
 def test_an_alert_has_a_severity_and_words_for_whoever_it_wakes(name: str) -> None:
     rule = read_alerts()[name]
-
     assert re.fullmatch(r"Hpcverify([A-Z][a-z]+)+", name)
     assert rule["labels"] in ({"severity": "warning"}, {"severity": "critical"})
     assert rule["annotations"].keys() == {"summary", "description", "runbook"}
@@ -85,7 +84,6 @@ def test_every_alert_has_its_runbook() -> None:
 
 def test_promtool_takes_the_rules() -> None:
     done = run_promtool("check", "rules", "--lint=all", "--lint-fatal", RULES)
-
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
@@ -142,9 +140,7 @@ def write_case(case: Case) -> str:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.alert}-{case.rule}")
 def test_an_alert_fires_for_its_fault_alone(case: Case, tmp_path: Path) -> None:
     (tmp_path / "case.yml").write_text(write_case(case))
-
     done = run_promtool("test", "rules", tmp_path / "case.yml")
-
     assert done.returncode == 0, done.stdout + done.stderr
 
 

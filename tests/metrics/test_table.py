@@ -34,7 +34,6 @@ NODE_LINES = {
 
 def test_each_name_stands_once() -> None:
     names = [metric.name for metric in METRICS]
-
     assert len(names) == len({*names})
 
 
@@ -51,7 +50,6 @@ def test_a_name_obeys_the_rules_of_prometheus() -> None:
 
 def test_type_and_help_of_a_metric_of_nodes_never_change() -> None:
     lines = {metric.name: f"{metric.type.value} {metric.help}" for metric in NODE_METRICS}
-
     assert {name: crc32(line.encode()) for name, line in lines.items()} == NODE_LINES
 
 

@@ -20,7 +20,6 @@ KEPT = {"/etc/hpcverify", "/var/lib/hpcverify"}
 def test_one_command_gives_a_verdict_with_plain_python(machine: Machine) -> None:
     machine.run("hpcverify", "run", "--suite", "prolog", "--json", "/root/run.json")
     run = json.loads(machine.run("cat", "/root/run.json"))
-
     passed = {result["check"] for result in run["results"] if result["verdict"] == "pass"}
     assert passed >= {"inventory", "host", "kernel_log"}
     assert run["verdict"] == "pass"
@@ -28,7 +27,6 @@ def test_one_command_gives_a_verdict_with_plain_python(machine: Machine) -> None
 
 def test_doctor_misses_torch_and_the_tools_that_the_package_recommends(machine: Machine) -> None:
     doctor = machine.enter("hpcverify", "doctor").stdout
-
     missing = set(re.findall(r"^fix (\w+): missing", doctor, re.MULTILINE))
     assert missing == {"fio", "smartctl", "torch"}, doctor
 

@@ -215,7 +215,6 @@ def remove(site: Site) -> None:
 
 def test_under_ten_commands_lead_from_the_packages_to_hooks_that_observe(site: Site) -> None:
     typed = site.commands[: site.commands.index(RELOAD) + 1]
-
     assert len(typed) <= MAX_COMMANDS, typed
     nodes = json.loads(site.notes["nodes"])["nodes"]
     assert {node["node"] for node in nodes if node["last_run_at"]} == {"n1", "n2"}

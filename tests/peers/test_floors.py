@@ -17,7 +17,6 @@ def test_every_metric_has_a_floor() -> None:
 
 def test_the_lines_of_the_site_go_before_those_that_ship() -> None:
     own = PeerFloor(check="storage", floor=0.3)
-
     assert find_floor("storage", "seq_read.bandwidth", [own]) is own
     assert find_floor("storage", "seq_read.bandwidth").floor == 0.1
     assert find_floor("gemm", "bf16.sustained", [own]).floor == 0.02
@@ -76,7 +75,6 @@ def test_the_declaration_of_a_metric_says_which_side_is_worse(
 )
 def test_the_side_of_a_metric_of_superbench_is_that_of_its_manual(metric: str, side: Side) -> None:
     known = find_foreign(metric)
-
     assert known is not None
     assert known.worse == side
 

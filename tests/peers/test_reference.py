@@ -41,7 +41,6 @@ def test_a_reference_keeps_its_sample_its_days_and_its_versions(tmp_path: Path) 
 def test_a_reference_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "reference.json"
     path.write_text("reviewed")
-
     with pytest.raises(UnusableError, match="never moves by itself"):
         write_reference(path, make_reference()[0])
     assert path.read_text() == "reviewed"
@@ -51,7 +50,6 @@ def test_a_reference_is_never_overwritten(tmp_path: Path) -> None:
 def test_what_is_no_reference_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "reference.json"
     path.write_text(text)
-
     with pytest.raises(ConfigError, match=r"reference\.json"):
         read_reference(path)
 

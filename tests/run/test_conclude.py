@@ -44,6 +44,5 @@ def test_a_pass_without_all_cores_says_so_as_its_reason() -> None:
     left = Finding(CORES_LEFT_OUT_CODE, "cpu", "tested on 1 of 2 online cores")
     found = Result(check="sdc", verdict=Verdict.PASS, findings=(left,))
     result = judge_result(found, {}, {}, NODE, has_no_past)
-
     assert (result.verdict, result.remedy) == (Verdict.PASS, Remedy.NONE)
     assert "1 of 2 online cores" in result.reason

@@ -61,7 +61,6 @@ def speed(value: float) -> Measurement:
 
 def test_a_wrong_word_is_hard_evidence_in_the_words_of_the_result() -> None:
     wrong = result(words(1), rules=EXACT)
-
     assert list_texts(wrong) == ["words 1 > 0 (exact)"]
     assert wrong.reason == "GPU 3: words 1 > 0 (exact)"
 
@@ -72,7 +71,6 @@ def test_without_a_wrong_word_there_is_none() -> None:
 
 def test_of_a_failure_with_both_only_the_hard_part_is_evidence() -> None:
     both = result(words(2), speed(1), rules={**EXACT, **SLOW})
-
     assert both.verdict is Verdict.FAIL
     assert list_texts(both) == ["words 2 > 0 (exact)"]
     assert list_texts(result(speed(1), rules=SLOW)) == []
@@ -82,19 +80,16 @@ def test_of_a_failure_with_both_only_the_hard_part_is_evidence() -> None:
 def test_a_finding_is_hard_if_its_ruling_is(conclusive: bool) -> None:  # noqa: FBT001 - a case
     rulings = {"lost": FindingRule(Verdict.FAIL, conclusive=conclusive)}
     lost = result(Finding("lost", "gpu-a", "is lost"), rulings=rulings)
-
     assert list_texts(lost) == (["is lost"] if conclusive else [])
 
 
 def test_a_warning_is_no_evidence_however_hard() -> None:
     rules = {"words": Rule(high=0, conclusive=True, otherwise=Verdict.WARN)}
-
     assert list_texts(result(words(1), rules=rules)) == []
 
 
 def test_a_hard_warning_beside_a_soft_failure_is_none_either() -> None:
     rules = {**SLOW, "words": Rule(high=0, conclusive=True, otherwise=Verdict.WARN)}
-
     assert list_texts(result(words(1), speed(1), rules=rules)) == []
 
 
@@ -104,7 +99,6 @@ def test_a_check_in_beta_gives_none() -> None:
 
 def test_a_hard_limit_that_nothing_was_measured_against_is_no_evidence() -> None:
     silent = result(rules=EXACT)
-
     assert silent.verdict is Verdict.ERROR
     assert list_texts(silent) == []
 
@@ -127,7 +121,6 @@ def test_what_was_written_before_there_was_hard_evidence_has_none() -> None:
 def test_evidence_survives_the_document() -> None:
     wrong = result(words(1), rules=EXACT)
     again = msgspec.json.decode(msgspec.json.encode(wrong), type=Result)
-
     assert list_texts(again) == list_texts(wrong) != []
 
 
@@ -135,7 +128,6 @@ def test_a_sites_own_bound_leaves_the_rule_as_hard_as_it_was(tmp_path: Path) -> 
     limits = {"ecc": {"ecc.uncorrected.since": Setting(high=2)}}
     suite = Suite(name="s", summary="of the tests", budget=10, check=(SuiteEntry(name="ecc"),))
     (step,) = make_plan(suite, Site(limits=limits, path=str(tmp_path))).steps
-
     assert step.rules["ecc.uncorrected.since", "*"].high == 2
     assert step.rules["ecc.uncorrected.since", "*"].conclusive
 
@@ -206,7 +198,6 @@ SOFT_LIMITS = {
 @pytest.mark.parametrize(("check", "code"), sorted(HARD_FINDINGS | SOFT_FINDINGS))
 def test_what_no_rerun_takes_back_is_hard(check: str, code: str) -> None:
     ruling = catalog.load_check(check).finding_rules[code]
-
     assert ruling.verdict is Verdict.FAIL
     assert ruling.conclusive is ((check, code) in HARD_FINDINGS)
 
@@ -214,7 +205,6 @@ def test_what_no_rerun_takes_back_is_hard(check: str, code: str) -> None:
 @pytest.mark.parametrize(("check", "name"), sorted(HARD_LIMITS | SOFT_LIMITS))
 def test_an_event_is_hard_and_slowness_is_not(check: str, name: str) -> None:
     rule = catalog.load_check(check).rules[name]
-
     assert rule.otherwise is Verdict.FAIL
     assert rule.conclusive is ((check, name) in HARD_LIMITS)
 
@@ -229,5 +219,4 @@ def test_only_a_failure_or_what_is_left_of_one_is_called_hard(check: str) -> Non
     conclusive = {code: r.verdict for code, r in found.finding_rules.items() if r.conclusive}
     verdicts = {verdict for code, verdict in conclusive.items() if (check, code) not in STANDING}
     verdicts |= {r.otherwise for r in found.rules.values() if r.conclusive}
-
     assert verdicts <= {Verdict.FAIL}

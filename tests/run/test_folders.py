@@ -63,7 +63,6 @@ def test_what_killed_runs_have_left_goes_and_nothing_else(tmp_path: Path) -> Non
     nested(tmp_path / "hpcverify-n1-killed", 3)
     (tmp_path / "hpcverify-n1-file").touch()
     (tmp_path / "hpcverify-n2-other").mkdir()
-
     assert use(tmp_path) == []
     assert [path.name for path in tmp_path.iterdir()] == ["hpcverify-n2-other"]
 
@@ -144,7 +143,6 @@ def test_a_folder_in_which_others_could_rename_ours_is_refused(
 ) -> None:
     os.chown(tmp_path, owner, 0)
     tmp_path.chmod(mode)
-
     with pytest.raises(ConfigError, match=f"{tmp_path} can be changed by other users"):
         use(tmp_path)
 

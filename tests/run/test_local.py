@@ -69,7 +69,6 @@ def children() -> set[str]:
 
 def test_a_check_that_ends_gives_all_that_it_found(executor: LocalExecutor, tmp_path: Path) -> None:
     answer = run(executor, tmp_path, "nothing")
-
     assert answer.outcome.verdict is Verdict.PASS
     assert names(answer) == ["before", "after"]
     assert answer.outcome.end > answer.outcome.start
@@ -91,7 +90,6 @@ def test_what_goes_wrong_is_an_error_that_keeps_what_was_found(
     executor: LocalExecutor, tmp_path: Path, way: str, cause: Cause, reason: str
 ) -> None:
     answer = run(executor, tmp_path, way)
-
     assert answer.outcome.verdict is Verdict.ERROR
     assert answer.outcome.cause is cause
     assert reason in answer.outcome.reason
@@ -142,7 +140,6 @@ def test_the_log_of_an_earlier_request_says_nothing_of_why_a_worker_died(
 ) -> None:
     run(executor, tmp_path, "write", NCCL_WORDS)
     died = run(executor, tmp_path, "abort_after", "terminate called\n").outcome
-
     assert died.cause is Cause.CRASHED
     assert died.reason.endswith("last line of its log: terminate called")
     assert "Watchdog" not in died.trace
@@ -152,7 +149,6 @@ def test_a_worker_that_writes_nothing_is_told_by_how_it_ended(
     executor: LocalExecutor, tmp_path: Path
 ) -> None:
     died = run(executor, tmp_path, "segfault").outcome
-
     assert "killed by SIGSEGV" in died.reason
     assert "Extension modules" not in died.reason
 
@@ -174,7 +170,6 @@ def test_what_the_node_ran_out_of_is_no_bug_of_a_check(
     executor: LocalExecutor, tmp_path: Path
 ) -> None:
     outcome = run(executor, tmp_path, "no_memory").outcome
-
     assert (outcome.cause, outcome.remedy) == (Cause.NO_RESOURCES, Remedy.INSPECT)
     assert "no memory is left" in outcome.reason
 
@@ -185,7 +180,6 @@ def test_a_scratch_that_is_gone_under_way_is_no_bug_of_a_check(
     task = order(tmp_path, "raise")
     (tmp_path / "scratch").rmdir()
     outcome = executor.run({"w": task}, PATIENCE_S)["w"].outcome
-
     assert (outcome.cause, outcome.remedy) == (Cause.MISSING, Remedy.INSPECT)
     assert f"the scratch directory {tmp_path / 'scratch'} is gone" in outcome.reason
 
@@ -204,14 +198,12 @@ def test_a_check_that_somebody_stopped_asks_for_no_larger_budget(tmp_path: Path)
 
 def test_a_check_that_does_not_apply_is_a_skip(executor: LocalExecutor, tmp_path: Path) -> None:
     outcome = run(executor, tmp_path, "skip").outcome
-
     assert (outcome.verdict, outcome.cause) == (Verdict.SKIP, Cause.NOT_APPLICABLE)
 
 
 @pytest.mark.parametrize("way", ["raise", "segfault", "exit"])
 def test_the_next_check_does_not_suffer(executor: LocalExecutor, tmp_path: Path, way: str) -> None:
     run(executor, tmp_path, way)
-
     assert names(run(executor, tmp_path, "nothing")) == ["before", "after"]
 
 
@@ -245,14 +237,12 @@ def test_memory_of_a_gpu_that_ran_out_breaks_no_worker(
     run(executor, tmp_path, "nothing")
     first = children() - others
     run(executor, tmp_path, "out_of_gpu_memory", "CUDA out of memory. Tried to allocate")
-
     assert children() - others == first
 
 
 def test_one_workers_crash_is_not_anothers(executor: LocalExecutor, tmp_path: Path) -> None:
     tasks = {w: order(tmp_path, w) for w in ("segfault", "nothing")}
     answers = executor.run(tasks, PATIENCE_S)
-
     assert answers["segfault"].outcome.cause is Cause.CRASHED
     assert names(answers["nothing"]) == ["before", "after"]
 
@@ -274,7 +264,6 @@ def test_a_check_past_its_deadline_says_how_long_it_had(
     executor: LocalExecutor, tmp_path: Path
 ) -> None:
     answer = run(executor, tmp_path, "wait", timeout=0.7)
-
     assert (answer.outcome.reason, answer.outcome.remedy) == ("no end after 1 s", Remedy.RERUN)
     assert answer.overrun is not None
     assert (answer.overrun.seconds, answer.overrun.doing) == (0.7, "")
@@ -302,14 +291,12 @@ def test_a_worker_that_hardly_got_a_core_is_hindered(
     starved: bool,  # noqa: FBT001
 ) -> None:
     told = describe_starvation(queued, seconds)
-
     assert ("it waited 60 s for a core" in told) is starved
     assert bool(told) is starved
 
 
 def test_a_crash_says_what_it_was_doing(executor: LocalExecutor, tmp_path: Path) -> None:
     reason = run(executor, tmp_path, "crash_at_work").outcome.reason
-
     assert reason == "its worker killed by SIGSEGV in crashing on CPU"
 
 
@@ -318,7 +305,6 @@ def test_an_operation_that_ended_is_not_what_the_next_one_hangs_in(
 ) -> None:
     run(executor, tmp_path, "raise_at_work")
     overrun = run(executor, tmp_path, "wait", timeout=1).overrun
-
     assert overrun is not None
     assert overrun.doing == ""
 
@@ -438,7 +424,6 @@ def test_garbage_is_looked_for_only_where_torch_may_have_left_some(
 ) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert searches(tmp_path) == 0
-
     unused = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False))
     monkeypatch.setitem(sys.modules, "torch", unused)
     assert searches(tmp_path) == 1

@@ -31,7 +31,6 @@ def test_a_failure_without_a_word_is_one_too() -> None:
 
 def test_where_no_slurm_conf_is_found_the_fix_is_told() -> None:
     told = "scontrol: fatal: Could not establish a configuration source"
-
     with pytest.raises(SlurmError, match=r"it finds no slurm\.conf: set SLURM_CONF"):
         sh(f"echo '{told}' >&2; exit 1")
 
@@ -76,6 +75,5 @@ def test_where_the_cluster_is_stays() -> None:
     kept = clean_environment(
         {**os.environ, "SLURM_CONF": "/etc/x", "SLURM_TIME_FORMAT": "relative"}
     )
-
     assert (kept["SLURM_CONF"], kept["SLURM_TIME_FORMAT"]) == ("/etc/x", "%s")
     assert kept["PATH"] == os.environ["PATH"]

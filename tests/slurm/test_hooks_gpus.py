@@ -75,7 +75,6 @@ def test_a_gpu_that_is_gone_refuses_the_job(node: Hooks, lab: Lab) -> None:
     closed(node, "inventory")
     node("prolog")
     lab.write("gpu.3.absent = 1")
-
     assert node("prolog").returncode == 1
 
 
@@ -83,7 +82,6 @@ def test_the_evidence_of_another_check_lets_the_job_run(node: Hooks, lab: Lab) -
     closed(node, "pcie")
     node("prolog")
     lab.write(*WORN)
-
     assert node("prolog").returncode == 0
     assert runs(node)[-1]["verdict"] == "fail"
 
@@ -92,7 +90,6 @@ def test_a_driver_that_hangs_costs_the_deadline_at_most(node: Hooks, lab: Lab) -
     node.prepare(HPCVERIFY_DEADLINE=3)
     closed(node, "inventory")
     lab.write(*HUNG)  # without the deadline the prolog would never end
-
     assert node("prolog").returncode == 0
 
 

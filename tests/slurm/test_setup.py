@@ -245,7 +245,6 @@ def test_what_somebody_has_written_is_never_overwritten(bare: Administrator) -> 
 
 def test_where_it_may_not_write_it_says_so_in_one_line(bare: Administrator) -> None:
     subprocess.run(["mount", "-o", "remount,ro", CONFIG], check=True)
-
     done = bare.cli("setup", "slurm", "--spool", str(bare.spool), "--write")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert f"{CONFIG}/site.d/50-slurm.toml cannot be written: Read-only" in done.stderr

@@ -124,7 +124,6 @@ def test_a_loss_before_a_day_on_which_all_gained_is_still_seen() -> None:
 @pytest.mark.parametrize("gap", [4, 6, 9])
 def test_a_second_step_is_found_soon_after_the_first(gap: int) -> None:
     found = [_find_two(seed, gap) for seed in range(200)]
-
     assert sum(found) >= 0.95 * len(found)
 
 

@@ -175,7 +175,6 @@ def test_a_check_becomes_what_means_the_same(check: str, key: str, piece: Any) -
 )
 def test_a_number_becomes_a_bound(check: str, bounds: dict[str, tuple[Any, Any]]) -> None:
     found = turn(f"* || {check}")["bounds"]
-
     assert {n: (b.get("low"), b.get("high")) for n, b in found.items()} == bounds
 
 
@@ -236,14 +235,12 @@ def test_what_is_not_turned_is_told_with_its_reason(line: str, says: str) -> Non
 def test_a_service_that_nhc_stops_must_not_run(action: str) -> None:
     imported = import_nhc(f"* || check_ps_service {action} -u root ntpd")
     (expectation,) = imported.site["params"]["host"]["expect"]
-
     assert expectation["processes"] == [{"name": "ntpd", "user": "root", "running": False}]
     assert "repairs nothing" in imported.unturned[0].reason
 
 
 def test_two_lines_about_one_number_must_both_hold() -> None:
     turned = turn("* || check_hw_physmem 64gb 128gb", "* || check_hw_physmem 32gb 96gb")
-
     assert turn("* || check_ps_loadavg 9", "* || check_ps_loadavg 8") == {
         "bounds": {"load.1m": {"high": 8}}
     }
@@ -252,7 +249,6 @@ def test_two_lines_about_one_number_must_both_hold() -> None:
 
 def test_a_line_goes_on_after_a_backslash() -> None:
     (line,) = read_lines("* || check_fs_mount_rw \\\n   -f /home")
-
     assert isinstance(line, Line)
     assert (line.number, line.words) == (1, ("check_fs_mount_rw", "-f", "/home"))
 
@@ -260,7 +256,6 @@ def test_a_line_goes_on_after_a_backslash() -> None:
 @pytest.mark.parametrize("target", ["x*.cluster.example.org", "n1.x", "!n1.x"])
 def test_a_target_with_a_domain_is_turned_and_told(target: str) -> None:
     imported = import_nhc(f"{target} || check_fs_mount_rw /")
-
     assert imported.turned == 1
     assert "has a domain" in imported.unturned[0].reason
     assert not import_nhc("{n[1-4]} || check_fs_mount_rw /").unturned
@@ -268,7 +263,6 @@ def test_a_target_with_a_domain_is_turned_and_told(target: str) -> None:
 
 def test_what_is_lost_of_a_line_that_is_turned_is_told_too() -> None:
     imported = import_nhc("* || check_ps_service -u root -S sshd")
-
     assert imported.turned == 1
     assert "repairs nothing" in imported.unturned[0].reason
 
@@ -289,7 +283,6 @@ def test_what_is_lost_of_a_line_that_is_turned_is_told_too() -> None:
 )
 def test_a_target_names_the_same_nodes(target: str, names: list[str], others: list[str]) -> None:
     (line,) = read_lines(f"{target} || check_fs_mount_rw /")
-
     assert isinstance(line, Line)
     assert [n for n in (*names, *others) if names_node(line.target, n)] == names
 
@@ -320,7 +313,6 @@ def test_lines_of_one_target_are_one_expectation() -> None:
 
 def test_comments_and_empty_lines_say_nothing() -> None:
     lines = list(read_lines("\n  # x || y\n* || check_fs_mount_rw / # trailing\n"))
-
     assert [line.words for line in lines if isinstance(line, Line)] == [("check_fs_mount_rw", "/")]
     assert not [line for line in lines if isinstance(line, Unturned)]
 
