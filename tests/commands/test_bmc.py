@@ -216,9 +216,7 @@ def test_redundancy_that_is_lost_fails_and_one_that_never_was_warns(
     assert fleet_of_bmcs.find_result("n3").verdict is Verdict.WARN
 
 
-def test_a_power_supply_that_is_gone_warns_until_that_is_accepted(
-    fleet_of_bmcs: BmcFleet,
-) -> None:
+def test_a_power_supply_that_is_gone_warns_until_that_is_accepted(fleet_of_bmcs: BmcFleet) -> None:
     def ask(*options: str) -> Result:
         fleet_of_bmcs.ask("--nodes", "n1", *options)
         found = fleet_of_bmcs.find_result("n1")
@@ -459,9 +457,7 @@ def test_a_file_of_passwords_that_is_wrong_is_refused_and_not_quoted(
     assert fleet_of_bmcs.count_logins() == 0
 
 
-def test_a_file_of_passwords_that_is_missing_is_told_with_the_fix(
-    fleet_of_bmcs: BmcFleet,
-) -> None:
+def test_a_file_of_passwords_that_is_missing_is_told_with_the_fix(fleet_of_bmcs: BmcFleet) -> None:
     fleet_of_bmcs.secret.unlink()
     done = fleet_of_bmcs.ask()
     assert done.returncode == 2

@@ -14,9 +14,7 @@ from hpcverify.model import Remedy, Run
 from hpcverify.summary.actions import list_actions
 from hpcverify.summary.diagnosis import diagnose
 from hpcverify.summary.run_summary import summarize
-from hpcverify.summary.verdict import (
-    explain_verdict,
-)
+from hpcverify.summary.verdict import explain_verdict
 from tests.cli import Cli
 from tests.nvml_lab.nvmllab import Lab
 from tests.nvml_lab.parts import profile
@@ -139,8 +137,7 @@ def test_parts_that_were_taken_out_can_be_accepted(node: Cli, lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "lost"),
-    [("nvlink", "gpu.*.nvlink.*.state = 0"), ("pcie", "gpu.*.pcie.width = 8")],
+    ("check", "lost"), [("nvlink", "gpu.*.nvlink.*.state = 0"), ("pcie", "gpu.*.pcie.width = 8")]
 )
 def test_what_gpus_lost_since_an_earlier_run_can_be_accepted(
     node: Cli, lab: Lab, check: str, lost: str

@@ -271,8 +271,7 @@ def make_open_file(path: Path, _: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil",
-    [Path.symlink_to, Path.hardlink_to, lambda path, _: os.mkfifo(path), make_open_file],
+    "spoil", [Path.symlink_to, Path.hardlink_to, lambda path, _: os.mkfifo(path), make_open_file]
 )
 def test_neither_a_link_nor_what_others_can_write_is_written(
     ledger: Ledger, spoil: Callable[[Path, Path], None]

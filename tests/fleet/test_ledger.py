@@ -67,12 +67,7 @@ def database(ledger: Ledger) -> Iterator[sqlite3.Connection]:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        "update events set actor = 'eve'",
-        "delete from events",
-        REPLACEMENT,
-    ],
+    "change", ["update events set actor = 'eve'", "delete from events", REPLACEMENT]
 )
 def test_the_audit_log_is_neither_rewritten_nor_shortened(
     database: sqlite3.Connection, ledger: Ledger, change: str
@@ -117,10 +112,7 @@ def test_a_node_is_written_with_what_was_done_and_by_whom(again: Callable[[], Le
 
 @pytest.mark.parametrize(
     ("outcome", "detail"),
-    [
-        ("it is drained (a fan)", "it is drained (a fan)"),
-        ("it is free", "it is free: a fan"),
-    ],
+    [("it is drained (a fan)", "it is drained (a fan)"), ("it is free", "it is free: a fan")],
 )
 def test_the_log_gives_the_reason_of_a_write_once(
     ledger: Ledger, outcome: str, detail: str

@@ -35,15 +35,7 @@ from hpcverify.fleet.transitions import (
     repair,
     restrain_hold,
 )
-from hpcverify.model import (
-    BMC_SUITE,
-    FABRIC_SUITE,
-    Cause,
-    Maturity,
-    Result,
-    Verdict,
-    verdict_of,
-)
+from hpcverify.model import BMC_SUITE, FABRIC_SUITE, Cause, Maturity, Result, Verdict, verdict_of
 from hpcverify.plan.config import Quarantine, Site, Suppression
 from tests.doubles import a_result, a_run
 from tests.fleet.builders import NOW, make_wrong_word

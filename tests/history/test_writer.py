@@ -52,10 +52,7 @@ def test_no_number_is_null(tmp_path: Path) -> None:
 
 def test_runs_that_load_nothing_or_were_interrupted_are_left_out(tmp_path: Path) -> None:
     write_runs(
-        tmp_path,
-        make_run("n1"),
-        make_run("n2", passive=True),
-        make_run("n3", complete=False),
+        tmp_path, make_run("n1"), make_run("n2", passive=True), make_run("n3", complete=False)
     )
 
     assert set(read_measurements(tmp_path)["node"]) == {"n1"}

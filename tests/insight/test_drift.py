@@ -33,11 +33,7 @@ OLD, NEW = "570.86.15", "575.51.03"
 
 
 def make_told(
-    node: str,
-    facts: Mapping[str, str],
-    first: float = 30,
-    last: float = 0.1,
-    source: str = "parts",
+    node: str, facts: Mapping[str, str], first: float = 30, last: float = 0.1, source: str = "parts"
 ) -> ReportedFacts:
     """Let *node* tell *facts* from *first* to *last* days ago."""
     return ReportedFacts(

@@ -30,12 +30,7 @@ from hpcverify.insight.judgement import (
     JudgedChange,
     write_judgement,
 )
-from hpcverify.metrics.table import (
-    CONTROLLER_METRICS,
-    FLEET_FILE_NAME,
-    MAX_LISTED_NODES,
-    STATES,
-)
+from hpcverify.metrics.table import CONTROLLER_METRICS, FLEET_FILE_NAME, MAX_LISTED_NODES, STATES
 from hpcverify.model import Finding, Measurement, Remedy, Verdict
 from hpcverify.plan.config import Fleet, Quarantine, Site, TextFiles
 from hpcverify.slurm.client import Slurm

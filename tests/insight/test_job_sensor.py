@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.fleet.states import Hold, State
-from hpcverify.insight.job_sensor import (
-    JobSuspicion,
-    build_run,
-    find_suspicions,
-    leave_suspicions,
-)
+from hpcverify.insight.job_sensor import JobSuspicion, build_run, find_suspicions, leave_suspicions
 from hpcverify.insight.overview import read_overview
 from hpcverify.model import Verdict
 from hpcverify.plan.config import Fleet, Quarantine, Site
@@ -57,12 +52,7 @@ def sensor(tmp_path: Path) -> Sensor:
 def build_job(user: int, node: str, state: str = "COMPLETED", seconds: int = 60) -> UserJob:
     start = NOW - 3600
     return UserJob(
-        user=user,
-        partition="batch",
-        state=state,
-        start=start,
-        end=start + seconds,
-        nodes=(node,),
+        user=user, partition="batch", state=state, start=start, end=start + seconds, nodes=(node,)
     )
 
 

@@ -170,11 +170,7 @@ def test_a_node_that_slowed_with_a_driver_of_its_own_is_told_once(nights: Nights
     judged = nights.judge(24, 25)
 
     (change,) = judged.changes
-    assert (change.title, change.kind, change.day) == (
-        "r0n5 GPU 0-1",
-        "step",
-        date(2026, 11, 22),
-    )
+    assert (change.title, change.kind, change.day) == ("r0n5 GPU 0-1", "step", date(2026, 11, 22))
     assert "driver 565.57.01 to 580.1" in change.why
     assert judged.outliers == ()
 

@@ -93,9 +93,7 @@ def read_fleet(room: Room) -> Overview:
     return read_overview(room.ledger, Store(room.folder / "state"))
 
 
-def test_a_driver_that_reaches_all_nodes_in_a_night_is_one_rollout_and_no_fault(
-    room: Room,
-) -> None:
+def test_a_driver_that_reaches_all_nodes_in_a_night_is_one_rollout_and_no_fault(room: Room) -> None:
     fleet = collect_days(room, range(1, NODES + 1), warns=True)
 
     (rollout,) = fleet.drift.rollouts

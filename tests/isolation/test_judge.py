@@ -7,12 +7,7 @@ from msgspec.structs import replace
 
 from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest
 from hpcverify.isolation.judge import GroupJudgement, PeerReference
-from hpcverify.records.collectives import (
-    CollectiveRun,
-    CollectiveTiming,
-    RankPlace,
-    WrongResult,
-)
+from hpcverify.records.collectives import CollectiveRun, CollectiveTiming, RankPlace, WrongResult
 
 BIG, SMALL = 2**28, 2**12
 
@@ -95,11 +90,7 @@ ROUNDS: dict[str, tuple[list[CollectiveRun], list[CollectiveRun], list[GroupOutc
     ),
     "each operation counts by itself": (FORTY, [make_run(5, operation="broadcast")], [PASSED]),
     "each size counts by itself": (FORTY, [make_run(5, size=2**24)], [PASSED]),
-    "what failed is no reference": (
-        [*FORTY[:3], *[make_run(10)] * 3],
-        [make_run(12)],
-        [FAILED],
-    ),
+    "what failed is no reference": ([*FORTY[:3], *[make_run(10)] * 3], [make_run(12)], [FAILED]),
 }
 
 

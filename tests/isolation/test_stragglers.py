@@ -6,20 +6,9 @@ from random import Random
 
 import pytest
 
-from hpcverify.isolation.stragglers import (
-    compute_delays,
-    describe_straggler,
-    find_stragglers,
-)
+from hpcverify.isolation.stragglers import compute_delays, describe_straggler, find_stragglers
 from hpcverify.records.collectives import RankSteps, Straggler, Transfers
-from tests.isolation.steplogs import (
-    COLLECTIVE,
-    WORK,
-    Cluster,
-    Noise,
-    draw_steps,
-    draw_transfers,
-)
+from tests.isolation.steplogs import COLLECTIVE, WORK, Cluster, Noise, draw_steps, draw_transfers
 
 CASES = 150
 CLUSTERS = (Cluster(3, 1), Cluster(4, 1), Cluster(8, 1), Cluster(3, 2), Cluster(4, 8))

@@ -57,10 +57,7 @@ def name_by_others(series: str) -> str:
 
 CASES = (
     Case(
-        *("half an hour without a turn", "HpcverifyControllerSilent"),
-        {TURN: "0 60x60"},
-        40,
-        ({},),
+        *("half an hour without a turn", "HpcverifyControllerSilent"), {TURN: "0 60x60"}, 40, ({},)
     ),
     Case("no file at all", "HpcverifyControllerSilent", {TURN: "stale"}, 20, ({},)),
     Case(
@@ -329,11 +326,7 @@ CASES = (
         step=144,
     ),
     Case(
-        "not for what is usual",
-        "HpcverifyFindingRise",
-        {FINDINGS: "0+2x120"},
-        104 * 144,
-        step=144,
+        "not for what is usual", "HpcverifyFindingRise", {FINDINGS: "0+2x120"}, 104 * 144, step=144
     ),
     Case(
         "not for the past that a new Prometheus reads",

@@ -11,12 +11,7 @@ from hpcverify.fleet.part_counts import COUNTED_KINDS
 from hpcverify.fleet.states import OTHERS_STATE, Hold, State
 from hpcverify.insight.fleet_metrics import HOLD_NAMES, OTHERS
 from hpcverify.metrics import table
-from hpcverify.metrics.table import (
-    METRICS,
-    NODE_METRICS,
-    PREFIX,
-    MetricType,
-)
+from hpcverify.metrics.table import METRICS, NODE_METRICS, PREFIX, MetricType
 
 RESERVED_LABELS = {"instance", "job", "le", "quantile"}
 """Set by Prometheus, or of types that node_exporter builds itself."""

@@ -83,9 +83,7 @@ def test_lists_of_tables_add_up_and_a_later_files_come_first(tmp_path: Path) -> 
     assert names == ["a.toml", "a.toml", "site.toml"]
 
 
-def test_of_two_host_lists_for_the_bmcs_that_of_the_later_file_is_read_last(
-    tmp_path: Path,
-) -> None:
+def test_of_two_host_lists_for_the_bmcs_that_of_the_later_file_is_read_last(tmp_path: Path) -> None:
     site = load(
         tmp_path,
         "[bmc.addresses]\n'n[1-3]' = 'b[1-3]'\nn2 = 'c2'",

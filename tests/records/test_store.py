@@ -1042,9 +1042,7 @@ HISTORY = [run_with_driver(day, "570" if day < 5 else "575") for day in range(1,
 
 @given(st.permutations(HISTORY))
 @settings(max_examples=10)
-def test_the_facts_of_a_node_are_the_same_in_whatever_order_its_runs_come(
-    runs: list[Run],
-) -> None:
+def test_the_facts_of_a_node_are_the_same_in_whatever_order_its_runs_come(runs: list[Run]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for run in runs:
             keep(Path(folder), run)

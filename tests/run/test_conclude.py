@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 from hpcverify.check import CORES_LEFT_OUT_CODE, RANK_LOST_CODE
-from hpcverify.model import (
-    Cause,
-    Finding,
-    Inventory,
-    Part,
-    Remedy,
-    Result,
-    Shortfall,
-    Verdict,
-)
+from hpcverify.model import Cause, Finding, Inventory, Part, Remedy, Result, Shortfall, Verdict
 from hpcverify.run.conclude import judge_result
 from hpcverify.testing import has_no_past
 from hpcverify_checks.allreduce import CHECK

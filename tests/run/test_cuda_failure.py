@@ -11,16 +11,7 @@ import torch
 from msgspec import structs
 
 from hpcverify.check import Context, Metric
-from hpcverify.model import (
-    Cause,
-    Device,
-    Finding,
-    Inventory,
-    Part,
-    Remedy,
-    Result,
-    Verdict,
-)
+from hpcverify.model import Cause, Device, Finding, Inventory, Part, Remedy, Result, Verdict
 from hpcverify.run.conclude import conclude, list_conclusive, rejudge_result
 from hpcverify.run.cuda_failure import explain_cuda_failure
 from hpcverify.run.executor import Answer

@@ -99,9 +99,7 @@ def test_a_scratch_that_hangs_is_named_and_blocks_nothing(tmp_path: Path) -> Non
         assert folders.scratch.is_relative_to(folders.shared)
 
 
-def test_a_scratch_that_is_missing_is_wrongly_configured_and_no_broken_part(
-    tmp_path: Path,
-) -> None:
+def test_a_scratch_that_is_missing_is_wrongly_configured_and_no_broken_part(tmp_path: Path) -> None:
     scratch = tmp_path / "missing"
     with make_run_folders(tmp_path / "state", str(scratch), "n1", print) as folders:
         problem = folders.scratch_problem

@@ -176,11 +176,7 @@ def died(log: str) -> Answer:
     """Answer as the executor does for a worker that ended by itself."""
     reason = "its worker killed by SIGABRT"
     outcome = Outcome(
-        verdict=Verdict.ERROR,
-        reason=reason,
-        cause=Cause.CRASHED,
-        remedy=Remedy.RERUN,
-        trace=log,
+        verdict=Verdict.ERROR, reason=reason, cause=Cause.CRASHED, remedy=Remedy.RERUN, trace=log
     )
     return Answer(outcome=outcome)
 

@@ -9,14 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpcverify.check import (
-    UNOWNED_CODE,
-    Context,
-    Params,
-    Placement,
-    Rule,
-    Watch,
-)
+from hpcverify.check import UNOWNED_CODE, Context, Params, Placement, Rule, Watch
 from hpcverify.model import (
     CarryOver,
     Cause,

@@ -8,17 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.check import HUNG_CODE, RANK_LOST_CODE, Context, Params, Placement
-from hpcverify.model import (
-    Cause,
-    Device,
-    Finding,
-    Inventory,
-    Part,
-    Remedy,
-    Result,
-    Run,
-    Verdict,
-)
+from hpcverify.model import Cause, Device, Finding, Inventory, Part, Remedy, Result, Run, Verdict
 from hpcverify.plan.catalog import load_check
 from hpcverify.plan.suite import Step
 from hpcverify.run.executor import Answer, Overrun
@@ -73,9 +63,7 @@ def explained(
         d.part: make_context(tmp_path, device=d, peers=devices) for d in devices[: len(answers)]
     }
     phase = Phase(
-        contexts=contexts,
-        answers=dict(zip(contexts, answers, strict=True)),
-        allowance=allowance,
+        contexts=contexts, answers=dict(zip(contexts, answers, strict=True)), allowance=allowance
     )
     found = list_late_workers([phase], inventory)
     return explain_overruns([phase], found, 420, xids)
@@ -293,11 +281,9 @@ def test_a_phase_is_bounded_by_what_ends_first(
     assert allowance.bound == bound
     assert (
         allowance.seconds
-        == {
-            ESTIMATE: START_UP_SECONDS + ESTIMATE_FACTOR * 10,
-            TIMEOUT: timeout,
-            BUDGET: left,
-        }[bound]
+        == {ESTIMATE: START_UP_SECONDS + ESTIMATE_FACTOR * 10, TIMEOUT: timeout, BUDGET: left}[
+            bound
+        ]
     )
 
 

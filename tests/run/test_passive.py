@@ -33,10 +33,7 @@ from tests.run.builders import break_worker, make_step
 
 RULES = {"links": Rule(low=18, optional=True), "errors": Rule(high=0, optional=True)}
 METRICS = {name: Metric(unit="", worse="neither", meaning="m") for name in RULES}
-RULINGS = {
-    "xid_79": FindingRule(Verdict.FAIL, conclusive=True),
-    "noted": FindingRule(Verdict.WARN),
-}
+RULINGS = {"xid_79": FindingRule(Verdict.FAIL, conclusive=True), "noted": FindingRule(Verdict.WARN)}
 READ = make_step(
     "xid", metrics=METRICS, rules=RULES, finding_rules=RULINGS, placement=Placement.PASSIVE
 )

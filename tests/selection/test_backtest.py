@@ -89,11 +89,7 @@ def test_on_a_real_fleet_a_tenth_of_the_nodes_holds_2_4_times_the_outages_of_cha
 
 @pytest.mark.parametrize(
     ("hazard", "whole", "later"),
-    [
-        ("wear-out, repaired as new", 1.1, 1.3),
-        ("safe returns", 1.1, 1.1),
-        ("place", 2.0, 2.0),
-    ],
+    [("wear-out, repaired as new", 1.1, 1.3), ("safe returns", 1.1, 1.1), ("place", 2.0, 2.0)],
 )
 def test_whatever_goes_with_outages_on_a_fleet_is_learned_from_its_past(
     hazard: str, whole: float, later: float

@@ -16,17 +16,9 @@ def test_outages_come_in_the_order_of_their_beginning() -> None:
 
 
 def test_outages_of_a_node_that_overlap_are_one() -> None:
-    tickets = [
-        Outage("n1", 1, 5),
-        Outage("n1", 2, 3),
-        Outage("n1", 5, 7),
-        Outage("n1", 9),
-    ]
+    tickets = [Outage("n1", 1, 5), Outage("n1", 2, 3), Outage("n1", 5, 7), Outage("n1", 9)]
 
-    assert make_history(FLEET, tickets).outages == (
-        Outage("n1", 1, 7),
-        Outage("n1", 9, inf),
-    )
+    assert make_history(FLEET, tickets).outages == (Outage("n1", 1, 7), Outage("n1", 9, inf))
 
 
 def test_an_outage_of_a_node_that_is_gone_does_not_count() -> None:

@@ -31,11 +31,7 @@ def test_a_job_that_ended_is_read_with_its_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    "row",
-    [
-        "1000|gpu|CANCELLED by 0|Unknown|200|None assigned",
-        "1000|gpu|FAILED|100|200|n[1-",
-    ],
+    "row", ["1000|gpu|CANCELLED by 0|Unknown|200|None assigned", "1000|gpu|FAILED|100|200|n[1-"]
 )
 def test_a_job_that_did_not_run_or_whose_nodes_are_unclear_is_left_out(row: str) -> None:
     assert list(parse_user_jobs(f"{row}\n")) == []

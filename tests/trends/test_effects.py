@@ -10,12 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.trends.change import find_changes
-from hpcverify.trends.fleet import (
-    PartChange,
-    TrendJudgement,
-    describe_shared,
-    judge_histories,
-)
+from hpcverify.trends.fleet import PartChange, TrendJudgement, describe_shared, judge_histories
 from hpcverify.trends.marks import PartHistory, count_population
 
 DAY = 86400.0
@@ -24,12 +19,7 @@ ROLLOUT = 20
 
 
 def make_part(
-    i: int,
-    steps: Mapping[int, float],
-    *,
-    noise: float,
-    driver_from: int = RUNS,
-    seed: int = 0,
+    i: int, steps: Mapping[int, float], *, noise: float, driver_from: int = RUNS, seed: int = 0
 ) -> PartHistory:
     """Make a part with a run a day, whose values rise by *steps*; a new driver from a run on."""
     rng = random.Random(1000 * seed + i)
