@@ -35,12 +35,6 @@ class SecondFleet(Fleet):
         return super().env | {"HPCVERIFY_STATE": str(self.folder / "second")}
 
 
-def lose_the_ledger(fleet: Fleet) -> None:
-    """Lose what the controller knows, and with it the claim, as the docs say."""
-    shutil.rmtree(fleet.folder / "controller")
-    build_claim_path(fleet.spool).unlink()
-
-
 def words(fleet: Fleet) -> dict[str, bytes]:
     """Read what the controller left in its folder of the spool."""
     return {path.name: path.read_bytes() for path in (fleet.spool / "gate").iterdir()}
@@ -105,7 +99,8 @@ def test_what_a_lost_ledger_held_is_adopted_and_comes_back_by_a_pass(
     fleet.cluster.slurm.drain("n2", ADMIN)
     reason = fleet.host("n1").reason
     fleet.cluster.slurm.reserve("hpcverify-n3", "n3")
-    lose_the_ledger(fleet)
+    shutil.rmtree(fleet.folder / "controller")  # and with it the claim, as the docs say
+    build_claim_path(fleet.spool).unlink()
 
     assert fleet("collect").returncode == 0
     assert fleet.shown("n1") == ("held by others", reason)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -74,12 +73,6 @@ def held(fleet: Fleet) -> set[str]:
     return fleet.drained() | reserved(fleet)
 
 
-def kept(fleet: Fleet, run: str) -> Any:
-    shown = fleet("show", run, "--json")
-    assert shown.returncode == 0, shown.stderr
-    return json.loads(shown.stdout)
-
-
 def one_line(text: str) -> str:
     (line,) = text.splitlines()
     return line
@@ -130,7 +123,7 @@ def test_a_users_job_takes_the_node_from_a_verification(fleet: Fleet) -> None:
 
     *_, ticket = tickets(fleet, "n1")
     assert ticket.ending == "preempted"
-    assert kept(fleet, ticket.run)["complete"] is False
+    assert json.loads(fleet("show", ticket.run, "--json").stdout)["complete"] is False
     assert (fleet.node("n1"), held(fleet)) == (before, set())
 
 

@@ -127,10 +127,6 @@ def die_before_the_week_has_its_name(seam: pytest.MonkeyPatch) -> None:
     seam.setattr(rollup_module, "publish", die)
 
 
-def die_before_a_night_is_removed(seam: pytest.MonkeyPatch) -> None:
-    seam.setattr(shutil, "rmtree", die)
-
-
 def die_once_a_night_has_lost_its_file(seam: pytest.MonkeyPatch) -> None:
     def remove(folder: Path) -> None:
         for path in folder.iterdir():
@@ -154,7 +150,7 @@ def die_once_a_night_is_removed(seam: pytest.MonkeyPatch) -> None:
     "arm",
     [
         die_before_the_week_has_its_name,
-        die_before_a_night_is_removed,
+        lambda seam: seam.setattr(shutil, "rmtree", die),  # before a night is removed
         die_once_a_night_has_lost_its_file,
         die_once_a_night_is_removed,
     ],

@@ -28,16 +28,12 @@ def of(*nodes: Node, **changes: float) -> Overview:
     return build_overview({n.name: n for n in nodes}, (), (), now=NOW, **changes)  # type: ignore[arg-type]
 
 
-def order(fleet: Overview) -> list[str]:
-    return [row.node.name for row in fleet.rows]
-
-
 def test_what_needs_attention_comes_first_and_then_the_longest_unverified() -> None:
     states = (State.HEALTHY, State.REPEAT_OFFENDER, State.SUSPECT, State.QUARANTINED)
     nodes = [Node(name=state, state=state, last_pass_at=NOW) for state in states]
     some = [well("n2"), replace(well("n1"), last_pass_at=NOW - DAY_S), Node(name="new")]
 
-    assert order(of(*nodes, *some)) == [
+    assert [row.node.name for row in of(*nodes, *some).rows] == [
         *("repeat offender", "quarantined", "suspect"),
         *("new", "n1", "n2", "healthy"),
     ]

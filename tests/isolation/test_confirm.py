@@ -19,10 +19,6 @@ A, B, C = NODES[:3]
 EVERYTHING = SearchResult(bad=(A,), links=((B, C),))
 
 
-def fail_never(_test: GroupTest, _round: int, _random: Random) -> bool:
-    return False
-
-
 def check(
     found: SearchResult,
     outcome_of: Callable[[GroupTest], GroupOutcome],
@@ -84,7 +80,7 @@ def test_what_fails_again_is_confirmed_in_four_rounds() -> None:
 
 def test_what_passes_twice_is_intermittent() -> None:
     found, took = walk(
-        confirm(EVERYTHING, NODES, {}, Random(1), frozenset()), fail_never, Random(2)
+        confirm(EVERYTHING, NODES, {}, Random(1), frozenset()), lambda *_: False, Random(2)
     )
     assert found == SearchResult(intermittent=((A,), (B, C)))
     assert took.rounds == 2
@@ -111,13 +107,10 @@ def test_a_member_has_another_partner_each_time_and_controls_beside_it() -> None
 
 def test_links_that_share_an_end_are_confirmed_in_turn() -> None:
     links: tuple[Members, ...] = ((A, B), (A, C))
-    found, asked = check(SearchResult(links=links), lambda test: _fail_links(test, links))
+    outcomes = (GroupOutcome.PASSED, GroupOutcome.FAILED)
+    found, asked = check(SearchResult(links=links), lambda test: outcomes[test.members in links])
     assert found.links == links
     assert len(asked) == 8
-
-
-def _fail_links(test: GroupTest, links: tuple[Members, ...]) -> GroupOutcome:
-    return GroupOutcome.FAILED if test.members in links else GroupOutcome.PASSED
 
 
 def test_partners_are_of_the_same_zone_so_that_a_bad_switch_is_not_a_bad_node() -> None:

@@ -12,10 +12,6 @@ from hpcverify.records.collectives import CollectiveRun, CollectiveTiming, RankP
 BIG, SMALL = 2**28, 2**12
 
 
-def name_group(count: int, first: int = 0) -> tuple[str, ...]:
-    return tuple(f"n{first + number}" for number in range(count))
-
-
 def make_run(
     busbw: float, nodes: int = 16, *, operation: str = "all_reduce", size: int = BIG
 ) -> CollectiveRun:
@@ -24,7 +20,7 @@ def make_run(
         started="",
         ended="",
         version="",
-        ranks=tuple(RankPlace(r, name, "cpu") for r, name in enumerate(name_group(nodes))),
+        ranks=tuple(RankPlace(r, f"n{r}", "cpu") for r in range(nodes)),
         timings=(CollectiveTiming(operation, size, 20, 0.1, 0.1, 0.1, busbw, busbw),),
     )
 

@@ -24,17 +24,12 @@ AT_SWITCH = 16
 """Nodes at a switch."""
 
 
-def make_cluster(count: int) -> dict[str, str]:
-    """Name the switch of each of *count* nodes."""
-    return {f"n{i}": f"leaf{i // AT_SWITCH}" for i in range(count)}
-
-
 class Cluster:
     """Nodes that are idle at some times, and swept."""
 
     def __init__(self, count: int, *, share: float, at_once: int = 10**6, seed: int = 1) -> None:
         """Each node is idle at a *share* of the times."""
-        self.switches = make_cluster(count)
+        self.switches = {f"n{i}": f"leaf{i // AT_SWITCH}" for i in range(count)}
         self.share = share
         self.at_once = at_once
         self.random = Random(seed)

@@ -94,12 +94,6 @@ def write(home: Path, text: bytes, name: str = f"{ID}.json") -> Path:
     return path
 
 
-def changed(home: Path, **changes: object) -> Path:
-    """Write a run in which something is not as a run of ours has it."""
-    raw = msgspec.to_builtins(a_run())
-    return write(home, msgspec.json.encode(raw | changes))
-
-
 def number(count: int, **changes: object) -> Run:
     return a_run(id=f"20260101-000000-{count:06x}", **changes)
 
@@ -225,10 +219,6 @@ def make_device(path: Path) -> None:
     os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))
 
 
-def make_dangling_link(path: Path) -> None:
-    path.symlink_to("/nowhere")
-
-
 def make_link(path: Path) -> None:
     elsewhere = path.parent.parent / "elsewhere"
     documents.write(a_run(), elsewhere)
@@ -251,7 +241,7 @@ def make_second_name(path: Path) -> None:
     [
         (os.mkfifo, "not a regular file"),
         (Path.mkdir, "not a regular file"),
-        (make_dangling_link, "not a regular file"),
+        (lambda path: path.symlink_to("/nowhere"), "not a regular file"),
         (make_link, "not a regular file"),
         pytest.param(make_device, "not a regular file", marks=root_only),
         (make_large, "larger than any run"),
@@ -286,7 +276,7 @@ def test_what_is_no_small_file_of_the_nodes_own_is_refused(
 def test_a_run_that_is_not_as_ours_are_is_refused(
     home: Path, changes: dict[str, object], reason: str
 ) -> None:
-    changed(home, **changes)
+    write(home, msgspec.json.encode(msgspec.to_builtins(a_run()) | changes))
     assert reason in refused(home)
 
 

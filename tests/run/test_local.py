@@ -365,16 +365,11 @@ def test_only_a_task_on_a_node_with_gpus_gives_a_worker_their_memory(tmp_path: P
     assert not may_use_gpu(Probe())
 
 
-def starve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make each process one that waits for a core and never in the kernel."""
-    monkeypatch.setattr(KernelWait, "_list_waits", lambda _: ())
-
-
 @pytest.mark.parametrize("short", ["REAP_SECONDS", "HURRIED_REAP_SECONDS"])
 def test_a_worker_that_only_needs_a_core_to_die_on_is_not_hung(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: str
 ) -> None:
-    starve(monkeypatch)
+    monkeypatch.setattr(KernelWait, "_list_waits", lambda _: ())  # each waits for a core
     monkeypatch.setattr(local, short, 1e-6)
     stopped: list[bool] = []
     executor = LocalExecutor(should_stop=lambda: bool(stopped))

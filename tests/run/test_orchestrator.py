@@ -791,13 +791,10 @@ class Losing(FakeExecutor):
         return super().run(tasks, timeout)
 
 
-def listing() -> Step:
-    return msgspec.structs.replace(step(Placement.PASSIVE), name="inventory")
-
-
 def test_a_gpu_that_is_lost_in_one_round_is_missed_in_the_next(tmp_path: Path) -> None:
     executor = Losing(inventory=NODE)
-    run = verified(tmp_path, executor, listing(), step(), rounds=2)
+    listing = msgspec.structs.replace(step(Placement.PASSIVE), name="inventory")
+    run = verified(tmp_path, executor, listing, step(), rounds=2)
     tasks = [t for p in executor.phases for t in p.values() if isinstance(t, Measure)]
 
     assert rounds_and_verdicts(run)[1:] == [(1, "pass"), (2, "pass"), (2, "error")]

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.check import HUNG_CODE, RANK_LOST_CODE, Context, Params, Placement
-from hpcverify.model import Cause, Device, Finding, Inventory, Part, Remedy, Result, Run, Verdict
+from hpcverify.model import Cause, Device, Finding, Inventory, Part, Remedy, Run, Verdict
 from hpcverify.plan.catalog import load_check
 from hpcverify.plan.suite import Step
 from hpcverify.run.executor import Answer, Overrun
@@ -337,10 +337,6 @@ def verify(tmp_path: Path, executor: FakeExecutor, *steps: Step, rounds: int = 1
     return builders.verify(tmp_path, executor, *steps, budget=420, rounds=rounds)
 
 
-def find_codes(result: Result) -> list[str]:
-    return [finding.code for finding in result.findings]
-
-
 def test_a_run_fails_for_the_gpu_that_hangs_and_uses_it_no_more(tmp_path: Path) -> None:
     executor = Hanging(inventory=NODE)
     first, then = verify(tmp_path, executor, make_step("gemm"), make_step("sdc")).results
@@ -348,7 +344,7 @@ def test_a_run_fails_for_the_gpu_that_hangs_and_uses_it_no_more(tmp_path: Path) 
     asked = [phase["telemetry"] for phase in executor.phases if "telemetry" in phase]
 
     assert (first.verdict, first.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
-    assert find_codes(first) == [HUNG_CODE]
+    assert [finding.code for finding in first.findings] == [HUNG_CODE]
     assert [task.parts for task in asked if isinstance(task, FindXids)] == [("gpu-2",)]
     assert first.rulings[HUNG_CODE].conclusive is False
     assert first.reason.startswith("GPU 2: it hung in bf16 products")

@@ -48,7 +48,8 @@ def test_a_rollout_in_noisy_runs_is_one_and_names_none_of_its_parts(size: float)
     judged = judge_screened(fleet, 0.006)
 
     (shared,) = judged.shared
-    assert (str(shared.mark), shared.size) == ("driver 550 to 560", pytest.approx(size, rel=0.1))
+    assert str(shared.mark) == "driver 550 to 560"
+    assert shared.size == pytest.approx(size, rel=0.1)
     assert shared.compared == 262
     assert shared.changed > 0.9 * 262
     assert list_worse(judged) == []
