@@ -36,25 +36,26 @@ def test_two_that_fail_only_with_each_other_are_a_link(link: tuple[str, str]) ->
     assert found == SearchResult(links=(link,))
 
 
-def test_three_that_fail_only_together_blame_nobody() -> None:
-    found, _ = find(lambda test, *_: len(test.members) == len(THREE))
-    assert found == SearchResult(together=(THREE,))
+TRIALS: dict[str, tuple[Failing, SearchResult]] = {
+    "three that fail only together blame nobody": (
+        lambda test, *_: len(test.members) == len(THREE),
+        SearchResult(together=(THREE,)),
+    ),
+    "if all pairs fail nobody is told apart": (lambda *_: True, SearchResult(is_widespread=True)),
+    "a failure that does not come again is intermittent": (
+        lambda _test, number, _random: number == 1,
+        SearchResult(intermittent=(THREE,)),
+    ),
+    "who passes once is not blamed": (  # the bad one of the last pairs was well at first
+        lambda test, number, _random: "b" in test.members and number != 2,
+        SearchResult(intermittent=(("a", "b"),)),
+    ),
+}
 
 
-def test_if_all_pairs_fail_nobody_is_told_apart() -> None:
-    found, _ = find(lambda *_: True)
-    assert found == SearchResult(is_widespread=True)
-
-
-def test_a_failure_that_does_not_come_again_is_intermittent() -> None:
-    found, _ = find(lambda _test, number, _random: number == 1)
-    assert found == SearchResult(intermittent=(THREE,))
-
-
-def test_who_passes_once_is_not_blamed() -> None:
-    """The bad one of the last pairs was well in the first cycle."""
-    found, _ = find(lambda test, number, _random: "b" in test.members and number != 2)
-    assert found == SearchResult(intermittent=(("a", "b"),))
+@pytest.mark.parametrize(("fails", "expected"), TRIALS.values(), ids=TRIALS)
+def test_three_nodes(fails: Failing, expected: SearchResult) -> None:
+    assert find(fails)[0] == expected
 
 
 def test_nobody_is_blamed_where_every_twentieth_test_fails_by_chance() -> None:
