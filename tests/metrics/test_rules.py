@@ -108,7 +108,7 @@ def test_rules_and_queries_of_the_how_to_can_be_used_as_they_are(tmp_path: Path)
 # -- each alert, with the fault and without
 
 ALERT_LABELS = sorted(
-    {"alertname", *(label for case in CASES for fired in case.fires for label in fired)}
+    {"alertname", *(label for case in CASES for fired in case.read_labels() for label in fired)}
 )
 
 
@@ -118,12 +118,12 @@ def write_case(case: Case) -> str:
     turns = {TURN: f"0+{60 * case.step}x{case.minutes // case.step + 10}"}
     series = [
         {"series": name.replace("@", 'instance="ctl:9100",job="node"'), "values": values}
-        for name, values in {**turns, **case.series}.items()
+        for name, values in {**turns, **case.read_series()}.items()
     ]
     firing = f'count by ({",".join(ALERT_LABELS)}) (ALERTS{{alertstate="firing"}})'
     expected = [
         ",".join(f'{name}="{value}"' for name, value in {"alertname": case.alert, **fired}.items())
-        for fired in case.fires
+        for fired in case.read_labels()
     ]
     look = {
         "expr": firing,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -23,6 +25,7 @@ from hpcverify.plan import catalog
 from hpcverify.plan.config import Setting, Site
 from hpcverify.plan.suite import Suite, SuiteEntry, make_plan
 from hpcverify.run.conclude import judge_result, list_conclusive
+from tests.tables import read_table
 
 GPU = Part(kind="gpu", id="gpu-a", label="GPU 3", facts={"name": "test"})
 NODE = Inventory(parts=(GPU,))
@@ -132,81 +135,27 @@ def test_a_sites_own_bound_leaves_the_rule_as_hard_as_it_was(tmp_path: Path) -> 
     assert step.rules["ecc.uncorrected.since", "*"].conclusive
 
 
-HARD_FINDINGS = {
-    ("sdc", "corruption"),
-    ("sdc", "miscopied"),
-    ("cpu_units", "defective_core"),
-    ("gpu_memory", "memory_corrupted"),
-    ("host_memory", "memory_corrupted"),
-    ("training", "irreproducible"),
-    ("training", "miscopied"),
-    ("training", "wrong_sum"),
-    ("allreduce", "wrong_sum"),
-    ("collectives", "wrong_result"),
-    ("p2p", "p2p_corrupted"),
-    ("p2p", "words_wrong"),
-    ("pcie_bandwidth", "transfer_corrupted"),
-    ("thermal", "corruption"),
-    ("storage", "corruption"),
-    ("recovery", "memory_unrepairable"),
-    ("recovery", "gpu_reset"),
-    ("inventory", "gpu_lost"),
-    ("inventory", "gpu_missing"),
-    ("xid", "xid_48"),
-    ("xid", "xid_79"),
-    ("xid", "xid_94"),
-    ("xid", "sxid_fatal"),
-    ("kernel_log", "mce_uncorrected"),
-    ("kernel_log", "edac_uncorrected"),
-    ("kernel_log", "mlx5_health"),
-    ("kernel_log", "nvme_dead"),
-    ("kernel_log", "fs_read_only"),
-    ("kernel_log", "disk_medium_error"),
-}
-SOFT_FINDINGS = {
-    ("training", "misfed"),
-    ("inventory", "disk_missing"),
-    ("storage", "io_error"),
-    ("xid", "xid_13_under_load_repeated"),
-    ("nvlink", "nvlink_down"),
-    ("kernel_log", "mlx5_command_timeout"),
-}
-HARD_LIMITS = {
-    ("sdc", "mismatched_words"),
-    ("sdc", "copied_wrong_words"),
-    ("sdc", "stress.mismatched"),
-    ("cpu_units", "wrong_units"),
-    ("thermal", "stress.mismatched"),
-    ("gpu_memory", "mismatches"),
-    ("host_memory", "mismatches"),
-    ("ecc", "ecc.uncorrected.since"),
-    ("ecc", "ecc.uncorrected.delta"),
-    ("ecc", "ecc.host.uncorrected.since"),
-    ("ecc", "remap.failed"),
-    ("pcie", "fatal.delta"),
-    ("nvlink", "recovery_failed.delta"),
-}
-SOFT_LIMITS = {
-    ("gemm", "*.sustained"),
-    ("ecc", "ecc.corrected.sustained"),
-    ("thermal", "throttled.hw_thermal"),
-    ("pcie", "width.missing"),
-    ("nvlink", "crc.rate"),
-}
+@dataclass(frozen=True)
+class Ruled:
+    """A row of ``conclusive.csv``: a finding or a limit of a check that fails a node."""
+
+    check: str
+    name: str
+    kind: Literal["finding", "limit"]
+    is_conclusive: bool = False
 
 
-@pytest.mark.parametrize(("check", "code"), sorted(HARD_FINDINGS | SOFT_FINDINGS))
-def test_what_no_rerun_takes_back_is_hard(check: str, code: str) -> None:
-    ruling = catalog.load_check(check).finding_rules[code]
-    assert ruling.verdict is Verdict.FAIL
-    assert ruling.conclusive is ((check, code) in HARD_FINDINGS)
+RULED = read_table(Path(__file__).with_name("conclusive.csv"), Ruled)
 
 
-@pytest.mark.parametrize(("check", "name"), sorted(HARD_LIMITS | SOFT_LIMITS))
-def test_an_event_is_hard_and_slowness_is_not(check: str, name: str) -> None:
-    rule = catalog.load_check(check).rules[name]
-    assert rule.otherwise is Verdict.FAIL
-    assert rule.conclusive is ((check, name) in HARD_LIMITS)
+@pytest.mark.parametrize("row", RULED, ids=lambda row: f"{row.check}-{row.name}")
+def test_what_no_rerun_takes_back_is_conclusive_and_slowness_is_not(row: Ruled) -> None:
+    check = catalog.load_check(row.check)
+    limit, finding = check.rules.get(row.name), check.finding_rules.get(row.name)
+    verdict = limit.otherwise if row.kind == "limit" and limit else finding and finding.verdict
+    rule = limit if row.kind == "limit" else finding
+    assert rule
+    assert (verdict, rule.conclusive) == (Verdict.FAIL, row.is_conclusive)
 
 
 STANDING = {("xid", "xid_standing"), ("kernel_log", "kernel_standing")}
