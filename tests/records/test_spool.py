@@ -293,35 +293,22 @@ def checks(*names: str) -> bytes:
     return msgspec.json.encode(a_run(results=results))
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (checks("gemm", "../gemm"), "a check in it has an invalid name"),
-        (checks(*(f"c{i}" for i in range(501))), "more than 500 checks"),
-        (params(b"NaN"), "not a complete run document"),
-        (params(b"[" * 100_000 + b"]" * 100_000), "not a complete run document"),
-        (params(b"[" + b"[]," * 4_000_000 + b"0]"), "more values than any run"),
-        (params(b'"\\ud800"'), "not a complete run document"),
-        (params(b"[" * 18 + b"0" + b"]" * 18), "nested deeper"),
-        (params(b'{"a":' * 18 + b"0" + b"}" * 18), "nested deeper"),
-        (params(b'"\xff"'), "not a complete run document"),
-        (params(b"1") + b"{}", "not a complete run document"),
-        (msgspec.json.encode(a_run())[:300], "not a complete run document"),
-    ],
-    ids=[
-        "name",
-        "many",
-        "nan",
-        "deep",
-        "wide",
-        "surrogate",
-        "lists",
-        "objects",
-        "bytes",
-        "two",
-        "half",
-    ],
-)
+UPSETTING = {
+    "name": (checks("gemm", "../gemm"), "a check in it has an invalid name"),
+    "many": (checks(*(f"c{i}" for i in range(501))), "more than 500 checks"),
+    "nan": (params(b"NaN"), "not a complete run document"),
+    "deep": (params(b"[" * 100_000 + b"]" * 100_000), "not a complete run document"),
+    "wide": (params(b"[" + b"[]," * 4_000_000 + b"0]"), "more values than any run"),
+    "surrogate": (params(b'"\\ud800"'), "not a complete run document"),
+    "lists": (params(b"[" * 18 + b"0" + b"]" * 18), "nested deeper"),
+    "objects": (params(b'{"a":' * 18 + b"0" + b"}" * 18), "nested deeper"),
+    "bytes": (params(b'"\xff"'), "not a complete run document"),
+    "two": (params(b"1") + b"{}", "not a complete run document"),
+    "half": (msgspec.json.encode(a_run())[:300], "not a complete run document"),
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), UPSETTING.values(), ids=UPSETTING)
 def test_a_text_made_to_upset_us_is_refused(home: Path, text: bytes, reason: str) -> None:
     write(home, text)
     assert reason in refused(home)

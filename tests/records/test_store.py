@@ -194,34 +194,29 @@ def test_a_clock_that_is_centuries_ahead_keeps_no_run_from_being_kept(tmp_path: 
     assert [entry.id for entry in Store(tmp_path).list_runs()] == [run_of_day(2).id]
 
 
-WRONG_FIELDS = (
-    "update runs set started = 'x'",
-    "update runs set started = x'ff'",
-    "update runs set seconds = 'x'",
-    "update runs set seconds = 1e999",
-    "update runs set verdict = 'fine'",
-    "update runs set complete = 'x'",
-    "update runs set complete = 7",
-    "update runs set rounds = 'x'",
-    "update runs set rounds = -1e999",
-    "update runs set bytes = 'x'",
-    "update runs set bytes = 1 << 60",
-    "update runs set bytes = 1e999",
-    "update runs set bytes = -1",
-    "update runs set inventory = 5",
-    "update runs set inventory = x'ff7b'",
-    "update results set verdict = 'fine'",
-    "update results set reason = x'ff'",
-    "update results set cause = 'x', remedy = 'x'",
-    "update measurements set value = 'x'",
-    "update measurements set value = 1e999",
-    "update marks set value = x'ff'",
-    "update facts set facts = x'7b'",
-    "update facts set facts = 7",
-    "update facts set first = '0'",
-    "update taken_in set changed = 'x'",
-)
+WRONG_VALUES = {
+    "runs.started": ("'x'", "x'ff'"),
+    "runs.seconds": ("'x'", "1e999"),
+    "runs.verdict": ("'fine'",),
+    "runs.complete": ("'x'", "7"),
+    "runs.rounds": ("'x'", "-1e999"),
+    "runs.bytes": ("'x'", "1 << 60", "1e999", "-1"),
+    "runs.inventory": ("5", "x'ff7b'"),
+    "results.verdict": ("'fine'",),
+    "results.reason": ("x'ff'",),
+    "results.cause": ("'x', remedy = 'x'",),
+    "measurements.value": ("'x'", "1e999"),
+    "marks.value": ("x'ff'",),
+    "facts.facts": ("x'7b'", "7"),
+    "facts.first": ("'0'",),
+    "taken_in.changed": ("'x'",),
+}
 """What SQLite does not notice."""
+WRONG_FIELDS = [
+    "update {} set {} = {}".format(*field.split("."), value)  # noqa: S608 - our own words
+    for field, values in WRONG_VALUES.items()
+    for value in values
+]
 
 
 QUESTIONS: dict[str, Callable[[Store], object]] = {

@@ -76,32 +76,21 @@ def a_job(**changes: Any) -> Job:
 # ---- what becomes of a job: every state that Slurm has
 
 
+STATES = {
+    Ending.PENDING: "PENDING CONFIGURING REQUEUED REQUEUE_HOLD",
+    Ending.RUNNING: "RUNNING COMPLETING SUSPENDED STOPPED STAGE_OUT RESIZING A_STATE_OF_SLURM_30",
+    Ending.PREEMPTED: "PREEMPTED",
+    Ending.NODE_FAIL: "NODE_FAIL BOOT_FAIL",
+    Ending.TIMEOUT: "TIMEOUT DEADLINE",
+    Ending.CANCELLED: "CANCELLED REVOKED",
+    Ending.OUT_OF_MEMORY: "OUT_OF_MEMORY",
+    Ending.LAUNCH_FAILED: "LAUNCH_FAILED",
+    Ending.FAILED: "COMPLETED FAILED",
+}
+
+
 @pytest.mark.parametrize(
-    ("state", "ending"),
-    [
-        ("PENDING", Ending.PENDING),
-        ("CONFIGURING", Ending.PENDING),
-        ("REQUEUED", Ending.PENDING),
-        ("REQUEUE_HOLD", Ending.PENDING),
-        ("RUNNING", Ending.RUNNING),
-        ("COMPLETING", Ending.RUNNING),
-        ("SUSPENDED", Ending.RUNNING),
-        ("STOPPED", Ending.RUNNING),
-        ("STAGE_OUT", Ending.RUNNING),
-        ("RESIZING", Ending.RUNNING),
-        ("A_STATE_OF_SLURM_30", Ending.RUNNING),
-        ("PREEMPTED", Ending.PREEMPTED),
-        ("NODE_FAIL", Ending.NODE_FAIL),
-        ("BOOT_FAIL", Ending.NODE_FAIL),
-        ("TIMEOUT", Ending.TIMEOUT),
-        ("CANCELLED", Ending.CANCELLED),
-        ("REVOKED", Ending.CANCELLED),
-        ("OUT_OF_MEMORY", Ending.OUT_OF_MEMORY),
-        ("LAUNCH_FAILED", Ending.LAUNCH_FAILED),
-        ("COMPLETED", Ending.FAILED),
-        ("FAILED", Ending.FAILED),
-        ("DEADLINE", Ending.TIMEOUT),
-    ],
+    ("state", "ending"), [(state, e) for e, states in STATES.items() for state in states.split()]
 )
 def test_each_state_of_slurm_has_its_ending(state: str, ending: Ending) -> None:
     assert classify_ending(a_job(state=state), document=False, now=NOW) is ending
