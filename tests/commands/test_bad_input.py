@@ -50,7 +50,6 @@ def test_an_argument_that_names_nothing(
 
 def test_a_file_that_is_no_document_of_collectives(cli: Cli) -> None:
     message = refused(cli, "report", __file__, "-o", "x", status=StoreError.exit_code)
-
     assert "is not a document of collectives" in message
 
 
@@ -77,23 +76,19 @@ def test_wrong_usage_is_one_line_that_names_the_help(
     cli: Cli, arguments: tuple[str, ...], named: str, command: str
 ) -> None:
     message = refused(cli, *arguments)
-
     assert named in message
     assert message.endswith(f"; see: {command} --help")
 
 
 def test_without_a_command_there_is_help(cli: Cli) -> None:
     done = cli()
-
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("Usage: hpcverify")
 
 
 @pytest.mark.parametrize("arguments", [("show",), ("report", "-o", "-")])
 def test_a_node_without_runs_names_the_command_to_run(cli: Cli, arguments: tuple[str, ...]) -> None:
-    message = refused(cli, *arguments)
-
-    assert message == "hpcverify: no runs of this node yet: hpcverify run"
+    assert refused(cli, *arguments) == "hpcverify: no runs of this node yet: hpcverify run"
 
 
 @pytest.mark.parametrize(
@@ -131,17 +126,13 @@ def test_a_mistake_in_the_site_file(cli: Cli, text: str, complaint: str) -> None
 
 def test_a_check_package_that_is_not_there(cli: Cli) -> None:
     cli.config.write_text('check_packages = ["no_such_checks"]')
-
     message = refused(cli, "run", "--check", "gemm")
-
     assert "'no_such_checks' cannot be imported: install it, or take it out" in message
 
 
 def test_a_mistake_in_a_suite_is_found_before_anything_runs(cli: Cli) -> None:
     cli.suite("acme", '[[check]]\nname = "steady"\nparams = { vlaue = 1 }')
-
     message = refused(cli, "run", "--suite", "acme")
-
     assert "suite acme: check steady: params" in message
     assert "did you mean value?" in message
     assert not list(cli.state.glob("runs/*.json"))
@@ -158,10 +149,8 @@ def test_a_mistake_in_a_suite_is_found_before_anything_runs(cli: Cli) -> None:
 )
 def test_parameters_with_which_no_check_can_run(cli: Cli, params: str, complaint: str) -> None:
     cli.suite("acme", f'[[check]]\nname = "storage"\nparams = {{ {params} }}')
-
     message = refused(cli, "run", "--suite", "acme")
     checked = cli("config", "check")
-
     assert complaint in message
     assert (checked.returncode, checked.stderr.strip()) == (2, message)
 
@@ -169,7 +158,6 @@ def test_parameters_with_which_no_check_can_run(cli: Cli, params: str, complaint
 def test_a_check_that_a_suite_has_no_time_for_is_not_begun(cli: Cli) -> None:
     cli.suite("short", '[[check]]\nname = "sdc"', budget=10)
     message = refused(cli, "run", "--suite", "short")
-
     assert "check sdc: seconds = 20 does not fit" in message
     assert "the suite's budget of 10 s: give the suite more, or the check less" in message
 
@@ -191,9 +179,7 @@ def test_a_scratch_directory_that_is_missing(cli: Cli) -> None:
 def test_a_state_directory_that_cannot_be_written(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     cli.environment["HPCVERIFY_STATE"] = str(tmp_path / "file")
-
     message = refused(cli, "run", "--check", "steady")
-
     assert f"the state directory {tmp_path}/file cannot be written" in message
     assert "set HPCVERIFY_STATE" in message
 
@@ -208,7 +194,6 @@ def test_a_store_from_a_newer_version(kept: Cli) -> None:
     db = sqlite3.connect(kept.state / "store.sqlite")
     db.execute("pragma user_version = 99")
     db.close()
-
     assert "has version 99" in refused(kept, "run", "--check", "steady")
     assert "upgrade hpcverify" in refused(kept, "history")
 
@@ -245,7 +230,6 @@ def test_a_store_that_is_locked(kept: Cli) -> None:
     holder.execute("begin exclusive")
     message = refused(kept, "history")
     holder.close()
-
     assert "database is locked; if another hpcverify is running, wait for it" in message
 
 
@@ -265,7 +249,6 @@ def test_a_document_cut_in_half_is_named_and_loses_nothing(kept: Cli) -> None:
 def test_a_state_directory_that_others_can_change_is_named(cli: Cli) -> None:
     cli.state.mkdir()
     cli.state.chmod(0o777)
-
     assert f"chmod go-w {cli.state}" in refused(cli, "history")
 
 
@@ -274,20 +257,17 @@ def test_a_report_onto_a_pipe_is_refused_and_does_not_wait_for_a_reader(
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
     message = refused(cli, "report", "-o", str(tmp_path / "pipe"))
-
     assert "pipe cannot be written: it is a named pipe" in message
 
 
 def test_a_full_disk_for_the_state_is_named(cli: Cli) -> None:
     cli.environment["HPCVERIFY_STATE"] = "/dev/full/state"
-
     assert "cannot be written" in refused(cli, "run", "--check", "steady")
 
 
 def test_the_doctor_names_what_is_wrong_with_the_site(cli: Cli) -> None:
     cli.site("scratsch = 1")
     done = cli("doctor")
-
     assert done.returncode == 3
     assert "fix configuration:" in done.stdout
     assert "did you mean scratch?" in done.stdout
@@ -307,14 +287,12 @@ def test_what_cannot_even_start_is_one_line_and_no_fail(
     (tmp_path / f"{module}.py").write_text(text)
     cli.environment["PYTHONPATH"] = str(tmp_path)
     cli.command = ("env", *cli.command)  # a process that has imported nothing yet
-
     assert "it cannot start" in refused(cli, *arguments, status=3)
 
 
 @pytest.mark.parametrize("arguments", [(), ("config",)])
 def test_no_command_is_help_and_no_pass(cli: Cli, arguments: tuple[str, ...]) -> None:
     done = cli(*arguments)
-
     assert done.returncode == 2
     assert done.stderr.startswith("Usage: hpcverify")
     assert "no command was given, so nothing was done" in done.stderr
@@ -330,7 +308,6 @@ def test_no_command_is_help_and_no_pass(cli: Cli, arguments: tuple[str, ...]) ->
 )
 def test_a_name_that_cannot_be_written_is_named(cli: Cli, variable: str, value: str) -> None:
     cli.environment[variable] = value
-
     assert variable in refused(cli, "run", "--check", "steady")
 
 
@@ -348,5 +325,4 @@ def test_an_argument_that_is_not_utf8_is_named(cli: Cli, arguments: tuple[str, .
 
 def test_a_crowded_node_is_no_bug_of_ours(cli: Cli) -> None:
     cli.command = ("prlimit", "--nofile=7", *cli.command)
-
     assert "raise ulimit -n" in refused(cli, "run", "--check", "steady", status=3)

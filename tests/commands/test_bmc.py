@@ -146,8 +146,7 @@ def test_a_file_of_certificates_that_cannot_be_used_is_no_fault_of_a_bmc(
 
     done = fleet_of_bmcs.ask("--nodes", "n1")
 
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert f"{ca}, the ca of [bmc], " in done.stderr
     assert told in done.stderr
     assert fleet_of_bmcs.count_logins() == 0
@@ -155,7 +154,6 @@ def test_a_file_of_certificates_that_cannot_be_used_is_no_fault_of_a_bmc(
 
 def test_before_the_first_collect_the_fix_is_told(cli: Cli, tmp_path: Path) -> None:
     cli.site(f'[fleet]\nspool = "{tmp_path}"\n')
-
     for arguments in ((), ("--nodes", "n1")):
         done = cli("bmc", *arguments)
         assert done.returncode == 2
@@ -190,8 +188,7 @@ def test_what_is_broken_is_named_in_both_generations(fleet_of_bmcs: BmcFleet) ->
 
     done = fleet_of_bmcs.ask()
 
-    assert done.returncode == 1
-    assert done.stdout == "4 BMCs asked: 4 fail\n"
+    assert (done.returncode, done.stdout) == (1, "4 BMCs asked: 4 fail\n")
     found = {node: fleet_of_bmcs.find_result(node) for node in NODES}
     codes = {node: [(f.code, f.part_id) for f in r.findings] for node, r in found.items()}
     assert codes == {
@@ -219,9 +216,7 @@ def test_redundancy_that_is_lost_fails_and_one_that_never_was_warns(
     assert fleet_of_bmcs.find_result("n3").verdict is Verdict.WARN
 
 
-def test_a_power_supply_that_is_gone_warns_until_that_is_accepted(
-    fleet_of_bmcs: BmcFleet,
-) -> None:
+def test_a_power_supply_that_is_gone_warns_until_that_is_accepted(fleet_of_bmcs: BmcFleet) -> None:
     def ask(*options: str) -> Result:
         fleet_of_bmcs.ask("--nodes", "n1", *options)
         found = fleet_of_bmcs.find_result("n1")
@@ -345,9 +340,7 @@ def test_three_refused_passwords_end_the_round(fleet_of_bmcs: BmcFleet) -> None:
 
 def test_one_refused_password_is_told_of_its_node_alone(fleet_of_bmcs: BmcFleet) -> None:
     fleet_of_bmcs.bmcs["n3"].password = WRONG
-
     done = fleet_of_bmcs.ask()
-
     assert (done.returncode, done.stdout) == (3, "4 BMCs asked: 3 pass, 1 error\n")
     assert fleet_of_bmcs.find_result("n3").cause is Cause.DENIED
     assert fleet_of_bmcs.count_logins() == 4
@@ -384,9 +377,7 @@ def test_a_node_that_is_switched_off_lacks_no_fan(fleet_of_bmcs: BmcFleet) -> No
 
 def test_a_spool_that_is_away_asks_nobody(fleet_of_bmcs: BmcFleet) -> None:
     (fleet_of_bmcs.folder / "spool").rmdir()
-
     done = fleet_of_bmcs.ask()
-
     assert (done.returncode, fleet_of_bmcs.count_logins()) == (2, 0)
     assert "cannot be read: No such file or directory" in done.stderr
 
@@ -395,9 +386,7 @@ def test_a_folder_of_one_node_that_cannot_be_written_costs_only_its_run(
     fleet_of_bmcs: BmcFleet,
 ) -> None:
     (fleet_of_bmcs.folder / "spool" / "n1").touch()
-
     done = fleet_of_bmcs.ask()
-
     assert done.returncode == 2
     assert "spool/n1 is not a directory: remove it" in done.stderr
     assert [node for node in NODES[1:] if fleet_of_bmcs.list_runs(node)] == list(NODES[1:])
@@ -468,13 +457,9 @@ def test_a_file_of_passwords_that_is_wrong_is_refused_and_not_quoted(
     assert fleet_of_bmcs.count_logins() == 0
 
 
-def test_a_file_of_passwords_that_is_missing_is_told_with_the_fix(
-    fleet_of_bmcs: BmcFleet,
-) -> None:
+def test_a_file_of_passwords_that_is_missing_is_told_with_the_fix(fleet_of_bmcs: BmcFleet) -> None:
     fleet_of_bmcs.secret.unlink()
-
     done = fleet_of_bmcs.ask()
-
     assert done.returncode == 2
     assert f"chmod 600 {fleet_of_bmcs.secret}" in done.stderr
 
@@ -484,7 +469,6 @@ def test_some_nodes_may_have_a_login_of_their_own(fleet_of_bmcs: BmcFleet) -> No
     fleet_of_bmcs.secret.write_text(fleet_of_bmcs.secret.read_text() + own)
     for node in ("n3", "n4"):
         fleet_of_bmcs.bmcs[node].password = WRONG
-
     assert fleet_of_bmcs.ask().stdout == "4 BMCs asked: 4 pass\n"
 
 
@@ -493,16 +477,13 @@ def test_some_nodes_may_have_a_login_of_their_own(fleet_of_bmcs: BmcFleet) -> No
 
 def test_only_known_nodes_are_asked(fleet_of_bmcs: BmcFleet) -> None:
     done = fleet_of_bmcs.ask("--nodes", "n[1-9]")
-
     assert (done.returncode, fleet_of_bmcs.count_logins()) == (2, 0)
     assert "no node is called 'n5'" in done.stderr
 
 
 def test_without_a_table_the_command_says_what_it_needs(fleet_of_bmcs: BmcFleet) -> None:
     fleet_of_bmcs.cli.site(f'[fleet]\nspool = "{fleet_of_bmcs.folder / "spool"}"')
-
     done = fleet_of_bmcs.ask()
-
     assert done.returncode == 2
     assert '[bmc] needs address = "{node}-bmc"' in done.stderr
 

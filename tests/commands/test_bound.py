@@ -44,19 +44,14 @@ def run_bound(cli: Cli, binding: str, *paths: Path) -> Result:
     return result
 
 
-def list_accused(result: Result) -> set[str]:
-    wrong = (f for f in result.findings if f.code == CORRUPTION_CODE)
-    return {finding.part_id for finding in wrong}
-
-
 @pytest.mark.system
 @pytest.mark.parametrize("binding", BINDINGS)
 def test_a_fault_of_the_last_core_is_found_whatever_we_were_bound_to(
     cli: Cli, binding: str
 ) -> None:
     result = run_bound(cli, binding, FOLDER)
-
-    assert (result.verdict, list_accused(result)) == (Verdict.FAIL, {f"cpu{LAST}"})
+    accused = {f.part_id for f in result.findings if f.code == CORRUPTION_CODE}
+    assert (result.verdict, accused) == (Verdict.FAIL, {f"cpu{LAST}"})
 
 
 @pytest.mark.system
@@ -64,6 +59,5 @@ def test_a_fault_of_the_last_core_is_found_whatever_we_were_bound_to(
 def test_without_it_all_cores_are_verified_and_pass(cli: Cli, binding: str) -> None:
     result = run_bound(cli, binding)
     verified = {m.part_id for m in result.measurements if m.name == "products" and m.value}
-
     assert (result.verdict, result.reason) == (Verdict.PASS, "")
     assert verified == {f"cpu{core}" for core in range(LAST + 1)}

@@ -26,9 +26,7 @@ def failing(cli: Cli, failed: int, ran: int, hours: float = 1.0) -> Ledger:
 
 def test_without_a_brake_there_is_one_line(cli: Cli) -> None:
     failing(cli, 1, 10)
-
     done = cli("breaker")
-
     assert (done.returncode, done.stdout) == (0, "not tripped\n")
 
 
@@ -57,9 +55,7 @@ def test_a_reset_says_what_a_doubt_needs_instead(cli: Cli) -> None:
 def test_a_reset_of_a_tripped_breaker_ends_its_doubts_as_well(cli: Cli) -> None:
     failing(cli, 4, 10).trip("9 of 40 nodes")
     assert cli("breaker").stdout.startswith("tripped: 9 of 40 nodes; reset with")
-
     assert cli("breaker", "reset", "--reason", "image 41").returncode == 0
-
     assert cli("breaker").stdout == "not tripped\n"
 
 

@@ -84,8 +84,7 @@ def test_the_ranks_of_a_step_leave_one_document_and_one_table(tmp_path: Path) ->
     assert "every result was right, on every rank" in text
     run = parse_collective_run(out.read_bytes(), str(out))
     assert [place.node for place in run.ranks] == ["n0", "n1"]
-    assert [one.operation for one in run.timings] == ["all_reduce", "sendrecv"]
-    assert run.job == port
+    assert ([one.operation for one in run.timings], run.job) == (["all_reduce", "sendrecv"], port)
     assert (run.algorithm, run.wire_share) == ("ring", 1.0)
     assert run.settings["NCCL_ALGO"] == "Ring"
 
@@ -101,13 +100,11 @@ def test_a_rank_that_never_comes_is_named_with_its_node(tmp_path: Path) -> None:
     assert "rank 1 was lost: it did not start or answer within 15 s" in other_text
     assert "rank 0" not in other_text  # which only gave up first
     run = parse_collective_run(out.read_bytes(), str(out))
-    assert run.missing == (1,)
-    assert run.ranks[1].node == "n1"
+    assert (run.missing, run.ranks[1].node) == ((1,), "n1")
 
 
 def test_a_node_without_srun_is_measured_by_itself(tmp_path: Path) -> None:
     status, text = finish(start(tmp_path, "n7", *QUICK))
-
     assert status == 0
     assert "2 ranks on 1 node" in text
 
@@ -115,7 +112,6 @@ def test_a_node_without_srun_is_measured_by_itself(tmp_path: Path) -> None:
 def test_without_stragglers_only_what_was_asked_for_is_measured(tmp_path: Path) -> None:
     out = tmp_path / "run.json"
     status, text = finish(start(tmp_path, "n7", *QUICK, "--no-stragglers", "--out", str(out)))
-
     run = parse_collective_run(out.read_bytes(), str(out))
     assert (status, run.steps, run.transfers, run.stragglers) == (0, (), (), ()), text
     assert [one.operation for one in run.timings] == ["all_reduce", "sendrecv"]
@@ -147,7 +143,6 @@ def test_a_second_opinion_that_there_is_none_of_changes_nothing_else(tmp_path: P
 )
 def test_bad_usage_is_told_in_a_line(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
     status, text = finish(start(tmp_path, "n1", *arguments))
-
     assert status == 2
     assert told in text
     assert "Traceback" not in text
@@ -155,7 +150,6 @@ def test_bad_usage_is_told_in_a_line(tmp_path: Path, arguments: tuple[str, ...],
 
 def test_alone_is_for_one_node(tmp_path: Path) -> None:
     status, text = finish(start(tmp_path, "n0", "--alone", **step_of(0, 2, 1)))
-
     assert (status, text.count("\n")) == (2, 1)
     assert "--alone is for one node, and this step has 2 nodes: srun -N 1" in text
 
@@ -163,7 +157,6 @@ def test_alone_is_for_one_node(tmp_path: Path) -> None:
 def test_rank_0_that_is_not_there_is_no_measurement(tmp_path: Path) -> None:
     arguments = ("--rank", "1", "--world", "2", "--address", "127.0.0.1", "--timeout", "2")
     status, text = finish(start(tmp_path, "n1", *arguments, "--port", str(find_port())))
-
     assert status == 3
     assert "rank 0 was not found within 2 s" in text
 

@@ -37,7 +37,6 @@ def test_each_number_of_nodes_is_shown_with_its_efficiency(cli: Cli, tmp_path: P
 
 def test_results_of_one_number_of_nodes_have_nothing_to_compare(cli: Cli, tmp_path: Path) -> None:
     name = write_run(tmp_path / "one.json", build_run(2, 40.0))
-
     assert (
         "nothing was measured on different numbers" in cli("collectives", "--scaling", name).stdout
     )

@@ -22,9 +22,7 @@ def test_the_rank_that_slows_a_job_is_named(cli: Cli, tmp_path: Path) -> None:
 def test_where_nobody_slows_it_the_command_says_so(cli: Cli, tmp_path: Path) -> None:
     log = tmp_path / "steps.csv"
     log.write_text("\n".join(line.replace("0.3", "0.1") for line in write_log()))
-
     done = cli("collectives", "--step-log", str(log))
-
     assert done.returncode == 0, done.stderr
     assert done.stdout == "no rank slows this job: 3 ranks, 8 steps\n"
 

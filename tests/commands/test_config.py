@@ -60,14 +60,12 @@ def test_what_is_shown_is_a_site_file_that_says_the_same(cli: Cli) -> None:
 
 def test_without_a_file_there_is_nothing_to_show(cli: Cli) -> None:
     cli.config.write_text("")
-
     assert json.loads(cli("config", "show", "--json").stdout) == []
     assert tomllib.loads(cli("config", "show").stdout) == {}
 
 
 def test_check_lists_every_file(cli: Cli) -> None:
     path = drop_in(cli, "50", "[fleet]\nat_once = 5\n")
-
     done = cli("config", "check")
     assert done.returncode == 0
     assert done.stdout.splitlines()[:2] == [f"site: {cli.config}", f"site: {path}"]
@@ -106,7 +104,6 @@ def test_each_mistake_is_named_with_its_file(cli: Cli, text: str, complaint: str
 def test_a_run_of_a_hook_refuses_a_damaged_drop_in_as_it_does_a_site_file(cli: Cli) -> None:
     cli.suite("tiny", "[[check]]\nname = 'steady'\n")
     path = drop_in(cli, "50", "at_once = ")
-
     done = cli("run", "--suite", "tiny")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"hpcverify: {path}: not TOML")

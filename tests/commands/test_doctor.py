@@ -28,7 +28,6 @@ from tests.run.test_lock import another_process, bound
 
 def advice(cli: Cli, status: int) -> dict[str, dict[str, str]]:
     done = cli("doctor", "--json")
-
     assert done.returncode == status, done.stderr
     return {item["subject"]: item for item in json.loads(done.stdout)}
 
@@ -58,7 +57,6 @@ def test_a_scratch_directory_in_which_others_can_rename_is_named(cli: Cli, tmp_p
     (tmp_path / "scratch").mkdir(mode=0o700)
     (tmp_path / "scratch").chmod(0o777)
     cli.site(f'scratch = "{tmp_path}/scratch"')
-
     assert f"chmod go-w {tmp_path}/scratch" in advice(cli, 3)["scratch"]["state"]
 
 
@@ -66,14 +64,12 @@ def test_a_scratch_directory_in_which_others_can_rename_is_named(cli: Cli, tmp_p
 def test_a_user_who_holds_the_nodes_lock_is_named(cli: Cli) -> None:
     with another_process(4242, partial(bound, SOCKET_NAME, listens=True)) as holder:
         found = advice(cli, 3)["node lock"]
-
     assert found["state"] == f"held by process {holder.pid} of user 4242"
     assert "end it" in found["fix"]
 
 
 def test_a_missing_tool_is_named_with_its_package(cli: Cli) -> None:
     cli.environment["PATH"] = "/nonexistent"
-
     assert advice(cli, 3)["fio"]["fix"] == "apt-get install fio"
 
 
@@ -92,7 +88,6 @@ def test_a_broken_driver_is_named_with_the_fix(cli: Cli, lab: Lab) -> None:
     cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
     cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
     lab.load("driver-mismatch")
-
     assert "reboot" in advice(cli, 3)["driver_mismatch"]["state"]
 
 
@@ -167,7 +162,6 @@ def test_a_node_is_told_which_floors_it_is_held_to_and_how_sure_they_are(
 
 def test_floors_are_scaled_by_a_power_limit_and_it_is_named(cli: Cli, lab: Lab) -> None:
     on_gpus(cli, lab, *board_of("h100-sxm5-80gb"), "gpu.*.power.limit_mw = 500000")
-
     found = advice(cli, 3)
     assert "scaled, since its power is limited to 500 of 700 W" in found["floors"]["state"]
     assert "sustained 437.1 TFLOP/s else warn" in found["floor bf16"]["state"]
@@ -175,7 +169,6 @@ def test_floors_are_scaled_by_a_power_limit_and_it_is_named(cli: Cli, lab: Lab) 
 
 def test_gpus_that_are_not_set_up_alike_have_floors_of_their_own(cli: Cli, lab: Lab) -> None:
     on_gpus(cli, lab, *board_of("h100-sxm5-80gb"), "gpu.3.power.limit_mw = 500000")
-
     told = [
         i["state"] for i in json.loads(cli("doctor", "--json").stdout) if i["subject"] == "floors"
     ]
@@ -199,7 +192,6 @@ def test_the_line_of_the_site_file_that_asks_for_all_gpus_is_given(
 
 def test_a_part_that_no_table_knows_is_said_to_have_no_floors(cli: Cli, lab: Lab) -> None:
     on_gpus(cli, lab, *strangers(busy=True)["card for games"])
-
     found = advice(cli, 3)
     assert "RTX 4090 (PCI device id 2684) is not in the table" in found["floors"]["state"]
     assert "floor bf16" not in found
@@ -240,8 +232,7 @@ def test_what_needs_a_fix_comes_last_and_floors_only_if_asked_for(cli: Cli, lab:
     assert marks == sorted(marks, reverse=True)
     assert count == f"{format_count(marks.count('fix '), 'thing')} to fix"
     assert not any(line.startswith("ok  floor ") for line in lines)
-    asked = cli("doctor", "--floors").stdout
-    assert "ok  floor bf16: sustained 571.6 TFLOP/s else fail" in asked
+    assert "ok  floor bf16: sustained 571.6 TFLOP/s else fail" in cli("doctor", "--floors").stdout
 
 
 @pytest.mark.system
@@ -286,7 +277,6 @@ def a_fleet(cli: Cli, spool: Path, **settings: str) -> None:
 
 def test_a_complete_node_of_a_cluster_needs_no_fix(cli: Cli, tmp_path: Path) -> None:
     a_fleet(cli, tmp_path, HPCVERIFY_DEADLINE="15", HPCVERIFY_USERS="0 64030")
-
     found = advice(cli, 0)
     assert found["spool"]["state"] == str(tmp_path)
     assert found["hooks"]["state"].endswith("hooks.conf")
@@ -307,7 +297,6 @@ def test_a_setting_that_the_hooks_would_ignore_is_named(
     cli: Cli, tmp_path: Path, name: str, value: str, why: str
 ) -> None:
     a_fleet(cli, tmp_path, **{name: value})
-
     state = advice(cli, 3)["hooks"]["state"]
     assert name in state
     assert why in state
@@ -317,13 +306,11 @@ def test_hooks_whose_settings_others_can_change_are_named(cli: Cli, tmp_path: Pa
     a_fleet(cli, tmp_path)
     hooks = Path(cli.environment["HPCVERIFY_CONFIG"]).with_name("hooks.conf")
     hooks.chmod(0o666)
-
     assert "can be changed by other users" in advice(cli, 3)["hooks"]["state"]
 
 
 def test_a_fleet_without_its_spool_or_hooks_is_named(cli: Cli, tmp_path: Path) -> None:
     cli.site(f'[fleet]\nspool = "{tmp_path}/none"\n')
-
     found = advice(cli, 3)
     assert "mount it" in found["spool"]["fix"]
     assert "hpcverify setup slurm" in found["hooks"]["fix"]
@@ -331,5 +318,4 @@ def test_a_fleet_without_its_spool_or_hooks_is_named(cli: Cli, tmp_path: Path) -
 
 def test_a_directory_of_metrics_that_is_missing_is_named(cli: Cli, tmp_path: Path) -> None:
     cli.site(f'[metrics]\ndirectory = "{tmp_path}/textfiles"')
-
     assert advice(cli, 3)["metrics directory"]["fix"] == f"mkdir -p {tmp_path}/textfiles"

@@ -92,7 +92,6 @@ def test_what_is_listed_are_the_lines_of_the_file(cli: Cli) -> None:
 
 def test_a_kind_that_there_is_not_is_refused_with_those_that_there_are(cli: Cli) -> None:
     done = cli("events", "--kind", "nodes")
-
     assert done.returncode == 2
     assert "--kind nodes" in done.stderr
     assert "node, hold, finding" in done.stderr
@@ -116,9 +115,7 @@ def test_the_chain_of_the_ledger_and_of_rotated_files_together_is_whole(cli: Cli
 def test_an_event_that_was_changed_in_a_file_is_named(cli: Cli) -> None:
     path = cli.state / EVENTS_FILE_NAME
     path.write_bytes(path.read_bytes().replace(b"3 of 4", b"1 of 4"))
-
     done = cli("events", "verify", str(path))
-
     assert done.returncode == 1
     assert "event 3: it does not follow the line before" in done.stdout
 
@@ -158,9 +155,7 @@ def test_a_file_that_cannot_be_read_is_one_line(
 ) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
-
     done = cli("events", "verify", str(tmp_path / name))
-
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "cannot be read" in done.stderr
 
@@ -201,9 +196,7 @@ def test_a_command_that_changes_something_is_kept_refused_ones_too(
 
 def test_a_command_on_a_host_without_a_ledger_makes_none(cli: Cli) -> None:
     shutil.rmtree(cli.state, ignore_errors=True)
-
     cli("judge")
-
     assert not (cli.state / LEDGER_FILE_NAME).exists()
 
 
@@ -215,5 +208,4 @@ def test_events_go_on_as_they_come_with_follow(cli: Cli, ledger: Ledger) -> None
         ledger.record_event(NewEvent(kind=EventKind.HEARTBEAT))
         assert json.loads(follower.stdout.readline())["kind"] == "controller.heartbeat"
         follower.send_signal(signal.SIGINT)
-        assert follower.communicate() == ("", "")
-        assert follower.returncode == 0
+        assert (follower.communicate(), follower.returncode) == (("", ""), 0)

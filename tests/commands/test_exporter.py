@@ -61,7 +61,6 @@ def ask(directory: Path, address: tuple[str, int]) -> Advice:
 def test_an_exporter_that_lists_our_files_needs_no_fix(directory: Path, tmp_path: Path) -> None:
     with exporter_of(directory, tmp_path) as address:
         advice = [*inspect_exporter(directory, address)]
-
     assert [item.subject for item in advice] == ["metrics directory", "node_exporter"]
     assert not any(item.fix for item in advice)
 
@@ -82,7 +81,6 @@ def test_a_file_that_the_exporter_drops_is_an_error_to_look_into(
     (directory / "other.prom").write_text("no metric at all")
     with exporter_of(directory, tmp_path) as address:
         advice = ask(directory, address)
-
     assert "cannot read" in advice.state
     assert str(directory) in advice.fix
 
@@ -90,14 +88,12 @@ def test_a_file_that_the_exporter_drops_is_an_error_to_look_into(
 def test_an_exporter_without_text_files_gets_its_option(directory: Path) -> None:
     with answers(b"HTTP/1.0 200 OK\r\n\r\nup 1\n") as address:
         advice = ask(directory, address)
-
     assert "--collector.textfile.directory" in advice.fix
 
 
 def test_where_none_listens_nothing_is_to_be_done(directory: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
-
     assert ask(directory, address).fix == ""
 
 
@@ -105,7 +101,6 @@ def test_where_none_listens_nothing_is_to_be_done(directory: Path) -> None:
 def test_what_is_no_web_server_costs_a_line(directory: Path, words: bytes) -> None:
     with answers(words) as address:
         advice = ask(directory, address)
-
     assert (advice.subject, advice.fix) == ("node_exporter", "")
 
 
@@ -136,13 +131,11 @@ def test_who_answers_a_byte_at_a_time_keeps_nobody(directory: Path, begin: bytes
 def test_a_directory_that_all_can_write_to_is_named_with_the_fix(directory: Path) -> None:
     directory.chmod(0o777)
     (advice,) = inspect_exporter(directory)
-
     assert advice.fix == f"chmod o-w {directory}"
 
 
 def test_a_directory_that_is_not_one_is_named(directory: Path) -> None:
     (missing,) = inspect_exporter(directory / "missing")
     (file,) = inspect_exporter(directory / FLEET_FILE_NAME)
-
     assert missing.fix == f"mkdir -p {directory}/missing"
     assert "is not a directory" in file.state

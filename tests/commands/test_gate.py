@@ -29,7 +29,6 @@ def test_gate_exits_and_speaks_as_the_word_says(cli: Cli, verdict: str, status: 
 
 def test_without_a_word_jobs_run_and_the_file_is_named(cli: Cli) -> None:
     done = cli("gate")
-
     assert done.returncode == 0
     assert done.stdout == f"ok: there is no gate file {cli.state}/gate, so jobs run\n"
 
@@ -48,7 +47,6 @@ def test_with_a_spool_gate_asks_there_first(cli: Cli, tmp_path: Path) -> None:
 def test_a_stale_word_refuses_nobody(cli: Cli) -> None:
     write(cli.state / "gate", JobGate("quarantined", 1))
     done = cli("gate")
-
     assert done.returncode == 0
     assert f"{cli.state}/gate is not a valid gate file" in done.stdout
 
@@ -76,7 +74,6 @@ def test_gate_loads_nothing_that_takes_time(cli: Cli) -> None:
 
 def test_the_help_of_gate_has_an_example(cli: Cli) -> None:
     done = cli("gate", "--help")
-
     assert done.returncode == 0
     assert "Example:\n    hpcverify gate" in done.stdout
 

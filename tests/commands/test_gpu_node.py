@@ -14,9 +14,7 @@ from hpcverify.model import Remedy, Run
 from hpcverify.summary.actions import list_actions
 from hpcverify.summary.diagnosis import diagnose
 from hpcverify.summary.run_summary import summarize
-from hpcverify.summary.verdict import (
-    explain_verdict,
-)
+from hpcverify.summary.verdict import explain_verdict
 from tests.cli import Cli
 from tests.nvml_lab.nvmllab import Lab
 from tests.nvml_lab.parts import profile
@@ -51,7 +49,6 @@ def results(node: Cli, *checks: str, status: int) -> dict[str, Any]:
     node.suite("short", SHORT)
     names = [word for check in checks for word in ("--check", check)]
     done = node("run", "--suite", "short", "--json", "-", *names)
-
     assert done.returncode == status, done.stderr
     return {r["check"]: r for r in json.loads(done.stdout)["results"]}
 
@@ -59,7 +56,6 @@ def results(node: Cli, *checks: str, status: int) -> dict[str, Any]:
 def test_healthy_gpus_pass_run_after_run(node: Cli) -> None:
     for _ in range(3):
         found = results(node, "inventory", "ecc", status=0)
-
         assert {r["verdict"] for r in found.values()} == {"pass"}
         (gpus,) = (m for m in found["inventory"]["measurements"] if m["name"] == "gpus")
         assert gpus["value"] == GPUS
@@ -72,7 +68,6 @@ def test_a_first_run_fails_without_the_number_of_gpus_that_was_asked_for(
     lab.write("gpus = 8")
     done = node("run", "--check", "inventory", "--expect-gpus", str(gpus), "--json", "-")
     run = msgspec.json.decode(done.stdout, type=Run)
-
     assert done.returncode == status, done.stderr
     assert [x.source for x in run.results[0].limits if x.name == "gpus"] == ["--expect-gpus"]
 
@@ -93,7 +88,6 @@ def test_a_first_run_warns_of_gpus_that_a_board_lacks_and_a_site_may_allow_it(
 
 def test_a_number_of_gpus_is_not_asked_for_where_nothing_counts_them(node: Cli) -> None:
     done = node("run", "--check", "steady", "--expect-gpus", "8")
-
     assert done.returncode == 2
     assert "needs the check inventory" in done.stderr
 
@@ -110,7 +104,6 @@ def test_a_gpu_may_take_seconds_to_initialise(node: Cli, lab: Lab) -> None:
 def test_gpus_that_torch_cannot_reach_are_an_error_and_not_a_cpu_node(node: Cli, lab: Lab) -> None:
     lab.write("gpus = 2")
     gemm = results(node, "gemm", status=3)["gemm"]
-
     assert (gemm["verdict"], gemm["cause"]) == ("error", "missing")
     assert "without CUDA" in gemm["reason"]
     assert gemm["reason"].count("GPU ") >= 2
@@ -119,21 +112,17 @@ def test_gpus_that_torch_cannot_reach_are_an_error_and_not_a_cpu_node(node: Cli,
 def test_a_gpu_that_someone_uses_is_left_alone(node: Cli, lab: Lab) -> None:
     lab.write("gpu.3.process = 4242 1073741824 python3 train.py")
     found = results(node, "gemm", "inventory", status=3)
-
     assert found["gemm"]["cause"] == "busy"
     assert re.match(r"GPU 3 \(…\w+\) in use by process 4242: wait", found["gemm"]["reason"])
-    assert found["gemm"]["measurements"] == []
-    assert found["inventory"]["verdict"] == "pass"
+    assert (found["gemm"]["measurements"], found["inventory"]["verdict"]) == ([], "pass")
 
 
 def test_a_gpu_that_fell_off_the_bus_fails_again_and_again(node: Cli, lab: Lab) -> None:
     results(node, "inventory", status=0)
     lab.load("lost-gpu")
-
     for _ in range(2):
         inventory = results(node, "inventory", status=1)["inventory"]
-        assert inventory["verdict"] == "fail"
-        assert inventory["remedy"] == "reboot"
+        assert (inventory["verdict"], inventory["remedy"]) == ("fail", "reboot")
 
 
 def test_parts_that_were_taken_out_can_be_accepted(node: Cli, lab: Lab) -> None:
@@ -148,8 +137,7 @@ def test_parts_that_were_taken_out_can_be_accepted(node: Cli, lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "lost"),
-    [("nvlink", "gpu.*.nvlink.*.state = 0"), ("pcie", "gpu.*.pcie.width = 8")],
+    ("check", "lost"), [("nvlink", "gpu.*.nvlink.*.state = 0"), ("pcie", "gpu.*.pcie.width = 8")]
 )
 def test_what_gpus_lost_since_an_earlier_run_can_be_accepted(
     node: Cli, lab: Lab, check: str, lost: str
@@ -169,14 +157,12 @@ def test_a_driver_at_odds_with_its_library_is_an_error_of_all_checks(node: Cli, 
     results(node, "inventory", status=0)
     lab.load("driver-mismatch")
     found = results(node, "inventory", "sdc", status=3)
-
     assert {r["cause"] for r in found.values()} == {"misconfigured"}
 
 
 def test_memory_that_could_not_be_remapped_fails_and_names_the_gpu(node: Cli, lab: Lab) -> None:
     lab.load("ecc-row-remap-failure", "freeze_t = 600")
     ecc = results(node, "ecc", status=1)["ecc"]
-
     assert ecc["verdict"] == "fail"
     assert "remap.failed 1 > 0" in ecc["reason"]
     assert "GPU " in ecc["reason"]
@@ -216,7 +202,6 @@ def rounds(node: Cli, count: int) -> list[dict[str, Any]]:
 def test_healthy_gpus_pass_round_after_round(node: Cli) -> None:
     found = rounds(node, 3)
     told = {r["check"]: r["reason"] for r in found if r["verdict"] != "pass"}
-
     assert told == {}
     assert len(found) == 3 * (1 + len(PASSIVE))
 
@@ -225,6 +210,5 @@ def test_a_gpu_that_is_failing_ends_a_burn_in_with_all_its_evidence(node: Cli, l
     lab.load("ecc-row-remap-failure", "freeze_t = 600")
     found = rounds(node, 3)
     verdicts = {r["check"]: r["verdict"] for r in found}
-
     assert {r["round"] for r in found} == {1}
     assert (len(found), verdicts["ecc"]) == (1 + len(PASSIVE), "fail")

@@ -41,8 +41,7 @@ def test_measurements_are_written_as_csv(state: Path, tmp_path: Path) -> None:
     with path.open() as file:
         rows = list(csv.DictReader(file))
     assert said == f"wrote {path}: 3 measurements\n"
-    assert {row["node"] for row in rows} == {"n1"}
-    assert rows[0]["night"] == "2026-11-02"
+    assert ({row["node"] for row in rows}, rows[0]["night"]) == ({"n1"}, "2026-11-02")
 
 
 FORMS = ("csv", "parquet")
@@ -192,6 +191,5 @@ def test_without_duckdb_one_line_says_how_to_install_it(
 ) -> None:
     write_runs(state, make_run("n1"))
     monkeypatch.setitem(sys.modules, "duckdb", None)
-
     with pytest.raises(ConfigError, match=r"needs duckdb: \S+ -m pip install"):
         call("--format", "csv", "-o", str(tmp_path / "out.csv"))

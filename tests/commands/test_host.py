@@ -80,11 +80,7 @@ def test_mounts_names_and_gpus_that_hang_are_named_within_the_budget_and_the_res
     cli.command = HURRIED
     cli.environment["PYTHONPATH"] += f":{ROOT}"
 
-    with (
-        silent_file_system(home),
-        silent_file_system(data),
-        silent_name_server(cli, tmp_path),
-    ):
+    with silent_file_system(home), silent_file_system(data), silent_name_server(cli, tmp_path):
         run = json.loads(cli("run", "--suite", suite, "--json", "-").stdout)
 
     results = {r["check"]: r for r in run["results"]}

@@ -94,9 +94,7 @@ def test_lines_that_no_node_can_meet_together_are_named_with_their_file(
 
 def test_a_size_with_a_decimal_comma_is_left_out_and_named(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "nhc.conf").write_text("* || check_fs_free /tmp 1,5G\n")
-
     done = cli("import", "nhc", str(tmp_path / "nhc.conf"))
-
     assert (
         "line 1: * || check_fs_free /tmp 1,5G: '1,5' is not a size: write a decimal" in done.stderr
     )
@@ -120,8 +118,7 @@ def test_nothing_of_an_nhc_conf_reaches_the_terminal_or_the_file_but_as_text(
     assert (printed.returncode, written.returncode) == (0, 0)
     for text in (printed.stdout, printed.stderr, written.stderr, site.read_text()):
         assert all(line.isprintable() for line in text.split("\n"))
-    found = tomllib.loads(site.read_text())
-    assert found.keys() == {"params"}
+    assert tomllib.loads(site.read_text()).keys() == {"params"}
     cli.environment["HPCVERIFY_CONFIG"] = str(site)
     assert cli("config", "check").returncode == 0
 
@@ -131,5 +128,4 @@ def test_a_text_comes_back_from_the_site_file_as_it_was(text: str) -> None:
     module = importlib.import_module("hpcverify.commands.import")
     expectation = {"path": text, "values": {text: text}}
     site = {"params": {"host": {"expect": [expectation]}}}
-    written = "\n".join(module._write_site(Imported(site, 1, ())))
-    assert tomllib.loads(written) == site
+    assert tomllib.loads("\n".join(module._write_site(Imported(site, 1, ())))) == site

@@ -102,7 +102,6 @@ def fleet(cli: Cli) -> Ledger:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_without_a_ledger_and_runs_there_is_a_document(cli: Cli, command: str) -> None:
     document = read(cli, command)
-
     assert document["schema"] == 1
     lists = {name: value for name, value in document.items() if isinstance(value, list)}
     assert lists
@@ -131,7 +130,6 @@ def test_the_states_of_the_schema_are_those_that_people_see() -> None:
 @pytest.mark.usefixtures("fleet")
 def test_a_time_that_cannot_be_a_date_is_null(cli: Cli) -> None:
     (entry,) = read(cli, "nodes", "n-clock")["nodes"]
-
     assert (entry["since"], entry["last_pass_at"], entry["last_ordered_run_at"]) == (None,) * 3
 
 
@@ -160,8 +158,7 @@ def test_a_node_that_failed_has_its_parts_with_check_verdict_and_remedy(cli: Cli
     (entry,) = read(cli, "nodes")["nodes"]
 
     (diagnosis,) = entry["diagnoses"]
-    assert diagnosis["parts"] == [gpu.id]
-    assert diagnosis["label"] == "GPU 3, serial 165007"
+    assert (diagnosis["parts"], diagnosis["label"]) == ([gpu.id], "GPU 3, serial 165007")
     assert (diagnosis["verdict"], diagnosis["remedy"]) == ("fail", "reboot")
     assert (diagnosis["checks"], diagnosis["codes"]) == ([failed.check], ["fell_off"])
     assert diagnosis["fix"] == "reboot n1"
@@ -189,9 +186,7 @@ def test_what_hinders_the_controller_fits_the_schema(cli: Cli) -> None:
 
 def test_a_rollout_and_nodes_that_differ_fit_the_schema(cli: Cli) -> None:
     keep_runs_of_64(Store(cli.state))
-
     drift = read(cli, "nodes")["drift"]
-
     assert is_utc_time(drift["rollouts"][0]["began"])
     assert [deviation["since"] for deviation in drift["deviations"]] == [None, None]
 
@@ -199,9 +194,7 @@ def test_a_rollout_and_nodes_that_differ_fit_the_schema(cli: Cli) -> None:
 @pytest.mark.usefixtures("fleet")
 def test_a_damaged_judgement_is_said_in_a_field(cli: Cli) -> None:
     (cli.state / JUDGEMENT_NAME).write_text("{")
-
     document = read(cli, "nodes")
-
     assert document["judgement"] is None
     assert JUDGEMENT_NAME in document["judgement_error"]
 
@@ -209,7 +202,6 @@ def test_a_damaged_judgement_is_said_in_a_field(cli: Cli) -> None:
 @pytest.mark.usefixtures("fleet")
 def test_one_node_has_its_outages_and_its_log(cli: Cli) -> None:
     document = read(cli, "nodes", "n-held")
-
     (outage,) = document["outlook"]["outages"]
     assert (outage["ended"], outage["cause"]) == (None, "own run")
     assert [line["what"] for line in document["audit"]] == ["seen"]
@@ -245,9 +237,7 @@ def test_a_reliability_without_a_bound_is_null(cli: Cli) -> None:
 def test_a_run_began_in_utc_whatever_zone_its_document_has(cli: Cli, zone: timezone | None) -> None:
     began = datetime(2026, 1, 2, 5, 6, 7, 89, tzinfo=zone)
     Store(cli.state).save(a_run(node="n1", started=began, results=(a_result(),)))
-
     (run,) = read(cli, "history", "n1")["runs"]
-
     assert run["started"] == f"2026-01-02T{'03' if zone not in (None, UTC) else '05'}:06:07Z"
 
 
@@ -281,13 +271,11 @@ def test_a_gate_file_is_read_as_without_json(
 def test_with_a_spool_json_is_of_the_newest_gate_file(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "spool").mkdir()
     write(tmp_path / "spool" / "gate" / cli.node, JobGate("hold", int(NOW + DAY_S), "fan"))
-
     assert read(cli, "gate", "--spool", f"{tmp_path}/spool", status=1)["reason"] == "fan"
 
 
 @pytest.mark.parametrize("command", ["nodes", "history"])
 def test_a_node_that_nobody_knows_is_an_error_and_no_document(cli: Cli, command: str) -> None:
     done = cli(command, "n9", "--json")
-
     assert (done.returncode, done.stdout) == (2, "")
     assert "n9" in done.stderr

@@ -122,7 +122,6 @@ def test_a_reason_of_many_parts_is_cut(cli: Cli) -> None:
 
 def test_what_failed_and_is_not_acted_on_says_so(cli: Cli) -> None:
     Ledger(cli.state).put(Node(name="n2", state=State.SUSPECT, verdict="fail"), "x")
-
     assert "suspect (observed only)" in lines(cli)[4]
 
 
@@ -178,7 +177,6 @@ def test_a_tripped_breaker_is_said_on_top(cli: Cli, ledger: Ledger) -> None:
 @pytest.mark.usefixtures("ledger")
 def test_one_node_comes_with_its_audit_log_and_several_without(cli: Cli) -> None:
     one, two = "\n".join(lines(cli, "n2")), "\n".join(lines(cli, "n[1-2]"))
-
     assert "anna  quarantined  gemm: GPU 3 is slow" in one
     assert "anna" not in two
     assert "n3" not in two
@@ -187,7 +185,6 @@ def test_one_node_comes_with_its_audit_log_and_several_without(cli: Cli) -> None
 @pytest.mark.usefixtures("ledger")
 def test_json_has_the_record_and_what_is_made_of_it(cli: Cli) -> None:
     told = json.loads(cli("nodes", "n2", "--json").stdout)
-
     (node,) = told["nodes"]
     assert (node["node"], node["state"]) == ("n2", "quarantined")
     assert (node["own_state"], node["attention"], node["overdue"]) == ("quarantined", True, True)
@@ -211,7 +208,6 @@ def test_one_node_comes_with_its_outages_and_its_risk(cli: Cli, ledger: Ledger) 
 
 def test_a_node_that_the_controller_does_not_know_has_no_outages_to_tell(cli: Cli) -> None:
     keep(cli, "r1", 1, Verdict.FAIL)
-
     assert "risk" not in cli("nodes", "n2").stdout
     assert json.loads(cli("nodes", "n2", "--json").stdout)["outlook"] is None
 
@@ -227,7 +223,6 @@ def test_several_nodes_come_without_outages(cli: Cli) -> None:
 @pytest.mark.usefixtures("ledger")
 def test_a_node_that_nobody_knows_is_named(cli: Cli, hostlist: str, complaint: str) -> None:
     done = cli("nodes", hostlist)
-
     assert done.returncode == 2
     assert complaint in done.stderr
 
@@ -235,9 +230,7 @@ def test_a_node_that_nobody_knows_is_named(cli: Cli, hostlist: str, complaint: s
 def test_no_text_of_a_node_can_order_the_terminal_about(cli: Cli) -> None:
     evil = "\x1b]0;owned\x07\u202e"
     Ledger(cli.state).put(Node(name="n1", foreign=evil), "seen", evil)
-
     told = cli("nodes", "n1").stdout
-
     assert "owned" in told
     assert not {"\x1b", "\x07", "\u202e"} & set(told)
 
@@ -272,7 +265,6 @@ def test_a_failed_run_is_told_though_the_newest_one_passed(cli: Cli) -> None:
 def test_a_run_that_was_interrupted_says_nothing_of_a_node(cli: Cli) -> None:
     keep(cli, "r1", 1, Verdict.PASS)
     keep(cli, "r2", 2, Verdict.ERROR, complete=False)
-
     assert lines(cli)[4].split()[:3] == ["n2", "unverified", "PASS"]
 
 
@@ -291,9 +283,7 @@ def page_of(cli: Cli) -> Path:
 @pytest.mark.usefixtures("ledger")
 def test_the_page_of_the_fleet_links_to_pages_that_are_there(cli: Cli) -> None:
     keep(cli, "r1", 1, Verdict.FAIL)
-
     places = {p for p in Dom(report(cli)).values("href") if p[0] != "#"}
-
     assert places == {"nodes/n2/quick.html", "nodes/n2/quick.html#gemm"}
     assert 'id="gemm"' in page_of(cli).read_text()
 
@@ -315,7 +305,6 @@ def test_each_suite_has_a_page_if_something_came_out(cli: Cli) -> None:
     keep(cli, "r1", 1, Verdict.PASS)
     keep(cli, "r2", 2, Verdict.PASS, suite="prolog")
     report(cli)
-
     # What gemm said last it said in the prolog; nothing is left of the other run.
     assert [p.name for p in page_of(cli).parent.iterdir()] == ["prolog.html"]
 
@@ -323,16 +312,13 @@ def test_each_suite_has_a_page_if_something_came_out(cli: Cli) -> None:
 def test_no_name_leads_out_of_the_folder(cli: Cli) -> None:
     made = a_run(id="r1", node="../../x", suite="..")
     documents.write(made, Store(cli.state).get_document_path("r1"))
-
     (place,) = {p for p in Dom(report(cli)).values("href") if p[0] != "#"}
-
     assert place == "nodes/%252E.%252F..%252Fx/%252E..html"
     assert (cli.state / "nodes" / "%2E.%2F..%2Fx" / "%2E..html").exists()
 
 
 def test_since_leaves_out_what_was_before(cli: Cli) -> None:
     keep(cli, "r1", 1, Verdict.FAIL)
-
     assert "reason of r1" in report(cli)
     assert "reason of r1" not in report(cli, "--since", "2026-01-02")
 
@@ -341,9 +327,7 @@ def test_since_leaves_out_what_was_before(cli: Cli) -> None:
 def test_the_fleet_as_json_has_every_row(cli: Cli) -> None:
     keep(cli, "r1", 1, Verdict.FAIL)
     done = cli("report", "--fleet", "--format", "json", "-o", "-")
-
     rows = json.loads(done.stdout)["rows"]
-
     assert [row["node"]["name"] for row in rows] == ["n2", "n3", "n1"]
     assert [(said["check"], said["verdict"]) for said in rows[0]["said"]] == [("gemm", "fail")]
 
@@ -356,7 +340,6 @@ def test_what_a_fleet_cannot_be_is_named(
     cli: Cli, arguments: tuple[str, ...], complaint: str
 ) -> None:
     done = cli("report", "--fleet", "-o", "-", *arguments)
-
     assert done.returncode == 2
     assert complaint in done.stderr
 

@@ -53,7 +53,6 @@ def printing_to(cli: Cli, out: int | IO[str], *arguments: str) -> tuple[int, str
 def test_a_full_output_is_named(cli: Cli, arguments: tuple[str, ...]) -> None:
     with FULL.open("w") as full:
         status, message = printing_to(cli, full, *arguments)
-
     assert status == 2
     assert message == "hpcverify: standard output cannot be written: no space is left"
 
@@ -62,7 +61,6 @@ def test_a_full_output_is_named(cli: Cli, arguments: tuple[str, ...]) -> None:
 def test_an_output_that_nobody_reads_ends_in_silence(cli: Cli, arguments: tuple[str, ...]) -> None:
     with open_closed_pipe() as pipe:
         status, message = printing_to(cli, pipe, *arguments)
-
     assert status == 141
     assert "hpcverify:" not in message
 
@@ -82,20 +80,17 @@ def test_only_what_is_kept_is_called_not_lost(cli: Cli) -> None:
     with FULL.open("w") as full:
         status, message = printing_to(cli, full, "run", "--check", "steady")
         assert (status, message.partition("; ")[2]) == (2, KEPT)
-
         assert KEPT not in printing_to(cli, full, "show")[1]
     assert len(list((cli.state / "runs").iterdir())) == 1
 
 
 def test_a_run_says_which_page_it_wrote(cli: Cli, tmp_path: Path) -> None:
     page = str(tmp_path / "page.html")
-
     assert f"wrote {page}\n" in cli("run", "--check", "steady", "--html", page).stdout
 
 
 def test_a_page_on_standard_output_is_alone_there(cli: Cli) -> None:
     done = cli("run", "--check", "steady", "--html", "-")
-
     assert done.stdout.startswith("<!doctype html>")
     assert done.stdout.rstrip().endswith("</html>")
     assert "PASS" in done.stderr
@@ -110,7 +105,6 @@ def test_a_complaint_that_nobody_can_read_does_not_change_the_status(
         done = subprocess.run(
             [*cli.command, *arguments], env=cli.environment, stderr=full, check=False
         )
-
     assert done.returncode == 2
 
 
@@ -139,7 +133,6 @@ def test_what_others_wrote_gives_the_terminal_no_orders(cli: Cli) -> None:
 def test_what_is_printed_in_a_log_gives_a_terminal_no_orders() -> None:
     result = a_result(verdict=Verdict.FAIL, reason=f"slow{ORDER}")
     message = "\n".join(format_run(a_run(node=f"n{ORDER}", results=(result,))))
-
     assert not set("\x1b\x07\x9b") & set(message)
 
 

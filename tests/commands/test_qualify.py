@@ -35,7 +35,6 @@ def test_gpus_that_others_use_are_left_alone(cli: Cli, lab: Lab, tmp_path: Path)
     cli.environment |= lab.environment
     lab.write("gpu.3.process = 4242 1073741824 python3 train.py")
     done = cli("qualify", "--out", str(tmp_path / "out"))
-
     assert done.returncode == 3
     assert "in use by process 4242: wait for its end" in done.stderr
 
@@ -54,7 +53,5 @@ def test_a_mistake_is_one_line(
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").touch()
     done = cli("qualify", *(a.format(used=tmp_path / "used") for a in arguments))
-
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert complaint in done.stderr

@@ -83,7 +83,6 @@ def test_failures_are_counted_by_part_over_the_runs_that_had_it(tmp_path: Path) 
 
 def test_a_part_that_did_not_fail_now_is_not_counted(tmp_path: Path) -> None:
     now = night(9)
-
     assert count_repetitions(now, kept(tmp_path, night(1, "gpu-a"), now)) == {}
 
 
@@ -91,7 +90,6 @@ def test_the_past_begins_where_it_is_asked_to(tmp_path: Path) -> None:
     now = night(9, "gpu-a")
     store = kept(tmp_path, night(1, "gpu-a"), night(5), now)
     (found,) = count_repetitions(now, store, day(4).replace(tzinfo=None)).values()
-
     assert (found.failed, found.runs, found.since) == (1, 2, day(5))
 
 
@@ -109,7 +107,6 @@ def test_no_more_documents_are_read_than_a_report_can_wait_for(tmp_path: Path) -
     now = night(MAX_READ_DOCUMENTS + 9, "gpu-a")
     runs = [night(n, "gpu-a") for n in range(MAX_READ_DOCUMENTS + 5)]
     (found,) = count_repetitions(now, kept(tmp_path, *runs, now)).values()
-
     assert (found.failed, found.runs) == (MAX_READ_DOCUMENTS + 1, MAX_READ_DOCUMENTS + 1)
     assert found.since == day(5)
 
@@ -124,8 +121,7 @@ def test_the_json_has_the_document_and_what_to_do_about_which_part(tmp_path: Pat
 
     assert told == document
     assert (action["verdict"], action["remedy"]) == ("fail", "replace")
-    assert part["where"] == "gpu-a"
-    assert part["facts"]["pci_address"] == "0000:2a:00.0"
+    assert (part["where"], part["facts"]["pci_address"]) == ("gpu-a", "0000:2a:00.0")
     assert part["past"]["failed"] == part["past"]["runs"] == 2
     assert part["ruled_out"] == [
         "the rest of the node: the other one of this model passed ecc",
@@ -138,5 +134,4 @@ def test_another_node_with_the_part_is_another_past(tmp_path: Path, node: str) -
     now = night(9, "gpu-a")
     before = replace(night(3, "gpu-a"), node=node)
     (found,) = count_repetitions(now, kept(tmp_path, before, now)).values()
-
     assert found.failed == (2 if node == now.node else 1)

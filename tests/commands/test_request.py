@@ -10,10 +10,6 @@ from hpcverify.commands._request import RunRequest, read_hook_request
 from hpcverify.commands.run import command
 
 
-def read_by_click(arguments: Sequence[str]) -> RunRequest:
-    return RunRequest(**command.make_context("run", [*arguments]).params)
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -25,7 +21,8 @@ def read_by_click(arguments: Sequence[str]) -> RunRequest:
     ],
 )
 def test_the_arguments_of_a_hook_mean_what_click_says(arguments: Sequence[str]) -> None:
-    assert read_hook_request(["run", *arguments]) == read_by_click(arguments)
+    by_click = command.make_context("run", [*arguments]).params
+    assert read_hook_request(["run", *arguments]) == RunRequest(**by_click)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,6 @@ def naughty(cli: Cli, way: str, path: str = "") -> None:
 
 def test_a_run_prints_a_table_keeps_itself_and_exits_by_its_verdict(cli: Cli) -> None:
     done = cli("run", "--check", "steady")
-
     assert done.returncode == 0
     assert "level 5 ms" in done.stdout
     assert len(cli.list_documents()) == 1
@@ -62,7 +61,6 @@ def test_a_run_prints_a_table_keeps_itself_and_exits_by_its_verdict(cli: Cli) ->
 
 def test_json_is_the_document_and_nothing_else_on_standard_output(cli: Cli) -> None:
     run = json.loads(cli("run", "--check", "steady", "--json", "-").stdout)
-
     jsonschema.validate(run, json.loads(SCHEMA.read_text()))
     assert run == json.loads(cli.list_documents()[0].read_text())
     assert run["chosen"] == ["steady"]
@@ -73,9 +71,7 @@ def test_the_exit_status_is_the_verdicts(cli: Cli, value: float, status: int, ve
     params = f'[[check]]\nname = "steady"\nparams = {{ value = {value} }}'
     cli.suite("acme", params)
     done = cli("run", "--suite", "acme", "--json", "-")
-
-    assert done.returncode == status
-    assert json.loads(done.stdout)["verdict"] == verdict
+    assert (done.returncode, json.loads(done.stdout)["verdict"]) == (status, verdict)
 
 
 @pytest.mark.parametrize(("strict", "status"), [((), 0), (("--strict",), 1)])
@@ -84,7 +80,6 @@ def test_a_warning_is_a_failure_only_if_strict(
 ) -> None:
     limit = '"level" = { high = 1, otherwise = "warn" }'
     cli.suite("acme", f'[[check]]\nname = "steady"\nlimits = {{ {limit} }}')
-
     assert cli("run", "--suite", "acme", *strict).returncode == status
 
 
@@ -93,7 +88,6 @@ def test_a_broken_check_is_an_error_and_the_others_have_their_turn(cli: Cli, way
     naughty(cli, way)
     done = cli("run", "--suite", "acme", "--json", "-")
     verdicts = [r["verdict"] for r in json.loads(done.stdout)["results"]]
-
     assert done.returncode == 3
     assert verdicts == ["error", "pass"]
 
@@ -148,9 +142,7 @@ def test_no_umask_makes_what_a_run_keeps_writable_for_others(cli: Cli) -> None:
     page = cli.state.with_name("r.html")
     run = f"{cli.command[0]} run --check steady --html {page}"
     line = f"umask 0; exec {run}"
-    done = subprocess.run(["sh", "-c", line], env=cli.environment, check=False)
-
-    assert done.returncode == 0
+    assert subprocess.run(["sh", "-c", line], env=cli.environment, check=False).returncode == 0
     kept = [page, cli.state, *cli.state.rglob("*")]
     assert [path for path in kept if path.stat().st_mode & 0o022] == []
 
@@ -201,7 +193,6 @@ def test_a_table_fits_forty_columns(cli: Cli) -> None:
 def test_a_log_has_each_result_in_one_line_and_no_colour(cli: Cli) -> None:
     cli.environment["COLUMNS"] = "40"
     lines = cli("run", "--check", "steady").stdout.splitlines()
-
     (line,) = (line for line in lines if line.startswith("PASS"))
     assert "steady: " in line
     assert not CONTROL.search("".join(lines))
@@ -266,7 +257,6 @@ def test_a_closed_pipe_changes_no_verdict_and_the_run_is_kept(cli: Cli) -> None:
 def test_the_command_line_loads_nothing_heavy() -> None:
     code = "import sys, hpcverify.cli; print(*sys.modules)"
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
-
     assert {"torch", "pandas", "numpy", "jinja2", "rich"}.isdisjoint(loaded)
 
 
@@ -274,7 +264,6 @@ def test_a_run_on_a_node_with_markup_in_its_name_is_shown_as_text(cli: Cli) -> N
     cli.environment["SLURMD_NODENAME"] = "<b>[red]n1[/red]</b>"
     done = cli("run", "--check", "steady")
     shown = cli("history", "<b>[red]n1[/red]</b>")
-
     assert "<b>[red]n1[/red]</b>" in done.stdout
     assert shown.returncode == 0, shown.stderr
 
@@ -366,7 +355,6 @@ def test_a_run_whose_terminal_is_gone_is_kept(cli: Cli) -> None:
     command = [*cli.command, "run", "--check", "steady"]
     with open_closed_pipe() as out:
         subprocess.run(command, env=cli.environment, stdout=out, stderr=out, check=False)
-
     assert json.loads(cli.list_documents()[0].read_text())["verdict"] == "pass"
 
 
@@ -375,16 +363,13 @@ def test_a_closed_pipe_is_never_the_status_of_bad_hardware(cli: Cli) -> None:
     command, null = [*cli.command, "show"], subprocess.DEVNULL
     with open_closed_pipe() as out:
         shown = subprocess.run(command, env=cli.environment, stdout=out, stderr=null, check=False)
-
     assert shown.returncode == 141
 
 
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
 def test_streams_that_the_caller_closed_cost_nothing_but_words(cli: Cli, closed: str) -> None:
     line = f"exec {' '.join(cli.command)} run --check steady {closed}"
-    done = subprocess.run(["sh", "-c", line], env=cli.environment, check=False)
-
-    assert done.returncode == 0
+    assert subprocess.run(["sh", "-c", line], env=cli.environment, check=False).returncode == 0
     assert len(cli.list_documents()) == 1
 
 
@@ -393,7 +378,6 @@ def test_a_node_on_which_nothing_can_be_started_is_not_called_bad(cli: Cli) -> N
     done = subprocess.run(
         ["sh", "-c", line], env=cli.environment, capture_output=True, text=True, check=False
     )
-
     assert done.returncode not in (0, 1), done.stderr
 
 
@@ -418,7 +402,6 @@ def test_a_full_state_directory_hides_no_verdict(cli: Cli) -> None:
 def test_a_report_that_cannot_be_written_hides_no_verdict(cli: Cli) -> None:
     cli.site('[limits.steady]\nlevel = { high = 1, unit = "ms" }')
     done = cli("run", "--check", "steady", "--html", "/dev/full")
-
     assert done.returncode == 1
     assert "/dev/full cannot be written" in done.stderr
 

@@ -38,7 +38,6 @@ def test_a_run_of_a_suite_is_in_its_file(cli: Cli, directory: Path) -> None:
 
 def test_a_few_checks_are_not_the_last_run_of_their_suite(cli: Cli, directory: Path) -> None:
     cli("run", "--check", "steady")
-
     assert [*directory.iterdir()] == []
 
 
@@ -47,7 +46,6 @@ def test_a_text_file_that_cannot_be_written_costs_a_line_and_no_exit_status(
 ) -> None:
     (directory / FILE_NAME).mkdir()
     done = cli("run", "--suite", "acme")
-
     assert done.returncode == 0
     assert f"{directory / FILE_NAME} cannot be written: it is a directory" in done.stderr
     assert "Traceback" not in done.stderr
@@ -56,7 +54,6 @@ def test_a_text_file_that_cannot_be_written_costs_a_line_and_no_exit_status(
 def test_a_directory_that_is_missing_costs_nothing(cli: Cli, directory: Path) -> None:
     directory.rmdir()
     done = cli("run", "--suite", "acme")
-
     assert done.returncode == 0
     assert "textfiles" not in done.stderr
 
@@ -64,5 +61,4 @@ def test_a_directory_that_is_missing_costs_nothing(cli: Cli, directory: Path) ->
 def test_without_a_directory_nothing_is_written(cli: Cli, directory: Path) -> None:
     cli.site("")
     cli("run", "--suite", "acme")
-
     assert [*directory.iterdir()] == []

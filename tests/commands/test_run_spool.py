@@ -49,7 +49,6 @@ def begun(pidfile: Path) -> bool:
 def test_a_run_is_kept_here_and_left_for_the_controller(cli: Cli, spool: Path) -> None:
     done = cli("run", "--check", "steady", "--spool", str(spool))
     (run,) = arrivals(spool)
-
     assert done.returncode == 0, done.stderr
     assert run.node == cli.node
     assert [path.stem for path in cli.list_documents()] == [run.id]
@@ -71,7 +70,6 @@ def test_the_token_is_in_the_copy_for_the_controller_alone(
 
 def test_a_spool_that_cannot_be_written_costs_one_line_and_no_run(cli: Cli, tmp_path: Path) -> None:
     done = cli("run", "--check", "steady", "--spool", str(tmp_path / "nowhere"))
-
     assert done.returncode == 2
     assert "nowhere/n1 cannot be made" in done.stderr
     assert "Traceback" not in done.stderr
@@ -79,9 +77,7 @@ def test_a_spool_that_cannot_be_written_costs_one_line_and_no_run(cli: Cli, tmp_
 
 
 def test_a_failure_is_a_failure_whatever_became_of_the_spool(cli: Cli, tmp_path: Path) -> None:
-    done = cli("run", "--check", "grave", "--spool", str(tmp_path / "nowhere"))
-
-    assert done.returncode == 1
+    assert cli("run", "--check", "grave", "--spool", str(tmp_path / "nowhere")).returncode == 1
 
 
 def test_a_run_that_is_stopped_has_stored_and_spooled_all_at_once(
@@ -129,7 +125,6 @@ def test_only_hard_evidence_of_a_named_check_fails_closed(
     cli: Cli, check: str, names: str, status: int
 ) -> None:
     done = cli("run", "--check", check, "--fail-closed", names)
-
     assert done.returncode == status, done.stderr
 
 
@@ -149,14 +144,12 @@ def test_a_check_that_is_grouped_behind_another_has_a_line_of_its_own() -> None:
 
 def test_a_failure_that_a_rerun_may_take_back_refuses_nothing(cli: Cli) -> None:
     cli.suite("acme", '[[check]]\nname = "steady"\nparams = { value = 11 }')
-
     assert cli("run", "--suite", "acme").returncode == 1
     assert cli("run", "--suite", "acme", "--fail-closed", "steady").returncode == 0
 
 
 def test_a_node_that_could_not_be_judged_refuses_nothing(cli: Cli) -> None:
     cli.suite("acme", '[[check]]\nname = "naughty"\nparams = { way = "raise" }')
-
     assert cli("run", "--suite", "acme").returncode == 3
     assert cli("run", "--suite", "acme", "--fail-closed", "naughty").returncode == 0
 
@@ -168,8 +161,7 @@ def test_a_node_keeps_no_more_of_its_own_runs_than_it_needs(cli: Cli) -> None:
         store.get_document_path(run.id).write_bytes(msgspec.json.encode(run))
     cli("run", "--check", "steady")
 
-    assert len(cli.list_documents()) == 1000
-    assert len(Store(cli.state).list_runs(limit=-1)) == 1000
+    assert (len(cli.list_documents()), len(Store(cli.state).list_runs(limit=-1))) == (1000, 1000)
 
 
 def test_a_run_with_neither_spool_nor_hook_loads_nothing_for_them(cli: Cli) -> None:

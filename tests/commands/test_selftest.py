@@ -38,7 +38,6 @@ def tried(cli: Cli, way: str, status: int) -> dict[str, Any]:
 
 def test_a_check_that_finds_what_it_must_is_sound(cli: Cli) -> None:
     proof = tried(cli, "holds", 0)
-
     assert proof["sound"]
     assert [t["fault"] for t in proof["trials"]] == ["none", "a flipped bit"]
     assert {(t["where"], t["holds"]) for t in proof["trials"]} == {("cpu", True)}
@@ -58,7 +57,6 @@ def test_a_check_that_misses_a_fault_must_not_be_trusted(cli: Cli) -> None:
 
 def test_details_of_each_trial_are_shown_with_verbose(cli: Cli) -> None:
     brief, verbose = cli("selftest", "mettle"), cli("selftest", "mettle", "--verbose")
-
     assert "comparing twice" not in brief.stdout
     assert "               detail: by comparing twice" in verbose.stdout
 
@@ -83,7 +81,6 @@ def test_a_check_that_could_not_be_tried_is_neither_sound_nor_refuted(
     cli: Cli, way: str, reason: str
 ) -> None:
     proof = tried(cli, way, 3)
-
     assert not proof["sound"]
     assert [t["fault"] for t in proof["trials"]] == ["none"]
     assert reason in proof["shortfalls"][0]["reason"]
@@ -91,7 +88,6 @@ def test_a_check_that_could_not_be_tried_is_neither_sound_nor_refuted(
 
 def test_a_check_that_skips_every_device_was_not_tried(cli: Cli) -> None:
     proof = tried(cli, "skip", 3)
-
     assert proof["skips"] == [{"where": "cpu", "text": "skipped: there is no such part"}]
 
 
@@ -117,14 +113,12 @@ def test_without_a_name_all_that_can_be_tried_are() -> None:
 
 def test_a_check_without_a_selftest_is_one_line(cli: Cli) -> None:
     done = cli("selftest", "mute")
-
     assert (done.returncode, done.stdout) == (2, "")
     assert "check mute has no selftest" in done.stderr
 
 
 def test_an_unknown_check_is_one_line(cli: Cli) -> None:
     done = cli("selftest", "metle")
-
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
         "hpcverify: no check is called 'metle'; did you mean mettle?"
@@ -145,7 +139,6 @@ def test_every_device_has_trials_of_its_own(cli: Cli, lab: Lab) -> None:
     cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
     cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
     places = {trial["where"] for trial in tried(cli, "holds", 0)["trials"]}
-
     assert len(places) == 1 + 8
 
 
@@ -153,13 +146,11 @@ def test_a_device_that_cannot_be_reached_was_not_tried(cli: Cli, lab: Lab) -> No
     cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
     cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
     lab.load("driver-mismatch")
-
     assert tried(cli, "holds", 3)["shortfalls"]
 
 
 def test_nothing_is_left_behind(cli: Cli) -> None:
     tried(cli, "holds", 0)
-
     assert not list((cli.state / "work").iterdir())
 
 
@@ -184,6 +175,5 @@ def test_the_check_for_silent_corruption_is_sound_here(cli: Cli) -> None:
 def test_without_a_name_the_checks_that_nobody_can_try_are_listed() -> None:
     packages = ("hpcverify_checks", "tests.site.proving_checks")
     without = list_unprovable_checks(packages)
-
     assert {"training", "allreduce", "storage", "gpu_memory", "p2p", "thermal"} <= set(without)
     assert not {"mettle", "inventory", *load_provable_checks(None, packages)} & set(without)

@@ -81,7 +81,6 @@ def test_the_settings_of_the_hooks_are_the_file_that_ships_with_the_values_of_th
 def test_hooks_that_would_refuse_our_own_jobs_are_named(config: Path) -> None:
     fleet = Fleet(spool=wanted(config).spool, user="nobody")
     [*_] = put_in_place(load_site(), wanted(config))
-
     named = {item.subject: item.state for item in list_own_requirements(load_site(), fleet)}
     assert "HPCVERIFY_USERS lacks 65534" in named["hooks"]
 
@@ -143,8 +142,7 @@ def test_the_printed_line_makes_the_spool_that_write_makes(config: Path, mode: i
 def test_a_spool_below_a_folder_that_is_missing_is_not_made(config: Path) -> None:
     fleet = Fleet(spool=str(config.parents[1] / "not/mounted"))
     [item] = [i for i in list_own_requirements(load_site(), fleet) if i.subject == "spool"]
-    printed = subprocess.run(["sh", "-c", *item.list_lines(Place.OURS)], check=False)
-    assert printed.returncode != 0
+    assert subprocess.run(["sh", "-c", *item.list_lines(Place.OURS)], check=False).returncode != 0
     assert not Path(fleet.spool).parent.exists()
 
     message = r"cannot be made: \S+ does not exist: mount .* mkdir -p /\S+"
@@ -173,6 +171,5 @@ def test_a_spool_that_no_other_host_sees_is_known_by_its_file_system(tmp_path: P
 def test_without_a_spool_there_is_one_thing_to_choose(config: Path) -> None:
     assert config.exists()
     (item,) = list_own_requirements(load_site(), Fleet())
-
     assert (item.subject, item.is_met) == ("spool", False)
     assert "--spool" in item.fix

@@ -33,7 +33,6 @@ def kept(cli: Cli) -> Cli:
 
 def test_show_prints_every_measurement_with_its_limit(kept: Cli) -> None:
     shown = kept("show").stdout
-
     assert "level" in shown
     assert "1 ms to 10 ms" in shown
     assert "hpcverify default" in shown
@@ -41,13 +40,11 @@ def test_show_prints_every_measurement_with_its_limit(kept: Cli) -> None:
 
 def test_show_as_json_is_the_document(kept: Cli) -> None:
     (document,) = (kept.state / "runs").glob("*.json")
-
     assert json.loads(kept("show", "--json").stdout) == json.loads(document.read_text())
 
 
 def test_history_lists_the_runs_of_a_node(kept: Cli) -> None:
     document = json.loads(kept("history", kept.node, "--json").stdout)
-
     assert (document["node"], [run["verdict"] for run in document["runs"]]) == (kept.node, ["pass"])
 
 
@@ -57,7 +54,6 @@ def test_history_of_a_node_without_runs_says_what_to_do(cli: Cli) -> None:
 
 def test_checks_are_listed_the_sites_own_among_them(cli: Cli) -> None:
     listed = {c["name"]: c for c in json.loads(cli("checks", "--json").stdout)}
-
     assert {"gemm", "sdc", "thermal", "ecc", "allreduce", "storage", "inventory"} < (listed.keys())
     assert listed["steady"]["metrics"] == {"level": "ms"}
 
@@ -76,16 +72,12 @@ def test_one_check_is_explained_with_its_limits_and_their_source(cli: Cli) -> No
 
 
 def test_the_findings_of_a_check_are_explained(cli: Cli) -> None:
-    lines = words(cli("checks", "recovery").stdout)
-
-    assert ["drain_p2p", "WARN", "inspect"] in lines
+    assert ["drain_p2p", "WARN", "inspect"] in words(cli("checks", "recovery").stdout)
 
 
 def test_one_check_is_explained_as_json(cli: Cli) -> None:
     check = json.loads(cli("checks", "grave", "--json").stdout)
-
-    assert check["name"] == "grave"
-    assert check["description"] == "Find what no rerun could take back."
+    assert (check["name"], check["description"]) == ("grave", "Find what no rerun could take back.")
     assert check["params"] == {"wrong": True}
     assert check["finding_rules"]["wrong_word"]["verdict"] == "fail"
 
@@ -98,7 +90,6 @@ def test_every_check_can_be_explained(cli: Cli) -> None:
 
 def test_a_check_that_is_not_there_is_not_explained(cli: Cli) -> None:
     done = cli("checks", "gem")
-
     assert (done.returncode, done.stderr) == (
         2,
         "hpcverify: no check is called 'gem'; did you mean gemm?\n",
@@ -108,7 +99,6 @@ def test_a_check_that_is_not_there_is_not_explained(cli: Cli) -> None:
 def test_the_commands_are_grouped_by_whom_they_concern(cli: Cli) -> None:
     lines = cli("--help").stdout.splitlines()
     places = [lines.index(head) for head in ("This node:", "Cluster:", "Set-up:")]
-
     assert places == sorted(places)
     assert set(COMMANDS) < {line.split()[0] for line in lines if line.startswith("  ")}
 
@@ -116,14 +106,11 @@ def test_the_commands_are_grouped_by_whom_they_concern(cli: Cli) -> None:
 def test_suites_are_listed_with_their_budget(cli: Cli) -> None:
     cli.suite("acme", '[[check]]\nname = "steady"')
     listed = {s["name"]: s["budget"] for s in json.loads(cli("suites", "--json").stdout)}
-
-    assert listed["quick"] == 480
-    assert listed["acme"] == 120
+    assert (listed["quick"], listed["acme"]) == (480, 120)
 
 
 def test_config_check_plans_every_suite(cli: Cli) -> None:
     done = cli("config", "check")
-
     assert done.returncode == 0
     assert "suite quick:" in done.stdout
 
@@ -144,7 +131,6 @@ def test_a_limit_that_changed_changes_the_verdict_of_stored_runs(kept: Cli) -> N
 )
 def test_a_report_has_the_form_that_was_asked_for(kept: Cli, form: str, start: str) -> None:
     done = kept("report", "--format", form, "-o", "-")
-
     assert done.returncode == 0, done.stderr
     assert done.stdout.lower().startswith(start)
 
@@ -166,7 +152,6 @@ def burnt_in(cli: Cli) -> Cli:
 
 def test_of_several_rounds_the_worst_is_shown_and_each_can_be(burnt_in: Cli) -> None:
     worst, second = burnt_in("show").stdout, burnt_in("show", "--round", "2").stdout
-
     assert "round 1, the first with the worst verdict; all 3 rounds: 3 pass" in worst
     assert "PASS  steady" in second
     assert "s, round 2)" in second
@@ -175,7 +160,6 @@ def test_of_several_rounds_the_worst_is_shown_and_each_can_be(burnt_in: Cli) -> 
 
 def test_a_round_that_there_is_not_is_named(burnt_in: Cli) -> None:
     done = burnt_in("show", "--round", "4")
-
     assert done.returncode == 2
     assert "has no round 4; it has 3" in done.stderr
 
@@ -183,7 +167,6 @@ def test_a_round_that_there_is_not_is_named(burnt_in: Cli) -> None:
 def test_history_and_suites_say_how_many_rounds(burnt_in: Cli) -> None:
     (entry,) = json.loads(burnt_in("history", "--json").stdout)["runs"]
     listed = {s["name"]: s for s in json.loads(burnt_in("suites", "--json").stdout)}
-
     assert entry["rounds"] == 3
     assert "acme, 3 rounds" in burnt_in("history").stdout
     assert (listed["acme"]["rounds"], listed["quick"]["rounds"]) == (3, 1)
@@ -192,7 +175,6 @@ def test_history_and_suites_say_how_many_rounds(burnt_in: Cli) -> None:
 def test_each_round_is_judged_again(burnt_in: Cli) -> None:
     burnt_in.site('[limits.steady]\n"level" = { high = 4, unit = "ms" }')
     changes = json.loads(burnt_in("judge", "--json").stdout)
-
     assert [(c["round"], c["now"]) for c in changes] == [(n, "fail") for n in (1, 2, 3)]
     assert "1 run judged again, 3 verdicts would change" in burnt_in("judge").stdout
 
@@ -268,7 +250,6 @@ def words(text: str) -> list[list[str]]:
 
 def test_show_marks_what_is_outside_its_limit_and_puts_it_first(sick: Cli) -> None:
     shown = words(sick("show", "--check", "gemm").stdout)
-
     assert shown[1][:2] == ["FAIL", "GPU"]
     assert "[gone]" in shown[1]
     rows = [line for line in shown if "rate" in line or "heat" in line][1:]
@@ -290,7 +271,6 @@ def test_show_can_be_told_to_show_only_what_failed(sick: Cli) -> None:
 @pytest.mark.parametrize("part", ["GPU-2", "GPU 2 (…2)", "GPU 2", "gpu 2", "2"])
 def test_show_can_be_told_to_show_one_part(sick: Cli, part: str) -> None:
     (result,) = json.loads(sick("show", "--part", part, "--json").stdout)["results"]
-
     assert {m["where"] for m in result["measurements"]} == {"GPU-2"}
     assert "GPU 1" not in sick("show", "--part", part).stdout.rpartition("\n\n")[0]
 
@@ -299,7 +279,6 @@ def test_the_filters_of_show_can_be_repeated_and_combined(sick: Cli) -> None:
     arguments = ("--part", "GPU 0", "--part", "GPU 1", "--check", "gemm", "--check", "ecc")
     both = json.loads(sick("show", *arguments, "--json").stdout)["results"]
     (failed,) = json.loads(sick("show", *arguments, "--failed", "--json").stdout)["results"]
-
     assert {m["where"] for r in both for m in r["measurements"]} == {"GPU-0", "GPU-1"}
     assert {m["where"] for m in failed["measurements"]} == {"GPU-1"}
 
@@ -312,7 +291,6 @@ def test_a_filter_that_fits_nothing_names_what_there_is(
     sick: Cli, option: str, name: str, there: str
 ) -> None:
     done = sick("show", option, name)
-
     assert (done.returncode, done.stdout) == (2, "")
     assert name in done.stderr
     assert there in done.stderr
@@ -322,5 +300,4 @@ def test_a_filter_that_fits_nothing_names_what_there_is(
 @pytest.mark.parametrize("columns", ["60", "80"])
 def test_show_is_not_wider_than_the_terminal(sick: Cli, columns: str) -> None:
     sick.environment["COLUMNS"] = columns
-
     assert max(map(len, sick("show").stdout.splitlines())) <= int(columns)

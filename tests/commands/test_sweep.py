@@ -38,7 +38,6 @@ def test_a_suite_of_passive_checks_is_said_to_make_no_full_pass(
     suite: str, lines: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     warn_if_passive(suite, Site())
-
     said = capsys.readouterr().err.splitlines()
     assert len(said) == lines
     assert all("has only passive checks: passing it is not a full pass" in s for s in said)
@@ -64,7 +63,6 @@ def test_without_a_period_no_link_is_tried(
 ) -> None:
     cluster.fabric = Fabric()
     show_plan(cluster.controller, (), None, as_json=False)
-
     assert "link" not in capsys.readouterr().out
 
 
@@ -83,7 +81,6 @@ def test_what_was_isolated_is_told_and_acted_on(
 def test_links_that_all_pass_are_no_news(cluster: Site16) -> None:
     controller = cluster.controller
     tried = try_links(controller, (), None, lambda: False, cluster.slurm.sleep)
-
     assert report_isolations(controller, tried) == 0
 
 
@@ -105,7 +102,6 @@ def test_what_is_left_open_has_a_status_of_its_own(cluster: Site16) -> None:
     vague = IsolationAnswer(
         id="x", intermittent=(("n1", "n2"),), passed=0, rounds=3, tests=9, node_minutes=9.0
     )
-
     assert report_isolations(cluster.controller, [vague]) == 3
 
 

@@ -14,8 +14,7 @@ ESCAPED = re.compile(r"[*|]|<(?=\w)")
 def format_text(text: str) -> str:
     """Give a text of the code as Markdown in one line: its code marks, its stars as they are."""
     line = RST_CODE.sub(lambda m: f"`{m[1] or m[2]}`", " ".join(text.split()))
-    parts = CODE.split(line)
-    return "".join(p if p.startswith("`") else ESCAPED.sub(r"\\\g<0>", p) for p in parts)
+    return "".join(p if p.startswith("`") else ESCAPED.sub(r"\\\g<0>", p) for p in CODE.split(line))
 
 
 def format_code(text: str) -> str:

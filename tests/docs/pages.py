@@ -9,11 +9,7 @@ from pathlib import Path
 from tests.docs.alerts_page import write_alerts
 from tests.docs.checks_page import write_checks, write_suites
 from tests.docs.commands_page import write_commands
-from tests.docs.events_page import (
-    write_event_activities,
-    write_event_kinds,
-    write_event_severities,
-)
+from tests.docs.events_page import write_event_activities, write_event_kinds, write_event_severities
 from tests.docs.metrics_page import write_metrics
 from tests.docs.settings_page import write_settings
 

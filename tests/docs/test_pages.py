@@ -73,7 +73,6 @@ def list_blocks_in(*languages: str) -> list[object]:
 def test_every_block_for_a_shell_is_one_that_a_shell_can_read(block: Block) -> None:
     shell = [SHELLS[block.language], "-n"]
     done = subprocess.run(shell, input=block.text, text=True, capture_output=True, check=False)
-
     assert done.returncode == 0, done.stderr
 
 
@@ -81,7 +80,6 @@ def test_every_block_for_a_shell_is_one_that_a_shell_can_read(block: Block) -> N
 def test_every_block_of_toml_is_one_that_the_reader_of_its_file_takes(block: Block) -> None:
     raw = tomllib.loads(block.text)
     kind = Suite if "budget" in raw else BmcLogins if "login" in raw or "password" in raw else Site
-
     assert isinstance(convert_config(raw, kind, block.place), kind)
 
 
@@ -93,7 +91,6 @@ def test_every_block_of_python_is_one_that_python_can_compile(block: Block) -> N
 def test_every_page_asks_for_the_torch_that_doctor_asks_for() -> None:
     arguments = ROOT / "packaging/ansible/roles/hpcverify/meta/argument_specs.yml"
     asked = re.findall(r"\btorch[<>=~!]=[\d.]+\d", TEXT + arguments.read_text())
-
     assert [f"'{asked[0]}'"] == re.findall(r"'torch\S+'", write_install_command("torch"))
     assert len({*asked}) == 1
 
@@ -101,14 +98,12 @@ def test_every_page_asks_for_the_torch_that_doctor_asks_for() -> None:
 def test_every_target_of_make_in_a_page_exists() -> None:
     named = set(re.findall(r"(?m)(?:`|^)make ([\w-]+)", TEXT))
     targets = set(re.findall(r"(?m)^([\w-]+):", (ROOT / "Makefile").read_text()))
-
     assert named
     assert named - targets == set()
 
 
 def test_every_module_that_a_page_runs_exists() -> None:
     modules = set(re.findall(r"python -m (tests\.[\w.]+?)[\s`)]", TEXT))
-
     assert modules
     assert [name for name in modules if find_spec(name) is None] == []
 
@@ -132,7 +127,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.system
 def test_every_page_is_rendered_and_found_by_the_search(site: Path) -> None:
     index = (site / "searchindex.js").read_text()
-
     for page in PAGES:
         name = str(page.relative_to(ROOT).with_suffix(""))
         assert (site / f"{name}.html").is_file()
@@ -143,7 +137,6 @@ def test_every_page_is_rendered_and_found_by_the_search(site: Path) -> None:
 def test_the_search_finds_a_page_without_a_server(site: Path, tmp_path: Path) -> None:
     address = f"{(site / 'search.html').as_uri()}?q=quarantined"
     shown = open_address(address, tmp_path, "--virtual-time-budget=60000", "--dump-dom")
-
     assert "how-to/quarantined-node.html" in shown.partition('id="search-results"')[2]
 
 
@@ -151,5 +144,4 @@ def test_the_search_finds_a_page_without_a_server(site: Path, tmp_path: Path) ->
 def test_the_site_needs_no_network(site: Path) -> None:
     loaded = re.compile(r'<(?:script|img|iframe)[^>]* src="(\w+:)?//|<link[^>]* href="(\w+:)?//')
     pages = [page for page in site.rglob("*.html") if loaded.search(page.read_text())]
-
     assert pages == []

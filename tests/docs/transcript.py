@@ -43,8 +43,7 @@ def run_commands(commands: Sequence[str], home: Path) -> list[str]:
         text=True,
         check=False,  # its status is that of the last command
     )
-    printed = done.stdout.replace(str(home), READERS_HOME)
-    return replace_what_changes(printed).split(SEPARATOR)[:-1]
+    return replace_what_changes(done.stdout.replace(str(home), READERS_HOME)).split(SEPARATOR)[:-1]
 
 
 def replace_what_changes(printed: str) -> str:

@@ -105,8 +105,7 @@ class Fleet:
         program, spool = str(self.folder / "hpcverify"), str(self.spool)
         command = [program, "run", "--suite", "told", "--spool", spool]
         env = self.env | {"SLURMD_NODENAME": node}
-        done = subprocess.run(command, env=env, check=False)
-        assert done.returncode in (0, 1)
+        assert subprocess.run(command, env=env, check=False).returncode in (0, 1)
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

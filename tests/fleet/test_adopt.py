@@ -31,7 +31,6 @@ def taken(seen: HoldReading, ledger: Ledger) -> Node:
 
 def test_only_what_bears_our_mark_is_found(ledger: Ledger) -> None:
     there = {seen.node: seen for seen in (DRAINED, RESERVED, *OTHERS)}
-
     assert sorted(find_unowned(there, ledger)) == ["n1", "n2"]
 
 
@@ -62,7 +61,6 @@ def test_what_its_reason_says_that_it_failed_it_has_to_pass(
 ) -> None:
     text = f"{DRAINED.hold_id} {reason}"
     node = taken(replace(DRAINED, reason=text), ledger)
-
     assert node.checks == checks
     resumed = apply_reading(node, HoldReading(node="n1"), read_hold_history(node, ledger))
     assert resumed.owed_checks == checks
@@ -70,7 +68,6 @@ def test_what_its_reason_says_that_it_failed_it_has_to_pass(
 
 def test_a_reservation_is_taken_back_to_be_verified_in(ledger: Ledger) -> None:
     node = taken(RESERVED, ledger)
-
     assert (node.state, node.by, node.suite) == (State.VERIFYING, "ada", "idle")
     assert apply_reading(node, RESERVED, read_hold_history(node, ledger)) == node
     assert find_unowned({"n2": RESERVED}, ledger) == {}
@@ -81,9 +78,7 @@ def test_what_an_older_ledger_knows_that_it_owes_it_owes_still(
     ledger: Ledger, seen: HoldReading
 ) -> None:
     ledger.put(Node(name="n2", checks=("storage",), suite="full"), "returned")
-
     node = taken(seen, ledger)
-
     assert "storage" in node.checks
     assert node.suite == "full"
 
@@ -92,7 +87,6 @@ def test_a_drain_in_a_reservation_is_the_harder_of_the_two(ledger: Ledger) -> No
     both = HoldReading(
         node="n1", hold_id=DRAINED.hold_id, reason=REASON, drained=True, reserved=True
     )
-
     assert taken(both, ledger).state is State.QUARANTINED
 
 
@@ -123,6 +117,5 @@ def test_one_that_is_killed_in_the_midst_never_owns_a_drain_that_it_does_not_wan
 ) -> None:
     with pytest.raises(KilledError):
         taken(DRAINED, Dying(ledger.path.parent))
-
     assert not ledger.has_given_hold_id("n1", DRAINED.hold_id)
     assert ledger.read_node("n1").desired_hold is Hold.DRAIN

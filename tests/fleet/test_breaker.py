@@ -40,7 +40,6 @@ def test_what_was_held_before_trips_nothing_by_itself() -> None:
 
 def test_a_check_that_fails_widely_is_the_suspect() -> None:
     ran = {f"n{i}": i < 4 for i in range(10)}
-
     assert find_doubted_checks({"gemm": ran}, POLICY) == {
         "gemm": "gemm fails on 4 of the 10 nodes that ran it: suspect the check, the "
         "driver or the image"
@@ -76,5 +75,4 @@ def test_a_doubt_ends_when_too_few_failures_are_left_in_the_window(
     answers: list[tuple[float, bool]], hours: float
 ) -> None:
     at = [(hour * HOURS, failed) for hour, failed in answers]
-
     assert predict_doubt_end(at, POLICY) == hours * HOURS

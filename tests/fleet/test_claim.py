@@ -70,7 +70,6 @@ def test_a_second_state_directory_on_the_same_host_is_another_controller(
     spool: Path, ledger: Ledger, other: Ledger
 ) -> None:
     take_claim(spool, ledger, "ctl1", NOW)
-
     with pytest.raises(ActionError):
         take_claim(spool, other, "ctl1", NOW)
 
@@ -80,9 +79,7 @@ def test_a_claim_that_was_removed_is_free_for_another(
 ) -> None:
     take_claim(spool, ledger, "ctl1", NOW)
     build_claim_path(spool).unlink()
-
     take_claim(spool, other, "ctl2", NOW)
-
     with pytest.raises(ActionError, match="the one on ctl2"):
         take_claim(spool, ledger, "ctl1", NOW)
 
@@ -205,6 +202,5 @@ def test_a_second_one_waits_until_the_first_is_gone_by_whatever_end(tmp_path: Pa
 
 def test_a_lock_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "lock"
-
     with pytest.raises(StoreError, match="cannot be written: No such file"):
         hold_controller_lock(path, print).__enter__()

@@ -61,9 +61,7 @@ def test_a_node_that_slurm_has_not_heard_of_since_it_started_takes_nobodys_turn(
 
 def test_on_a_fresh_site_nobody_is_overdue(room: Room) -> None:
     room.fleet = {"overdue_days": 7}
-
     room.collect(times=2)
-
     assert room.slurm.reserved == set()
     (row, *_) = build_overview(room.ledger.list_nodes(), (), (), now=room.now).rows
     assert not row.overdue
@@ -85,9 +83,7 @@ def test_a_clock_that_was_ahead_when_the_site_began_makes_nobody_overdue(room: R
     room.collect()
     room.now -= 400 * DAY
     room.fleet = {"overdue_days": 7}
-
     room.collect(times=2)
-
     assert room.slurm.reserved == set()
 
 
@@ -178,7 +174,6 @@ def test_a_job_that_one_answer_leaves_out_is_not_given_up(room: Room) -> None:
 
 def test_nodes_of_which_no_run_ever_came_are_known(room: Room) -> None:
     room.collect()
-
     known = room.ledger.list_nodes()
     assert sorted(known) == ["n1", "n2", "n3", "n4"]
     rows = build_overview(known, (), (), now=room.now).rows
@@ -246,8 +241,7 @@ def test_a_drain_with_a_former_reason_of_ours_is_the_administrators(room: Room) 
     room.slurm.drain(["n2"], former)
     room.collect(times=2)
 
-    assert room.slurm.holds("n2") == (True, former)
-    assert room.node("n2").foreign == former
+    assert (room.slurm.holds("n2"), room.node("n2").foreign) == ((True, former), former)
 
 
 def test_a_former_reason_stays_theirs_while_we_verify_the_node(room: Room) -> None:
@@ -263,14 +257,12 @@ def test_a_former_reason_stays_theirs_while_we_verify_the_node(room: Room) -> No
     room.slurm.drain(["n2"], former)
     room.collect(times=2)
 
-    assert room.slurm.holds("n2") == (True, former)
-    assert room.node("n2").foreign == former
+    assert (room.slurm.holds("n2"), room.node("n2").foreign) == ((True, former), former)
 
 
 def test_a_node_whose_run_came_first_of_all_is_not_overdue_at_once(room: Room) -> None:
     room.finds("n2", BAD)
     room.collect()
-
     rows = build_overview(room.ledger.list_nodes(), [], [], now=room.now).rows
     assert [row.node.name for row in rows if row.overdue] == []
 
@@ -288,8 +280,7 @@ def test_a_former_reason_is_theirs_though_our_clock_was_ahead_when_we_resumed(ro
     room.slurm.drain(["n2"], former)
     room.collect(times=2)
 
-    assert room.slurm.holds("n2") == (True, former)
-    assert room.node("n2").foreign == former
+    assert (room.slurm.holds("n2"), room.node("n2").foreign) == ((True, former), former)
 
 
 @pytest.mark.parametrize("state", [State.VERIFYING, State.HEALTHY])
@@ -458,8 +449,7 @@ def test_who_lifts_that_reservation_as_well_is_not_worked_against(room: Room) ->
 
     room.collect(times=3)
 
-    assert room.slurm.reserved == set()
-    assert room.node("n2").owed_checks == ("sdc",)
+    assert (room.slurm.reserved, room.node("n2").owed_checks) == (set(), ("sdc",))
 
 
 def test_while_the_breaker_is_tripped_nobody_is_taken_back(room: Room) -> None:
@@ -582,9 +572,7 @@ def test_a_job_in_the_reservation_of_its_node_goes_on(room: Room) -> None:
     room.finds("n1", make_wrong_word(conclusive=False))
     room.collect()
     (rerun,) = room.ledger.list_open_tickets()
-
     room.collect(times=3, after=60)
-
     assert room.ledger.list_open_tickets() == [rerun]
 
 

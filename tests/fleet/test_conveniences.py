@@ -221,8 +221,7 @@ def test_damaged_lines_of_the_queue_are_put_aside_and_the_turn_goes_on(
 
     assert not home.queue.exists()
     assert (home.queue.with_name(DAMAGED_NAME)).read_bytes() == torn
-    assert sum("cannot be read" in line for line in home.said) == 1
-    assert list_malfunctions(home) == []
+    assert (sum("cannot be read" in line for line in home.said), list_malfunctions(home)) == (1, [])
 
 
 def test_a_history_that_fails_is_a_state_until_it_works_again(home: Home) -> None:
@@ -278,9 +277,7 @@ def test_absurd_numbers_of_a_node_leave_the_nights_judged_and_the_views_whole(
     home: Home, values: tuple[float, ...]
 ) -> None:
     home.pass_nights(4, *(measure("n16", (value, 500.0), (0.5, value)) for value in values))
-
     home.require_work()
-
     require_sound_judgement(home)
 
 
@@ -350,8 +347,7 @@ def test_an_outlier_of_a_day_to_come_in_the_judgement_is_forgotten(home: Home) -
     (home.state / JUDGEMENT_NAME).write_text(json.dumps(old))
     home.pass_nights(1)
 
-    assert list_malfunctions(home) == []
-    assert read_judged(home).night == night + timedelta(days=1)
+    assert (list_malfunctions(home), read_judged(home).night) == ([], night + timedelta(days=1))
     assert read_judged(home).outliers == ()
 
 
@@ -371,9 +367,7 @@ def test_a_slow_part_is_named_though_another_node_claims_absurd_numbers(home: Ho
 
 def test_a_run_with_too_many_metrics_is_left_out_and_named(home: Home) -> None:
     home.pass_nights(2, claim(f"m{number}" for number in range(30_000)))
-
     home.require_work()
-
     assert len([line for line in home.said if "30000 different metrics" in line]) == 2
     require_sound_judgement(home)
 
@@ -383,7 +377,6 @@ def test_a_node_with_too_many_metrics_over_its_runs_is_left_out_of_the_night_and
 ) -> None:
     monkeypatch.setattr("hpcverify.history.screen.MAX_NODE_METRICS", 20)
     home.pass_nights(2, *(claim([f"m{number}"]) for number in range(30)))
-
     assert [note for note in read_judged(home).notes if note.startswith("n16 is not judged")]
     require_sound_judgement(home)
 
@@ -504,7 +497,6 @@ def test_no_node_can_tell_the_id_of_a_run_of_ours(home: Home, tmp_path: Path) ->
     """Whoever could would use it first, and ours would pass for one that was judged before."""
     others = Ledger(tmp_path / "others", home.clock)
     words = "n1", "black_hole"
-
     assert home.ledger.make_mark(*words) == home.ledger.make_mark(*words)
     assert home.ledger.make_mark(*words) != others.make_mark(*words)
     assert home.ledger.make_mark("n1 black", "hole") != home.ledger.make_mark("n1", "black hole")
@@ -576,8 +568,7 @@ def test_a_clock_that_jumps_for_one_collect_closes_no_week_and_no_night(home: Ho
 
 
 def test_runs_of_a_week_that_is_closed_are_dropped_with_a_line(home: Home) -> None:
-    writer = home.controller.measurements
-    assert writer is not None
+    assert home.controller.measurements is not None
     home.pass_nights(1)
     (night,) = list_nights(home.state)
     week = home.state / "measurements_weekly" / f"week={night - timedelta(days=night.weekday())}"

@@ -198,11 +198,9 @@ def test_a_controller_killed_at_each_step_comes_to_the_same_end(
     fleet.cluster.until(lambda: doom.survived(sweep=True))
     fleet.cluster.until(lambda: doom.survived() and has_settled(fleet), 60)
     assert steps <= set(" ".join(doom.done).split())
-    assert fleet.states() == GOOD | {"n2": "quarantined"}
-    assert fleet.drained() == {"n2"}
+    assert (fleet.states(), fleet.drained()) == (GOOD | {"n2": "quarantined"}, {"n2"})
     assert FOUND in fleet.host("n2").reason
-    assert audited(fleet, "quarantined") == ["n2"]
-    assert times_judged(fleet) == [1] * 5
+    assert (audited(fleet, "quarantined"), times_judged(fleet)) == (["n2"], [1] * 5)
     ordered = sorted(ticket.node for ticket in tickets(fleet))
     assert ordered == ["n1", "n2", "n2", "n3", "n4"]
 
@@ -236,8 +234,7 @@ def test_an_administrators_drain_keeps_its_reason_before_during_and_after_a_swee
         "n3": THEIRS,
         "n4": "",
     }
-    assert fleet.drained() == {"n1", "n2", "n3"}
-    assert fleet.node("n2").checks == ("told",)
+    assert (fleet.drained(), fleet.node("n2").checks) == ({"n1", "n2", "n3"}, ("told",))
     assert not fleet.cluster.slurm.list_reservations()
 
 

@@ -81,6 +81,5 @@ def test_nothing_is_sent_or_kept_for_a_site_that_does_not_ask(
     make_stream(ledger).drain()
     add_event(ledger)
     make_stream(ledger, journal=False).drain()
-
     assert receive_numbers(journal) == []
     assert JOURNAL_READER not in ledger.read_cursors()

@@ -271,8 +271,7 @@ def make_open_file(path: Path, _: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil",
-    [Path.symlink_to, Path.hardlink_to, lambda path, _: os.mkfifo(path), make_open_file],
+    "spoil", [Path.symlink_to, Path.hardlink_to, lambda path, _: os.mkfifo(path), make_open_file]
 )
 def test_neither_a_link_nor_what_others_can_write_is_written(
     ledger: Ledger, spoil: Callable[[Path, Path], None]
@@ -296,5 +295,4 @@ def test_without_the_file_nothing_is_written_and_nothing_kept_for_it(ledger: Led
 
     EventStream(ledger.path.parent, Events(file=False), ledger).drain()
 
-    assert read_file(ledger) == before
-    assert ledger.read_cursors() == {}
+    assert (read_file(ledger), ledger.read_cursors()) == (before, {})

@@ -99,7 +99,6 @@ def test_a_warning_of_a_check_that_its_suite_no_longer_has_is_closed(room: Room)
     room.collect()
     room.finds("n1", a_result("sdc"))
     room.collect()
-
     assert list_kinds(room) == [OPENED, CLOSED]
 
 
@@ -167,9 +166,7 @@ def test_what_no_suite_of_a_node_can_show_is_closed_when_the_node_is_healthy(roo
 def test_a_node_that_is_forgotten_has_no_findings(room: Room) -> None:
     room.finds("n1", SOFT)
     room.collect()
-
     room.ledger.forget("n1", "ada", "sold")
-
     assert list_kinds(room) == [OPENED, CLOSED]
     assert [count.open for count in room.ledger.count_findings()] == [0]
 
@@ -225,7 +222,6 @@ def test_a_run_that_nobody_ordered_makes_a_finding_graver_and_changes_nothing_el
 def test_what_a_finding_says_of_itself_does_not_leave(room: Room) -> None:
     room.finds("n1", SOFT)
     room.collect()
-
     assert b"a wrong word" not in b"".join(line for _, line in room.ledger.read_lines(0, 1000))
     assert room.node("n1").state is State.SUSPECT
     assert "a wrong word" in room.ledger.read_audit("n1")[-1].detail

@@ -232,55 +232,43 @@ def test_the_new_hold_stands_before_the_old_one_goes(
     assert shelf.drained is (hold is Hold.DRAIN)
     assert shelf.reserved is (hold is Hold.RESERVATION)
     assert bool(after.hold_id) is (hold is not Hold.NONE)
-    assert len(shelf.outcomes) == len(acts)
-    assert applied(after, shelf) == after
+    assert (len(shelf.outcomes), applied(after, shelf)) == (len(acts), after)
 
 
 def test_a_drain_says_why_after_the_mark_of_its_hold() -> None:
     shelf = Shelf()
-
     after = applied(wants(Hold.DRAIN), shelf)
-
     assert shelf.reason == f"{after.hold_id} gemm is slow"
     assert parse_hold_id(shelf.reason) == after.hold_id
 
 
 def test_a_hold_keeps_its_mark_from_reservation_to_drain() -> None:
     shelf = reserved()
-
-    assert applied(wants(Hold.DRAIN, MARK), shelf).hold_id == MARK
-    assert shelf.reason == OURS
+    assert (applied(wants(Hold.DRAIN, MARK), shelf).hold_id, shelf.reason) == (MARK, OURS)
 
 
 def test_a_drain_that_the_ledger_did_not_see_done_is_ours_all_the_same() -> None:
     shelf = drained()
-
-    assert applied(wants(Hold.DRAIN), shelf).hold_id == MARK
-    assert shelf.writes == []
+    assert (applied(wants(Hold.DRAIN), shelf).hold_id, shelf.writes) == (MARK, [])
 
 
 def test_a_late_drain_of_a_hold_that_is_over_is_taken_back() -> None:
     shelf = Shelf(
         drained=True, reason=f"{OLD} x", book=[was_drained(f"{OLD} x", seen=False), was_reserved()]
     )
-
     applied(wants(Hold.NONE), shelf)
-
     assert not shelf.drained
 
 
 def test_the_book_has_what_stood_there_before_each_write() -> None:
     shelf = drained()
-
     applied(wants(Hold.RESERVATION, MARK), shelf)
-
     assert shelf.log == [f"reserve ({OURS})", f"resume ({OURS})"]
     assert shelf.outcomes == {2: f"it is reserved and drained ({OURS})", 3: "it is reserved"}
 
 
 def test_a_reservation_stays_while_our_job_is_in_it() -> None:
     shelf = reserved(busy=True)
-
     assert applied(wants(Hold.DRAIN, MARK), shelf).hold_id == MARK
     assert shelf.drained
     assert shelf.reserved
@@ -294,22 +282,17 @@ def test_a_write_that_does_not_take_is_an_error(hold: Hold) -> None:
 
 def test_a_read_that_fails_has_nothing_done() -> None:
     shelf = drained(silent=True)
-
     with pytest.raises(SlurmError):
         applied(wants(Hold.NONE, MARK), shelf)
-
     assert shelf.writes == []
 
 
 def test_a_read_that_fails_after_the_intent_has_nothing_done() -> None:
     shelf = Shelf()
     shelf.admin[2] = lambda: setattr(shelf, "silent", True)
-
     with pytest.raises(SlurmError):
         applied(wants(Hold.DRAIN), shelf)
-
-    assert shelf.writes == []
-    assert shelf.outcomes == {}
+    assert (shelf.writes, shelf.outcomes) == ([], {})
 
 
 # -- what others hold
@@ -321,9 +304,7 @@ def test_a_read_that_fails_after_the_intent_has_nothing_done() -> None:
 )
 def test_a_drain_of_others_is_left_alone(hold: Hold, reason: str) -> None:
     shelf = Shelf(drained=True, reason=reason, book=[was_drained()])
-
     after = applied(wants(hold), shelf)
-
     assert (shelf.writes, shelf.reason) == ([], reason)
     assert (after.foreign, after.hold_id) == (reason, "")
     assert after.state is WANTED[hold].state
@@ -344,27 +325,21 @@ def test_a_node_in_a_state_of_others_is_left_alone(hold: Hold, shelf: Shelf) -> 
 
 def test_a_reservation_in_our_name_that_no_book_knows_is_left_alone() -> None:
     shelf = Shelf(reserved=True)
-
     after = applied(wants(Hold.NONE), shelf)
-
     assert shelf.writes == []
     assert "reserved in our name" in after.foreign
 
 
 def test_who_drains_a_node_that_we_reserve_leaves_it_reserved() -> None:
     shelf = reserved(reason=THEIRS)
-
     after = applied(wants(Hold.RESERVATION, MARK), shelf)
-
     assert (shelf.reserved, after.foreign, after.hold_id) == (True, THEIRS, MARK)
     assert after.state is State.SUSPECT
 
 
 def test_only_the_reservation_goes_of_a_node_that_others_drain() -> None:
     shelf = reserved(reason=THEIRS)
-
     after = applied(wants(Hold.NONE, MARK), shelf)
-
     assert (shelf.writes, shelf.reason) == (["unreserve"], THEIRS)
     assert (after.foreign, after.hold_id) == (THEIRS, "")
 
@@ -396,11 +371,9 @@ def test_who_lifts_our_hold_is_not_worked_against(hold: Hold) -> None:
 
 def test_what_failed_while_others_held_it_is_drained_in_the_turn_after() -> None:
     shelf = Shelf()
-
     after = applied(wants(Hold.DRAIN, foreign=THEIRS), shelf)
     assert (after.foreign, shelf.writes) == ("", [])
     applied(after, shelf)
-
     assert shelf.writes == ["drain"]
 
 
@@ -411,9 +384,7 @@ def test_what_failed_while_others_held_it_is_drained_in_the_turn_after() -> None
 def test_a_drain_of_others_keeps_its_reason_whenever_it_comes(read: int) -> None:
     shelf = Shelf()
     shelf.admin[read] = shelf.they_drain
-
     after = applied(wants(Hold.DRAIN), shelf)
-
     assert (shelf.reason, after.foreign, after.hold_id) == (THEIRS, THEIRS, "")
     assert shelf.writes == (["drain"] if read == 3 else [])
 
@@ -422,17 +393,13 @@ def test_a_drain_of_others_keeps_its_reason_whenever_it_comes(read: int) -> None
 def test_who_takes_over_while_we_resume_stays_drained(read: int) -> None:
     shelf = drained()
     shelf.admin[read] = shelf.they_drain
-
     after = applied(wants(Hold.NONE, MARK), shelf)
-
     assert (shelf.drained, shelf.reason, after.foreign) == (True, THEIRS, THEIRS)
 
 
 def test_a_late_write_of_ours_gives_their_reason_back() -> None:
     shelf = drained()
-
     after = applied(wants(Hold.DRAIN, foreign=THEIRS), shelf)
-
     assert (shelf.reason, shelf.writes) == (THEIRS, ["restore"])
     assert (after.foreign, after.hold_id) == (THEIRS, "")
 
@@ -440,18 +407,13 @@ def test_a_late_write_of_ours_gives_their_reason_back() -> None:
 def test_a_reason_that_was_given_back_is_never_taken_for_ours() -> None:
     theirs = f"{OLD} of another cluster's controller"
     shelf = drained()
-
     after = applied(wants(Hold.NONE, foreign=theirs), shelf)
-
-    assert shelf.reason == theirs
-    assert applied(after, shelf).foreign == theirs
+    assert (shelf.reason, applied(after, shelf).foreign) == (theirs, theirs)
 
 
 def test_a_reason_of_ours_that_a_resume_left_behind_is_wiped_out() -> None:
     shelf = Shelf(reason=OURS)
-
     after = applied(wants(Hold.DRAIN, MARK), shelf)
-
     assert (shelf.writes, shelf.reason, shelf.drained) == (["restore"], " ", False)
     assert (after.state, after.hold_id) == (State.UNVERIFIED, "")
 
@@ -481,18 +443,14 @@ def test_the_drain_of_a_hook_can_be_made_ours() -> None:
 )
 def test_nothing_else_is_adopted(shelf: Shelf) -> None:
     reason = shelf.reason
-
     after = take_over_hook_drain(wants(Hold.DRAIN), shelf.read_hold("n1"), shelf, shelf)
-
     assert (shelf.writes, shelf.reason, after.hold_id) == ([], reason, "")
 
 
 def test_the_drain_of_a_hook_on_a_node_that_we_reserved_is_made_ours_too() -> None:
     shelf = Shelf(drained=True, reason="Prolog error", hook_failed=True, reserved=True)
-
     found = take_over_hook_drain(wants(Hold.DRAIN, MARK), shelf.read_hold("n1"), shelf, shelf)
     after = applied(found, shelf)
-
     assert shelf.writes == ["drain", "unreserve"]
     assert (after.hold_id, after.foreign, shelf.reserved) == (MARK, "", False)
 
@@ -501,9 +459,7 @@ def test_what_changed_since_it_was_seen_is_not_adopted() -> None:
     shelf = Shelf(drained=True, reason="Prolog error", hook_failed=True)
     seen = shelf.read_hold("n1")
     shelf.they_drain()
-
     after = take_over_hook_drain(wants(Hold.DRAIN), seen, shelf, shelf)
-
     assert (shelf.writes, after.foreign) == ([], THEIRS)
 
 
@@ -516,7 +472,6 @@ def test_a_reason_is_one_line_without_what_steers_a_terminal() -> None:
 
 def test_a_long_reason_ends_with_a_whole_word() -> None:
     reason = format_reason(MARK, "word " * 1000)
-
     assert len(reason) <= 900
     assert reason.endswith("word…")
 
@@ -616,10 +571,7 @@ def test_only_the_reason_that_stood_last_makes_a_drain_ours() -> None:
 def test_a_reason_that_a_person_has_changed_is_theirs(reason: str, *, ours: bool) -> None:
     shelf = drained()
     shelf.reason = reason
-
-    after = applied(wants(Hold.DRAIN, MARK), shelf)
-
-    assert bool(after.hold_id) is ours
+    assert bool(applied(wants(Hold.DRAIN, MARK), shelf).hold_id) is ours
     assert (shelf.reason, shelf.writes) == (reason, [])
 
 
@@ -631,8 +583,7 @@ def test_a_drain_whose_command_was_killed_is_ours_until_somebody_lifts_it() -> N
     left = applied(held, shelf)
     shelf.drained, shelf.reason = True, OURS
 
-    assert applied(left, shelf).foreign == OURS
-    assert shelf.writes == []
+    assert (applied(left, shelf).foreign, shelf.writes) == (OURS, [])
 
 
 def test_a_drain_that_is_late_though_its_command_went_well_is_ours() -> None:
@@ -648,9 +599,7 @@ def test_a_drain_that_is_late_though_its_command_went_well_is_ours() -> None:
 def test_a_reason_that_slurm_has_added_to_is_resumed_as_ours() -> None:
     shelf = drained()
     shelf.reason = f"{OURS} : reboot complete"
-
     applied(wants(Hold.RESERVATION, MARK), shelf)
-
     assert (shelf.drained, shelf.writes) == (False, ["reserve", "resume"])
 
 

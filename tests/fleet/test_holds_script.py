@@ -61,13 +61,11 @@ def test_all_nodes_are_given(keeper: ScriptBackend) -> None:
 
 def test_a_reason_comes_back_word_for_word(keeper: ScriptBackend) -> None:
     keeper.restore("n1", ODD)
-
     assert keeper.read_hold("n1").reason == ODD
 
 
 def test_a_node_out_of_reach_is_not_to_be_touched(keeper: ScriptBackend, tmp_path: Path) -> None:
     (tmp_path / "nodes/n1/other").touch()
-
     assert keeper.read_hold("n1").unavailable
 
 
@@ -94,14 +92,12 @@ def test_a_node_is_held_through_its_life(
 
 def test_an_errand_that_fails_is_told_in_the_scripts_words(tmp_path: Path) -> None:
     keeper = a_script(tmp_path, "#!/bin/sh\necho no such node >&2; echo x >&2; exit 3")
-
     with pytest.raises(ActionError, match=r"hold.sh drain n1: no such node$"):
         keeper.drain("n1", "slow")
 
 
 def test_a_script_that_hangs_is_given_up(tmp_path: Path) -> None:
     script = a_script(tmp_path, "#!/bin/sh\nexec sleep 60").script
-
     with pytest.raises(ActionError, match="did not end within"):
         ScriptBackend(script, timeout=0.2).read_holds()
 
@@ -118,7 +114,6 @@ def test_a_script_that_hangs_is_given_up(tmp_path: Path) -> None:
 )
 def test_an_answer_that_is_not_whole_is_an_error(tmp_path: Path, printed: str, why: str) -> None:
     keeper = a_script(tmp_path, f"#!/bin/sh\nprintf '{printed}'")
-
     with pytest.raises(ActionError, match=why):
         keeper.read_hold("n1")
 
@@ -128,10 +123,8 @@ def test_a_script_that_others_can_change_is_refused(
     keeper: ScriptBackend, tmp_path: Path, loose: str
 ) -> None:
     (tmp_path / loose).chmod(0o777)
-
     with pytest.raises(ConfigError, match="can be changed by other users"):
         keeper.drain("n1", "slow")
-
     assert not (tmp_path / "nodes/n1/reason").exists()
 
 

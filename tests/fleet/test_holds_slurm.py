@@ -84,9 +84,7 @@ def test_a_node_is_held_through_its_life(cluster: Cluster, ledger: Ledger) -> No
 
 def test_a_drain_of_others_before_ours_is_left_alone(cluster: Cluster, ledger: Ledger) -> None:
     admin_drains(cluster, ODD)
-
     node = apply_hold(a_node(State.QUARANTINED), SlurmBackend(cluster.slurm), ledger)
-
     assert node.foreign == cluster.slurm.list_hosts("n1")["n1"].reason
     assert apply_hold(a_node(State.HEALTHY), SlurmBackend(cluster.slurm), ledger).foreign
     assert SlurmBackend(cluster.slurm).read_hold("n1").drained
@@ -116,9 +114,7 @@ def test_a_drain_of_others_right_before_our_write_leaves_the_node_drained(
 ) -> None:
     # Slurm keeps no reason but the last: theirs is lost, the node is not let go.
     keeper = interposed(cluster, "update", lambda: admin_drains(cluster))
-
     node = apply_hold(a_node(State.QUARANTINED), keeper, ledger)
-
     assert keeper.read_hold("n1").hold_id == node.hold_id != ""
 
 
@@ -137,7 +133,6 @@ def test_who_resumes_a_node_of_ours_is_not_worked_against(cluster: Cluster, ledg
     keeper = SlurmBackend(cluster.slurm)
     node = apply_hold(a_node(State.QUARANTINED), keeper, ledger)
     cluster.run("scontrol", "update", "nodename=n1", "state=resume")
-
     assert apply_hold(node, keeper, ledger).state is State.UNVERIFIED
     assert keeper.read_hold("n1") == HoldReading(node="n1")
 
@@ -173,9 +168,7 @@ def test_a_controller_that_does_not_answer_has_nothing_done(
 def test_a_node_that_is_down_is_left_alone(cluster: Cluster, ledger: Ledger) -> None:
     keeper = SlurmBackend(cluster.slurm)
     cluster.run("scontrol", "update", "nodename=n1", "state=down", f"reason={THEIRS}")
-
     node = apply_hold(a_node(State.QUARANTINED), keeper, ledger)
-
     assert (node.foreign, keeper.read_hold("n1").drained) == (THEIRS, False)
     cluster.run("scontrol", "update", "nodename=n1", "state=resume")
 
@@ -186,7 +179,6 @@ def test_a_node_in_the_reservation_of_others_is_left_alone(
     keeper = SlurmBackend(cluster.slurm)
     cluster.slurm.reserve("works", "n1")
     cluster.until(lambda: keeper.read_hold("n1").unavailable)
-
     assert "MAINT" in apply_hold(a_node(State.QUARANTINED), keeper, ledger).foreign
     assert not keeper.read_hold("n1").drained
 
@@ -287,7 +279,6 @@ def test_what_slurm_drained_for_a_hook_is_told_by_reason_and_user(
 ) -> None:
     flags = frozenset({"DRAIN"})
     host = Host(name="n1", state="IDLE", flags=flags, reason=reason, reason_user=by)
-
     assert build_reading(host, {}, "slurm").hook_failed is its_own
 
 

@@ -67,19 +67,13 @@ def database(ledger: Ledger) -> Iterator[sqlite3.Connection]:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        "update events set actor = 'eve'",
-        "delete from events",
-        REPLACEMENT,
-    ],
+    "change", ["update events set actor = 'eve'", "delete from events", REPLACEMENT]
 )
 def test_the_audit_log_is_neither_rewritten_nor_shortened(
     database: sqlite3.Connection, ledger: Ledger, change: str
 ) -> None:
     with pytest.raises(sqlite3.IntegrityError, match="the audit log is not"):
         database.execute(change)
-
     (entry,) = ledger.read_audit()
     assert (entry.actor, entry.what, entry.detail) == ("ada", "held", "a fan")
 
@@ -104,14 +98,12 @@ def test_the_reason_of_somebody_elses_drain_is_shown_here_and_does_not_leave(
 def test_the_log_of_a_node_is_its_own_and_the_newest_first(ledger: Ledger) -> None:
     for node in ("n1", "n2", "n1"):
         ledger.put(Node(name=node), f"{node} again")
-
     assert [e.what for e in ledger.read_audit("n1", limit=1)] == ["n1 again"]
     assert [e.node for e in ledger.read_audit()] == ["n1", "n2", "n1"]
 
 
 def test_a_node_is_written_with_what_was_done_and_by_whom(again: Callable[[], Ledger]) -> None:
     again().put(N1, "quarantined", "run 7", "ada")
-
     assert again().list_nodes() == {"n1": N1}
     assert again().read_node("n1") == N1
     (entry,) = again().read_audit("n1")
@@ -120,22 +112,17 @@ def test_a_node_is_written_with_what_was_done_and_by_whom(again: Callable[[], Le
 
 @pytest.mark.parametrize(
     ("outcome", "detail"),
-    [
-        ("it is drained (a fan)", "it is drained (a fan)"),
-        ("it is free", "it is free: a fan"),
-    ],
+    [("it is drained (a fan)", "it is drained (a fan)"), ("it is free", "it is free: a fan")],
 )
 def test_the_log_gives_the_reason_of_a_write_once(
     ledger: Ledger, outcome: str, detail: str
 ) -> None:
     ledger.record_outcome(ledger.record_intent("n1", "drain", "a fan"), outcome)
-
     assert ledger.read_audit("n1", limit=1)[0].detail == detail
 
 
 def test_a_node_that_nobody_knows_is_unverified(ledger: Ledger) -> None:
-    assert ledger.read_node("n9") == Node(name="n9")
-    assert ledger.list_nodes() == {}
+    assert (ledger.read_node("n9"), ledger.list_nodes()) == (Node(name="n9"), {})
 
 
 # -- runs
@@ -159,7 +146,6 @@ def test_a_run_is_judged_once(ledger: Ledger) -> None:
 def test_a_run_uses_its_ticket_up(ledger: Ledger) -> None:
     ticket = ledger.issue_ticket("n1", "sweep", "idle")
     ledger.record_judgments([LedgerChange(N1, "r1", {}, "quarantined", ticket=ticket.number)])
-
     assert told(ledger, ticket).run == "r1"
 
 
@@ -172,8 +158,7 @@ def test_quarantines_are_counted_whether_repeated_or_not_and_no_others(
         ledger.put(N1, what)
     ledger.put(Node(name="n2"), "quarantined")
 
-    assert ledger.count_quarantines("n1", NOW - 1) == 2
-    assert ledger.count_quarantines("n1", NOW) == 1
+    assert (ledger.count_quarantines("n1", NOW - 1), ledger.count_quarantines("n1", NOW)) == (2, 1)
 
 
 def run_of(when: float, **changes: object) -> Run:
@@ -208,7 +193,6 @@ def test_a_run_of_another_time_is_not_unless_it_has_a_ticket_that_is_new(
 
 def test_a_ticket_for_another_suite_makes_no_run_timely(ledger: Ledger) -> None:
     ticket = ledger.issue_ticket("n1", "sweep", "idle")  # it would not be used up
-
     assert ledger.explain_untimely(run_of(NOW + 2 * DAY_S, token=ticket.token))
 
 
@@ -260,7 +244,6 @@ def told(ledger: Ledger, ticket: Ticket) -> Ticket:
 
 def test_no_two_tickets_are_alike_and_their_numbers_rise(ledger: Ledger) -> None:
     issued = [ledger.issue_ticket("n1", "sweep", "idle") for _ in range(20)]
-
     assert len({ticket.token for ticket in issued}) == 20
     assert all(len(ticket.token) == 32 for ticket in issued)
     assert [ticket.number for ticket in issued] == list(range(1, 21))
@@ -269,7 +252,6 @@ def test_no_two_tickets_are_alike_and_their_numbers_rise(ledger: Ledger) -> None
 
 def test_a_token_is_good_for_the_node_that_it_was_given_for(ledger: Ledger) -> None:
     mine, other = (ledger.issue_ticket(node, "sweep", "idle") for node in ("n1", "n2"))
-
     assert ledger.find_ticket("n1", mine.token) == mine
     assert ledger.find_ticket("n1", other.token) is None
     assert ledger.find_ticket("n1", "") is None
@@ -281,7 +263,6 @@ def test_a_ticket_is_found_by_an_index_however_many_there_were(
     plan = database.execute(
         "explain query plan select * from tickets where node = 'n1' and token = 'a'"
     )
-
     assert ["tickets_by_node" in str(step) for step in plan] == [True]
 
 
@@ -295,8 +276,7 @@ def test_the_first_word_on_how_a_ticket_ended_stands(ledger: Ledger, clock: Cloc
 
     ended = told(ledger, ticket)
     assert (ended.job, ended.ending, ended.ended) == (17, "preempted", NOW)
-    assert ledger.list_open_tickets() == []
-    assert ledger.find_last_ended() == {"n1": ended}
+    assert (ledger.list_open_tickets(), ledger.find_last_ended()) == ([], {"n1": ended})
     assert [e.what for e in ledger.read_audit()] == ["verification ended"]
 
 
@@ -351,7 +331,6 @@ def test_the_window_of_the_breaker_survives_and_moves_on(
 def test_a_node_counts_with_the_last_that_a_check_said_of_it(ledger: Ledger) -> None:
     ledger.record_judgments([LedgerChange(N1, "r1", {"gemm": True, "sdc": False}, "quarantined")])
     ledger.record_judgments([LedgerChange(N1, "r2", {"gemm": False}, "healthy")])
-
     assert ledger.read_outcomes(0) == {"gemm": {"n1": False}, "sdc": {"n1": False}}
 
 
@@ -376,7 +355,6 @@ def test_a_tripped_breaker_stays_so_until_a_person_resets_it(
 def test_what_is_made_once_stays(again: Callable[[], Ledger], clock: Clock) -> None:
     seed, began = again().read_seed(), again().read_fleet_start()
     clock.now += HOUR
-
     assert (again().read_seed(), again().read_fleet_start()) == (seed, began)
     assert began == NOW
 
@@ -386,7 +364,6 @@ def test_what_is_made_once_stays(again: Callable[[], Ledger], clock: Clock) -> N
 
 def test_a_ledger_that_is_damaged_says_so_in_one_line(ledger: Ledger) -> None:
     ledger.path.write_bytes(b"no database" * 100)
-
     with pytest.raises(StoreError, match="restore it from a backup"):
         ledger.list_nodes()
 
@@ -408,17 +385,14 @@ def test_a_record_that_cannot_be_decoded_is_damage_in_one_line(
 
 def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-
     with pytest.raises(StoreError, match="set HPCVERIFY_STATE"):
         Ledger(tmp_path / "file" / "state")
 
 
 def test_many_changes_are_one_and_each_has_its_line(ledger: Ledger) -> None:
     nodes = [Node(name=f"n{i}", foreign="works") for i in range(3)]
-
     ledger.put_all(NodeChange(node=node, what="held by others") for node in nodes)
     ledger.put_all([])
-
     assert list(ledger.list_nodes().values()) == nodes
     assert [entry.what for entry in ledger.read_audit()] == ["held by others"] * 3
 
@@ -427,7 +401,6 @@ def test_a_node_is_met_once(again: Callable[[], Ledger], clock: Clock) -> None:
     again().add_nodes(["n1"])
     clock.now += HOUR
     again().add_nodes(["n1", "n2"])
-
     met = {name: node.first_seen_at for name, node in again().list_nodes().items()}
     assert met == {"n1": NOW, "n2": NOW + HOUR}
 
@@ -439,7 +412,6 @@ def test_a_beginning_that_lies_in_the_future_is_now(
     clock.now -= 100 * HOUR
     assert again().read_fleet_start() == clock.now
     clock.now += HOUR
-
     assert again().read_fleet_start() == clock.now - HOUR
 
 
@@ -456,8 +428,7 @@ def test_when_a_link_was_tried_last_is_kept_as_long_as_its_node_is_there(ledger:
 
     known = ledger.read_links()
 
-    assert known.kinds == {"n2": "8 GPUs", "n3": "8 GPUs"}
-    assert known.switches == {"n2": "c"}
+    assert (known.kinds, known.switches) == ({"n2": "8 GPUs", "n3": "8 GPUs"}, {"n2": "c"})
     assert known.history.nodes == {"n2": NOW, "n3": NOW + HOUR}
     assert known.history.switches == {("a", "b"): NOW}
 
@@ -465,7 +436,6 @@ def test_when_a_link_was_tried_last_is_kept_as_long_as_its_node_is_there(ledger:
 def test_of_a_forgotten_node_no_link_is_known(ledger: Ledger) -> None:
     ledger.record_fabric({"n1": ("", ""), "n2": ("", "")})
     ledger.forget("n1", "ada", "gone")
-
     assert set(ledger.read_links().kinds) == {"n2"}
 
 
@@ -488,12 +458,9 @@ def test_a_ledger_from_before_links_were_tried_gets_their_tables(
     old: sqlite3.Connection, again: Callable[[], Ledger]
 ) -> None:
     old.close()
-
     ledger = again()
     ledger.record_fabric({"n1": ("", "")})
-
-    assert ledger.read_node("n1") == N1
-    assert set(ledger.read_links().kinds) == {"n1"}
+    assert (ledger.read_node("n1"), set(ledger.read_links().kinds)) == (N1, {"n1"})
 
 
 def test_the_audit_log_of_an_earlier_version_becomes_events_in_its_order(
@@ -547,9 +514,7 @@ def test_two_processes_may_bring_an_earlier_version_up_to_date_at_once(
     old: sqlite3.Connection, tmp_path: Path
 ) -> None:
     old.close()
-
     late, new = LateLedger(tmp_path / "state"), LateLedger(tmp_path / "new")
-
     assert [entry.what for entry in late.read_audit()] == ["quarantined", "hold"]
     assert new.read_audit() == []
 
@@ -589,5 +554,4 @@ def test_an_outage_of_a_node_is_one_row_from_its_failure_to_its_return(
 def test_outages_of_a_forgotten_node_are_forgotten(ledger: Ledger) -> None:
     ledger.put(N1, "quarantined")
     ledger.forget("n1", "ada", "gone")
-
     assert ledger.list_outages() == []

@@ -106,15 +106,12 @@ def test_a_transition_comes_with_all_that_one_needs_to_act_on_it(site: Site) -> 
         "by": "",
     }
     site.tell()
-    assert len(site.told) == 1
-    assert site.said == []
+    assert (len(site.told), site.said) == (1, [])
 
 
 def test_a_run_that_is_gone_keeps_nobody_from_being_told(site: Site) -> None:
     site.ledger.put(BAD, "quarantined")
-
     site.tell()
-
     assert [(t["reason"], t["parts"]) for t in site.told] == [(BAD.reason, [])]
 
 
@@ -122,17 +119,13 @@ def test_a_change_that_nobody_sees_is_not_told(site: Site) -> None:
     site.ledger.put(Node(name="n1", last_run_at=NOW), "verified")
     site.ledger.put(BAD, "quarantined")
     site.ledger.put(Node(name="n7", state=State.QUARANTINED, enforced=True), "stands")
-
     site.tell()
-
     assert [(t["node"], t["after"]) for t in site.told] == [("n7", "quarantined")]
 
 
 def test_a_node_that_others_take_is_told_with_their_reason(site: Site) -> None:
     site.ledger.put(Node(name="n1", foreign="fan swap"), "held by others")
-
     site.tell()
-
     (told,) = site.told
     assert (told["after"], told["reason"]) == ("held by others", "fan swap")
 
@@ -159,9 +152,7 @@ def test_the_breaker_and_a_doubt_are_told_as_they_come_and_go(site: Site) -> Non
 def test_what_a_controller_that_was_killed_did_not_tell_the_next_one_tells(site: Site) -> None:
     site.ledger.put(BAD, "quarantined")
     again = Site(site.folder)
-
     again.tell()
-
     assert [t["node"] for t in again.told] == ["n7"]
 
 
@@ -197,8 +188,7 @@ def test_what_the_program_cannot_take_keeps_nothing_else_back(site: Site) -> Non
     site.tell(picky)
     site.tell(picky)
 
-    assert [t["node"] for t in site.told] == ["n2", "n3"]
-    assert site.untold() == 1
+    assert ([t["node"] for t in site.told], site.untold()) == (["n2", "n3"], 1)
 
 
 def test_a_program_that_hangs_is_ended_and_the_turn_goes_on(site: Site) -> None:
@@ -210,15 +200,12 @@ def test_a_program_that_hangs_is_ended_and_the_turn_goes_on(site: Site) -> None:
     (line,) = site.said
     assert "did not end within 2 s and was ended" in line
     assert site.untold() == 2
-    child = (site.folder / "child").read_text().strip()
-    assert not is_alive(int(child))
+    assert not is_alive(int((site.folder / "child").read_text().strip()))
 
 
 def test_a_turn_without_time_left_leaves_the_rest_to_the_next(site: Site) -> None:
     site.ledger.put(BAD, "quarantined")
-
     site.tell(time_budget=-1.0)
-
     assert (site.told, site.untold()) == ([], 1)
     site.tell()
     assert len(site.told) == 1
@@ -238,18 +225,14 @@ def test_after_a_failure_the_same_controller_waits_before_it_tries_again(site: S
 def test_what_nobody_took_for_a_day_is_given_up_in_one_line(site: Site) -> None:
     site.ledger.put(BAD, "quarantined")
     site.now += EXPIRY_S + 1
-
     site.tell()
-
     assert site.told == []
     assert site.said == [f"1 transition was dropped: {site.program} has failed for a day"]
 
 
 def test_without_a_program_nothing_is_queued_for_ever(site: Site) -> None:
     site.ledger.put(BAD, "quarantined")
-
     site.tell(program="")
-
     assert (site.untold(), site.said) == (0, [])
 
 

@@ -35,22 +35,14 @@ class SecondFleet(Fleet):
         return super().env | {"HPCVERIFY_STATE": str(self.folder / "second")}
 
 
-def lose_the_ledger(fleet: Fleet) -> None:
-    """Lose what the controller knows, and with it the claim, as the docs say."""
-    shutil.rmtree(fleet.folder / "controller")
-    build_claim_path(fleet.spool).unlink()
-
-
 def words(fleet: Fleet) -> dict[str, bytes]:
     """Read what the controller left in its folder of the spool."""
-    folder = fleet.spool / "gate"
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in (fleet.spool / "gate").iterdir()}
 
 
 def told(fleet: Fleet) -> list[dict[str, Any]]:
     """List what the site's program was told, the oldest first."""
-    lines = (fleet.folder / "told.json").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    return [json.loads(line) for line in (fleet.folder / "told.json").read_text().splitlines()]
 
 
 def with_a_hook(fleet: Fleet, text: str = HOOK, quarantine: str = BELIEVED) -> None:
@@ -107,7 +99,8 @@ def test_what_a_lost_ledger_held_is_adopted_and_comes_back_by_a_pass(
     fleet.cluster.slurm.drain("n2", ADMIN)
     reason = fleet.host("n1").reason
     fleet.cluster.slurm.reserve("hpcverify-n3", "n3")
-    lose_the_ledger(fleet)
+    shutil.rmtree(fleet.folder / "controller")  # and with it the claim, as the docs say
+    build_claim_path(fleet.spool).unlink()
 
     assert fleet("collect").returncode == 0
     assert fleet.shown("n1") == ("held by others", reason)
@@ -157,8 +150,7 @@ def test_a_node_that_is_gone_is_forgotten_and_one_that_is_there_is_not(asked: Fl
     assert (done.returncode, done.stdout.partition(":")[0]) == (4, "n9")
     assert "n1: Slurm still has it" in one_line(done.stderr)
     assert not (asked.spool / "n9").exists()
-    shown = json.loads(asked("nodes", "--json").stdout)["nodes"]
-    assert "n9" not in {row["node"] for row in shown}
+    assert "n9" not in {row["node"] for row in json.loads(asked("nodes", "--json").stdout)["nodes"]}
     assert run["id"] in asked("history", "n9").stdout
     assert asked("forget", "n8").returncode == 2
 
@@ -321,8 +313,7 @@ def test_the_first_command_after_a_night_judges_it_and_what_two_show_makes_a_sus
 
     assert fleet(command).returncode == 0
     judged = read_night(fleet)
-    assert judged.night == night
-    assert judged.outliers == ()
+    assert (judged.night, judged.outliers) == (night, ())
     assert {one.name for one in judged.unconfirmed} == {"n2 GPU 3"}
     assert fleet(command).returncode == 0
     assert read_night(fleet) == judged

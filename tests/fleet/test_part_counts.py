@@ -25,11 +25,7 @@ def test_all_that_are_there_are_expected() -> None:
 
 def test_each_part_that_the_last_inventory_had_is_missing() -> None:
     lost = [Finding("gpu_missing", f"GPU-{i}", "it is gone") for i in range(2)]
-
-    assert count(findings=(*lost, Finding("xid", "GPU-2", "79"))) == {
-        "gpu": (9, 7),
-        "disk": (2, 2),
-    }
+    assert count(findings=(*lost, Finding("xid", "GPU-2", "79"))) == {"gpu": (9, 7), "disk": (2, 2)}
 
 
 def test_a_limit_of_the_site_says_how_many_there_should_be() -> None:
@@ -41,7 +37,6 @@ def test_a_limit_of_the_site_says_how_many_there_should_be() -> None:
 
 def test_a_board_that_lacks_parts_says_how_many() -> None:
     lacks = Measurement("gpus.missing_from_board", 1)
-
     assert count(measurements=(*SEEN.measurements, lacks))["gpu"] == (8, 7)
 
 

@@ -40,7 +40,6 @@ def told(*partitions: Partition, fleet: Fleet = FLEET, preemption: Preemption = 
 
 def test_a_cluster_as_the_docs_have_it_is_told_nothing() -> None:
     others = (a_partition("batch"), a_partition("debug", tier=20))
-
     assert told(verify(), *others) == []
 
 
@@ -60,9 +59,7 @@ def test_a_partition_whose_jobs_users_would_preempt_is_named() -> None:
 def test_partitions_that_cannot_preempt_each_other_are_not_named(changes: dict[str, Any]) -> None:
     batch = a_partition("batch", preempt_mode="REQUEUE")
     other = a_partition("debug", **{"tier": 20, "preempt_mode": "REQUEUE", **changes})
-    ours = verify(hostlist="n[1-6]")
-
-    assert told(ours, batch, other) == []
+    assert told(verify(hostlist="n[1-6]"), batch, other) == []
 
 
 @pytest.mark.parametrize(
@@ -88,7 +85,6 @@ def test_what_is_amiss_with_our_partition_is_named_alone(
     ours: Partition, batch: Partition, say: str
 ) -> None:
     (note,) = told(ours, batch)
-
     assert say in note
 
 
@@ -109,7 +105,6 @@ def test_what_keeps_verifications_from_giving_way_is_named(
     preemption: Preemption, fleet: Fleet, say: str
 ) -> None:
     (note,) = told(verify(), a_partition("batch"), fleet=fleet, preemption=preemption)
-
     assert say in note
 
 
@@ -117,6 +112,5 @@ def test_with_a_qos_of_its_own_a_site_with_preempt_qos_is_told_nothing() -> None
     by_qos = Preemption(kind=PREEMPT_BY_QOS, exempt="00:00:00")
     batch = a_partition("batch", preempt_mode="REQUEUE")
     debug = a_partition("debug", tier=20, preempt_mode="REQUEUE")
-
     fleet = Fleet(suite="prolog", qos="verify")
     assert told(verify(), batch, debug, fleet=fleet, preemption=by_qos) == []

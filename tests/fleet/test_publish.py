@@ -47,7 +47,6 @@ def node(state: State, **changes: Any) -> Node:
 )
 def test_a_word_refuses_where_a_drain_is_wanted(site: Site, state: State, verdict: str) -> None:
     said = build_job_gate(node(state), site, "", (), UNTIL)
-
     assert (said.verdict, said.checks) == (verdict, ("xid",))
     assert said.reason == ("" if verdict == "ok" else "fans")
 
@@ -55,20 +54,17 @@ def test_a_word_refuses_where_a_drain_is_wanted(site: Site, state: State, verdic
 def test_a_long_reason_of_a_gate_ends_with_a_whole_word(site: Site) -> None:
     sick = replace(node(State.QUARANTINED), reason="word " * 1000)
     reason = build_job_gate(sick, site, "", (), UNTIL).reason
-
     assert len(reason) <= gate.MAX_REASON_CHARACTERS
     assert reason.endswith("word…")
 
 
 def test_what_is_only_observed_refuses_nothing(site: Site) -> None:
     observed = Node(name="n1", state=State.QUARANTINED, reason="fans")
-
     assert build_job_gate(observed, site, "", (), UNTIL).verdict == "ok"
 
 
 def test_while_the_breaker_is_tripped_no_word_refuses_and_none_lists_a_check(site: Site) -> None:
     said = build_job_gate(node(State.QUARANTINED), site, "3 of 4 nodes", (), UNTIL)
-
     assert (said.verdict, said.checks) == ("ok", ())
     assert "3 of 4 nodes" in said.reason
 
@@ -98,16 +94,13 @@ def test_a_word_is_renewed_at_half_its_time_and_when_a_clock_was_ahead(
 
 def test_a_word_that_says_something_else_is_written_at_once(site: Site) -> None:
     publish_job_gates({"n1": node(State.HEALTHY)}, site, "", (), NOW)
-
     publish_job_gates({"n1": node(State.HELD)}, site, "", (), NOW + 60)
-
     assert (left(site).verdict, left(site).until) == ("hold", UNTIL + 60)
 
 
 def test_a_spool_that_cannot_be_written_is_one_line(site: Site) -> None:
     Path(site.fleet.spool, gate.GATE_NAME).rmdir()
     Path(site.fleet.spool, gate.GATE_NAME).touch()
-
     with pytest.raises(StoreError, match=r"n1 cannot be written: "):
         publish_job_gates({"n1": node(State.HELD)}, site, "", (), NOW)
 
@@ -115,7 +108,6 @@ def test_a_spool_that_cannot_be_written_is_one_line(site: Site) -> None:
 def test_a_word_that_cannot_be_left_keeps_no_other_back(site: Site) -> None:
     Path(site.fleet.spool, gate.GATE_NAME, "n0").mkdir()  # as who is root there can
     nodes = {"n0": node(State.HELD), "n1": node(State.HELD)}
-
     with pytest.raises(StoreError, match=r"n0 cannot be written: Is a directory$"):
         publish_job_gates(nodes, site, "", (), NOW)
     assert left(site).verdict == "hold"

@@ -39,7 +39,6 @@ def test_who_was_out_lately_comes_before_who_was_out_long_ago() -> None:
 
 def test_a_node_that_is_out_has_no_score() -> None:
     scores = rank_fleet(NODES, [make_outage("n7", 3, days=0)], {}, BEGAN, NOW).scores
-
     assert "n7" not in scores
     assert len(scores) == 49
 
@@ -58,28 +57,23 @@ def test_a_site_has_words_of_its_own_for_planned_work() -> None:
     outage = make_outage("n7", 3, reason="Hackathon of team 4")
     words = ("hackathon*",)
     scores = rank_fleet(NODES, [outage], {}, BEGAN, NOW, planned_reasons=words).scores
-
     assert rank(outage) == ["n7"]
     assert set(scores.values()) == {1.0}
 
 
 def test_what_a_verification_found_is_not_planned_whatever_it_says() -> None:
     found = make_outage("n7", 3, reason="driver 580.1", cause=OutageCause.VERIFICATION)
-
     assert rank(found) == ["n7"]
 
 
 def test_a_return_counts_though_the_ledger_did_not_keep_outages_then() -> None:
-    nodes = [*NODES[1:], Node(name="n0", returned_at=(NOW - 2 * DAY_S,))]
-
-    assert rank(nodes=nodes) == ["n0"]
+    assert rank(nodes=[*NODES[1:], Node(name="n0", returned_at=(NOW - 2 * DAY_S,))]) == ["n0"]
 
 
 def test_a_return_that_ends_a_known_outage_counts_once() -> None:
     back = NOW - 2 * DAY_S
     nodes = [*NODES[1:], Node(name="n0", first_seen_at=BEGAN, returned_at=(back + 60,))]
     outage = make_outage("n0", 3, days=1)
-
     once = rank_fleet(NODES, [outage], {}, BEGAN, NOW).scores["n0"]
     assert rank_fleet(nodes, [outage], {}, BEGAN, NOW).scores["n0"] == once
 
@@ -89,15 +83,12 @@ def test_what_is_dated_ahead_of_the_clock_is_not_known_yet() -> None:
 
 
 def test_an_outage_of_years_ago_is_left_out() -> None:
-    ranking = rank_fleet(NODES, [make_outage("n7", 3)], {}, NOW - 10 * HISTORY_S, NOW)
-
-    assert ranking.scores["n7"] > 2
+    assert rank_fleet(NODES, [make_outage("n7", 3)], {}, NOW - 10 * HISTORY_S, NOW).scores["n7"] > 2
 
 
 def test_nodes_at_the_switch_of_one_that_failed_have_a_higher_risk() -> None:
     switches = {f"n{i}": f"leaf{i // 10}" for i in range(50)}
     outages = [make_outage("n1", 1), make_outage("n2", 2)]
-
     scores = rank_fleet(NODES, outages, switches, BEGAN, NOW).scores
     assert min(scores[f"n{i}"] for i in range(10)) > max(scores[f"n{i}"] for i in range(10, 50))
 
@@ -116,5 +107,4 @@ def test_a_clock_that_was_wrong_spoils_neither_the_risk_nor_its_reasons() -> Non
 def test_a_node_that_is_out_is_explained_as_one_of_which_nothing_is_known() -> None:
     """A suspect is the first in each plan that is explained."""
     ranking = rank_fleet(NODES, [make_outage("n7", 3, days=0)], {}, BEGAN, NOW)
-
     assert ranking.explain("n7") == NodeRisk(1.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -74,12 +73,6 @@ def held(fleet: Fleet) -> set[str]:
     return fleet.drained() | reserved(fleet)
 
 
-def kept(fleet: Fleet, run: str) -> Any:
-    shown = fleet("show", run, "--json")
-    assert shown.returncode == 0, shown.stderr
-    return json.loads(shown.stdout)
-
-
 def one_line(text: str) -> str:
     (line,) = text.splitlines()
     return line
@@ -111,8 +104,7 @@ def test_a_node_is_quarantined_by_a_second_failure_and_not_by_a_flake(fleet: Fle
 
     fleet.collected()
 
-    assert fleet.states() == {"n1": "quarantined", "n2": "healthy"}
-    assert fleet.node("n2").flakes == 1
+    assert (fleet.states(), fleet.node("n2").flakes) == ({"n1": "quarantined", "n2": "healthy"}, 1)
     assert held(fleet) == {"n1"}
     assert "speed 10 GB/s < 50" in fleet.host("n1").reason
 
@@ -131,9 +123,8 @@ def test_a_users_job_takes_the_node_from_a_verification(fleet: Fleet) -> None:
 
     *_, ticket = tickets(fleet, "n1")
     assert ticket.ending == "preempted"
-    assert kept(fleet, ticket.run)["complete"] is False
-    assert fleet.node("n1") == before
-    assert held(fleet) == set()
+    assert json.loads(fleet("show", ticket.run, "--json").stdout)["complete"] is False
+    assert (fleet.node("n1"), held(fleet)) == (before, set())
 
 
 def test_a_check_that_is_broken_everywhere_quarantines_nobody(fleet: Fleet) -> None:
@@ -152,11 +143,8 @@ def test_a_check_that_is_broken_everywhere_quarantines_nobody(fleet: Fleet) -> N
 def test_a_site_that_observes_holds_nobody(fleet: Fleet) -> None:
     fleet.prepare("")
     fleet.tell("n1", "corrupt")
-
     verified(fleet, "n1")
-
-    assert fleet.states() == {"n1": "quarantined"}
-    assert held(fleet) == set()
+    assert (fleet.states(), held(fleet)) == ({"n1": "quarantined"}, set())
     assert "quarantined (observed)" in acts(fleet, "n1")
 
 
@@ -169,8 +157,7 @@ def test_a_failure_that_is_suppressed_holds_nobody_and_is_no_pass(fleet: Fleet) 
     verified(fleet, "n2", "n3")
 
     assert (fleet.node("n2").verdict, fleet.node("n2").last_pass_at) == ("fail", 0)
-    assert fleet.states() == {"n2": "unverified", "n3": "quarantined"}
-    assert held(fleet) == {"n3"}
+    assert (fleet.states(), held(fleet)) == ({"n2": "unverified", "n3": "quarantined"}, {"n3"})
 
 
 # -- when too much fails
@@ -286,9 +273,7 @@ def test_a_node_can_act_on_no_other(fleet: Fleet) -> None:
     (fleet.spool / "n3" / f"{other}.json").write_text(json.dumps(stolen))
     found.unlink()
 
-    done = fleet("collect")
-
-    assert "it names node 'n2'" in done.stderr
+    assert "it names node 'n2'" in fleet("collect").stderr
     assert fleet.states() == {"n3": "suspect"}  # its own word, with n2's token
     assert held(fleet) == set()
 
@@ -296,12 +281,9 @@ def test_a_node_can_act_on_no_other(fleet: Fleet) -> None:
 def test_a_run_that_nobody_ordered_raises_suspicion_and_holds_nobody(fleet: Fleet) -> None:
     fleet.tell("n1", "corrupt")
     fleet.by_hand("n1")
-
     fleet.collected()
-
     assert (fleet.states(), held(fleet)) == ({"n1": "suspect"}, set())
-    plan = json.loads(fleet("sweep", "--dry-run", "--json").stdout)
-    assert plan["chosen"][0]["node"] == "n1"
+    assert json.loads(fleet("sweep", "--dry-run", "--json").stdout)["chosen"][0]["node"] == "n1"
 
 
 def test_slurms_own_drain_is_taken_over_where_a_run_of_ours_explains_it(fleet: Fleet) -> None:
@@ -397,9 +379,7 @@ def test_each_command_is_kept_with_its_outcome_refused_ones_too(
 
 def test_a_decision_on_several_nodes_names_those_that_it_was_made_about(fleet: Fleet) -> None:
     fleet("hold", "n2", "--reason", "fan")
-
     done = fleet("hold", "n[1-3]", "--reason", "works on the rack")
-
     assert (done.returncode, one_line(done.stderr)) == (4, "hpcverify: n2 is held already: fan")
     assert done.stdout.startswith("n[1,3]: held; ")
     assert held(fleet) == {"n1", "n2", "n3"}
@@ -531,7 +511,6 @@ def test_what_was_asked_for_wrongly_is_one_line_and_a_status(
     asked: Fleet, command: str, status: int, told: str
 ) -> None:
     done = asked(*command.split())
-
     assert (done.returncode, done.stdout) == (status, "")
     assert told in one_line(done.stderr)
     assert held(asked) == set()

@@ -156,17 +156,12 @@ def test_sweep(row: Sweep, there: str, known: str) -> None:
 
 def test_a_drained_node_is_passed_over_with_its_reason_on_one_line() -> None:
     there = hosts(1, flags=frozenset({"DRAIN"}), reason="fan\nbroken")
-
-    made = plan_sweep(there, {}, (), ALL, NOW)
-
-    assert made.passed_over == (("n1", "is drained (fan broken)"),)
+    assert plan_sweep(there, {}, (), ALL, NOW).passed_over == (("n1", "is drained (fan broken)"),)
 
 
 def test_nodes_verified_at_once_do_not_come_due_at_once() -> None:
     known = nodes(*(passed(f"n{i}", 18) for i in range(1, 101)))
-
     due = chosen(plan_sweep(hosts(100), known, (), ALL, NOW))
-
     assert 20 < len(due) < 80
     assert due == chosen(plan_sweep(hosts(100), known, (), ALL, NOW))
     assert due != chosen(plan_sweep(hosts(100), known, (), ALL, NOW, seed=1))
@@ -180,8 +175,7 @@ def test_a_node_counts_on_the_share_of_each_of_its_partitions() -> None:
 
     made = plan_sweep(there, {}, (), Fleet(at_once=99, share=0.4), NOW)
 
-    assert len(made.chosen) == 4
-    assert len({"n1", "n2"} & set(chosen(made))) == 1
+    assert (len(made.chosen), len({"n1", "n2"} & set(chosen(made)))) == (4, 1)
 
 
 def ended(number: int, ago: float) -> Ticket:
@@ -217,9 +211,7 @@ def ended(number: int, ago: float) -> Ticket:
 def test_a_rerun_is_due_once_and_then_again_after_a_while(
     last: Ticket | None, *, due: bool
 ) -> None:
-    suspect = Node(name="n1", state=State.SUSPECT, not_before_ticket=5)
-
-    assert is_rerun_due(suspect, last, NOW) is due
+    assert is_rerun_due(Node(name="n1", state=State.SUSPECT, not_before_ticket=5), last, NOW) is due
 
 
 @pytest.mark.parametrize("name", ["last_pass_at", "since"])
@@ -229,7 +221,6 @@ def test_a_node_has_waited_if_nothing_is_known_to_have_come_of_it_lately(
 ) -> None:
     node = passed("n1", 20 * 24, since=NOW - 20 * DAY_S)
     node = replace(node, **{name: NOW - days * DAY_S})
-
     assert is_overdue(node, NOW - 30 * DAY_S, NOW, 7) is waited
     assert not is_overdue(node, NOW - DAY_S, NOW, 7)
 
@@ -266,7 +257,6 @@ def test_every_node_is_either_chosen_or_passed_over_with_a_reason(
 
 def test_who_is_new_to_the_cluster_has_waited_only_since_then() -> None:
     new = Node(name="n1", first_seen_at=NOW - 6 * DAY_S)
-
     assert not is_overdue(new, NOW - 90 * DAY_S, NOW, 7)
     assert is_overdue(replace(new, first_seen_at=NOW - 8 * DAY_S), NOW - 90 * DAY_S, NOW, 7)
 
@@ -280,8 +270,7 @@ def test_one_place_in_ten_is_for_who_has_waited_longest() -> None:
 
     assert plan.chosen[PATIENT_PLACE].why == "last verified 41 days ago; has waited longest"
     assert made[:PATIENT_PLACE] == [f"n{40 - i}" for i in range(PATIENT_PLACE)]
-    assert made[PATIENT_PLACE] == "n1"
-    assert made[PATIENT_PLACE + PATIENT_PLACES] == "n2"
+    assert (made[PATIENT_PLACE], made[PATIENT_PLACE + PATIENT_PLACES]) == ("n1", "n2")
     assert sorted(made) == sorted(known)
 
 
@@ -342,20 +331,17 @@ def test_those_that_come_first_every_night_take_no_place_from_who_has_waited_lon
     observed = {f"a{i}": passed(f"a{i}", 30, state=State.QUARANTINED) for i in range(3)}
     watched = {f"b{i}": passed(f"b{i}", 30, returned_at=(NOW + 99 * DAY_S,)) for i in range(3)}
     rest = {f"n{i}": passed(f"n{i}", 30) for i in range(4)}
-
     assert verify_each_night(observed | watched | rest, room=2, nights=80) <= 60
 
 
 def test_nodes_whose_jobs_are_always_lost_do_not_take_all_places_for_who_has_waited() -> None:
     known = {f"n{i}": passed(f"n{i}", 30) for i in range(24)}
-
     assert verify_each_night(known, room=5, nights=130, lost=4) <= 60
 
 
 def test_sweeps_that_could_go_through_the_fleet_in_half_of_the_period_keep_to_it() -> None:
     known = {f"n{i}": passed(f"n{i}", 30) for i in range(60)}
     known |= {f"a{i}": passed(f"a{i}", 30, state=State.QUARANTINED) for i in range(4)}
-
     assert verify_each_night(known, room=5, nights=80, lost=4, overdue=30) <= 30
 
 

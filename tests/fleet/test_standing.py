@@ -15,11 +15,7 @@ from msgspec.structs import replace
 from hpcverify.errors import ActionError
 from hpcverify.events.event import Event, EventKind
 from hpcverify.fleet.claim import Claim, build_claim_path, write_claim
-from hpcverify.fleet.standing import (
-    MAX_NODE_REFUSALS,
-    follow_configuration,
-    follow_refusals,
-)
+from hpcverify.fleet.standing import MAX_NODE_REFUSALS, follow_configuration, follow_refusals
 from hpcverify.fleet.states import DAY_S
 from hpcverify.plan.config import Suppression, load_site
 from hpcverify.records.spool import Refusal
@@ -65,11 +61,7 @@ def test_a_file_of_the_site_is_an_event_when_it_comes_changes_or_goes(
 def test_a_suppression_is_an_event_when_it_begins_is_used_and_is_over(room: Room) -> None:
     day = datetime.fromtimestamp(NOW, UTC).date()
     entry = Suppression(check="sdc", nodes="n[1-2]", until=day, reason="a known bug", by="ada")
-    kinds = (
-        EventKind.SUPPRESSION_BEGUN,
-        EventKind.SUPPRESSION_USED,
-        EventKind.SUPPRESSION_ENDED,
-    )
+    kinds = (EventKind.SUPPRESSION_BEGUN, EventKind.SUPPRESSION_USED, EventKind.SUPPRESSION_ENDED)
 
     def collect(suppress: tuple[Suppression, ...]) -> None:
         controller = room.controller
@@ -106,7 +98,6 @@ def test_a_document_is_refused_once_for_its_reason_until_one_is_accepted(room: R
 def test_a_node_that_invents_reasons_has_no_more_than_so_many_events(room: Room) -> None:
     for number in range(50):
         follow_refusals(room.ledger, [Refusal("n1", f"'a': {number}", aside=True)], set())
-
     assert len(list_events(room, EventKind.DOCUMENT_REFUSED)) == MAX_NODE_REFUSALS
 
 
@@ -123,9 +114,7 @@ def test_a_controller_that_is_refused_the_spool_says_so_once(room: Room) -> None
     assert event.actor.host == gethostname()
 
 
-def test_a_heartbeat_comes_once_a_day_and_old_events_that_were_read_go_with_it(
-    room: Room,
-) -> None:
+def test_a_heartbeat_comes_once_a_day_and_old_events_that_were_read_go_with_it(room: Room) -> None:
     room.collect()
     with room.controller.hold_lock():
         pass  # events.jsonl has them
@@ -158,7 +147,6 @@ def test_events_that_a_reader_has_not_got_are_not_pruned(room: Room) -> None:
     room.ledger.move_cursor("slow", 0)
     room.collect(after=100 * DAY_S)
     room.collect(after=DAY_S)
-
     assert room.ledger.read_lines(0, 1)[0][0] == 1
 
 

@@ -186,7 +186,6 @@ def test_no_sequence_of_events_leaves_the_table_or_frees_who_neither_passed_nor_
 
 def test_a_doubt_lets_go_of_a_suspect_without_conclusive_evidence_alone() -> None:
     suspect = Node(name="n1", state=State.SUSPECT, enforced=True, checks=("gemm",))
-
     assert transitions.release_if_doubted(suspect, DOUBTS).desired_hold is Hold.NONE
     conclusive = replace(suspect, conclusive=True)
     assert transitions.release_if_doubted(conclusive, DOUBTS) == conclusive
@@ -200,14 +199,12 @@ def test_what_the_table_does_not_know_is_a_mistake_of_ours(state: State) -> None
 
 def test_every_state_is_entered_and_left_by_some_event() -> None:
     entered = {rule.after for rule in TRANSITIONS.values()} - {None}
-
     assert entered == set(State)
     assert set(TRANSITIONS) == set(NodeEvent)
 
 
 def test_the_page_shows_the_table_as_it_is() -> None:
     page = PAGE.read_text()
-
     assert page == replace_table(page), "make states writes it anew"
 
 

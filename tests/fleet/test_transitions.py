@@ -35,15 +35,7 @@ from hpcverify.fleet.transitions import (
     repair,
     restrain_hold,
 )
-from hpcverify.model import (
-    BMC_SUITE,
-    FABRIC_SUITE,
-    Cause,
-    Maturity,
-    Result,
-    Verdict,
-    verdict_of,
-)
+from hpcverify.model import BMC_SUITE, FABRIC_SUITE, Cause, Maturity, Result, Verdict, verdict_of
 from hpcverify.plan.config import Quarantine, Site, Suppression
 from tests.doubles import a_result, a_run
 from tests.fleet.builders import NOW, make_wrong_word
@@ -282,7 +274,6 @@ def test_no_run_holds_a_node_in_service_without_a_check_that_is_enforced(
 ) -> None:
     if node.desired_hold is not Hold.NONE:
         node = replace(node, enforced=False, by="")
-
     assert follow(node, " > ".join(runs), "-").desired_hold is Hold.NONE
 
 
@@ -291,7 +282,6 @@ def test_no_run_holds_a_node_in_service_without_a_check_that_is_enforced(
 )
 def test_no_run_releases_a_node_without_a_ticket(node: Node, runs: list[str], how: str) -> None:
     after = follow(node, " > ".join(f"{run} {how}" for run in runs))
-
     assert after.desired_hold is node.desired_hold
 
 
@@ -300,7 +290,6 @@ def test_no_run_releases_a_node_without_a_ticket(node: Node, runs: list[str], ho
 
 def test_a_release_takes_force_while_the_bmc_shows_a_failure() -> None:
     held = follow(Node(name="n1", state=State.HEALTHY), "chassis:fail bmc > hold")
-
     with pytest.raises(ActionError, match="has not passed chassis since it failed"):
         follow(held, "release")
 
@@ -308,10 +297,7 @@ def test_a_release_takes_force_while_the_bmc_shows_a_failure() -> None:
 def test_a_reason_from_a_node_is_cut() -> None:
     run = a_run(results=(replace(make_result("gemm", "fail"), reason="x" * 10**6),))
     found = extract_evidence(run, None, make_site("*"), NOW)
-
-    node = apply_evidence(Node(name="n1"), found, make_site("*"), NOW, 0)
-
-    assert len(node.reason) == 900
+    assert len(apply_evidence(Node(name="n1"), found, make_site("*"), NOW, 0).reason) == 900
 
 
 @pytest.mark.parametrize(
@@ -321,9 +307,7 @@ def test_the_reason_of_a_quarantine_says_who_came_back_twice_within_a_week(
     ago: tuple[float, ...], *, told: bool
 ) -> None:
     returned = tuple(NOW - days * 86400 for days in reversed(ago))
-
     gone = follow(Node(name="n1", state=State.HEALTHY, returned_at=returned), "sdc:wrong")
-
     assert (gone.state, gone.desired_hold) == (State.QUARANTINED, Hold.DRAIN)
     assert gone.full_reason.endswith("have a person repair it)") is told
 
@@ -339,7 +323,6 @@ def a_node(state: State, *, enforced: bool, by: str = "") -> Node:
 @pytest.mark.parametrize("before", HOLD_BY_STATE)
 def test_a_hold_that_gets_no_harder_is_as_it_was_found(before: State) -> None:
     found = a_node(State.HEALTHY, enforced=True)
-
     assert restrain_hold(a_node(before, enforced=True), found, "it tripped") is found
 
 
@@ -351,5 +334,4 @@ def test_hard_evidence_is_kept_while_nobody_acts_on_it(
     old, new = evidence
     before = replace(a_node(State.VERIFYING, enforced=True, by=by), conclusive=old)
     after = replace(a_node(State.QUARANTINED, enforced=True), conclusive=new)
-
     assert restrain_hold(before, after, "it tripped").conclusive is any(evidence)

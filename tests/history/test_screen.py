@@ -76,7 +76,6 @@ def test_whom_the_rule_names_is_never_turned_away(
 
 def test_an_even_fleet_needs_no_judgement(tmp_path: Path) -> None:
     write_fleet(tmp_path, draw_values(200, 3))
-
     assert not screen_products(tmp_path).needs_judgement
 
 
@@ -84,9 +83,7 @@ def test_a_slow_gpu_is_far(tmp_path: Path) -> None:
     values = draw_values(200, 3)
     values[7] *= 0.96
     write_fleet(tmp_path, values)
-
     (far,) = screen_products(tmp_path).far
-
     assert far == PartMedian("n007", "GPU-n007-0", "GPU 0", values[7], 1)
 
 
@@ -118,6 +115,5 @@ def test_a_part_has_one_value_the_median_of_its_runs(tmp_path: Path) -> None:
 
 def test_a_value_that_is_no_number_is_left_out(tmp_path: Path) -> None:
     write_runs(tmp_path, make_run("n1", value=None, gpus=1), make_run("n2", gpus=1))
-
     with open_screen(tmp_path, Choice()) as screen:
         assert [one.node for one in screen.read_values(PRODUCTS)] == ["n2"]

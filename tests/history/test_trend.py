@@ -45,7 +45,6 @@ def test_the_part_that_stepped_is_read_with_all_its_runs(tmp_path: Path, since: 
 
 def test_a_part_that_drifts_is_read(tmp_path: Path) -> None:
     (past,) = read(tmp_path, "if(n = 3, 1 - 0.001 * t, 1)")
-
     assert [history.node for history in past.histories] == ["r0n3"]
 
 

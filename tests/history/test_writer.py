@@ -23,8 +23,7 @@ def list_runs(state: Path) -> list[tuple[str, str]]:
 
 
 def count_files(state: Path, night: int = 0) -> int:
-    folders = list(list_folders(state / "measurements").values())
-    return len(list_files(folders[night]))
+    return len(list_files(list(list_folders(state / "measurements").values())[night]))
 
 
 def test_what_was_written_is_read_with_the_marks_of_its_part(tmp_path: Path) -> None:
@@ -36,32 +35,24 @@ def test_what_was_written_is_read_with_the_marks_of_its_part(tmp_path: Path) -> 
     assert (row["node"], row["part"], row["label"]) == ("n1", "GPU-n1-0", "GPU 0")
     assert (row["kind"], row["model"], row["driver"]) == ("gpu", "H100", "565.57.01")
     assert (row["check_name"], row["unit"], row["verdict"]) == ("gemm", "TFLOP/s", "pass")
-    assert row["started"] == FIRST
-    assert row["night"].date() == date(2026, 11, 2)
+    assert (row["started"], row["night"].date()) == (FIRST, date(2026, 11, 2))
 
 
 def test_a_measurement_of_the_node_has_the_driver_of_its_gpus(tmp_path: Path) -> None:
     write_runs(tmp_path, make_run("n1"))
-
     row = read_measurements(tmp_path, checks=["storage"]).iloc[0]
-
     assert (row["part"], row["driver"], row["verdict"]) == ("node", "565.57.01", "warn")
 
 
 def test_no_number_is_null(tmp_path: Path) -> None:
     write_runs(tmp_path, make_run("n1", value=None))
-
     table = read_measurements(tmp_path, metrics=["bf16.sustained"])
-
     assert list(table["value"].isna()) == [True, False]
 
 
 def test_runs_that_load_nothing_or_were_interrupted_are_left_out(tmp_path: Path) -> None:
     write_runs(
-        tmp_path,
-        make_run("n1"),
-        make_run("n2", passive=True),
-        make_run("n3", complete=False),
+        tmp_path, make_run("n1"), make_run("n2", passive=True), make_run("n3", complete=False)
     )
 
     assert set(read_measurements(tmp_path)["node"]) == {"n1"}
@@ -75,16 +66,13 @@ def test_each_batch_is_a_file_and_a_night_that_is_over_is_one(tmp_path: Path) ->
 
     write_runs(tmp_path, make_run("n1", night=1), night=1)
 
-    assert count_files(tmp_path) == 1
-    assert list_runs(tmp_path)[: len(before)] == before
+    assert (count_files(tmp_path), list_runs(tmp_path)[: len(before)]) == (1, before)
 
 
 def test_many_batches_of_a_night_are_merged_before_it_is_over(tmp_path: Path) -> None:
     for i in range(MAX_BATCHES + 1):
         write_runs(tmp_path, make_run(f"n{i:03}"))
-
-    assert count_files(tmp_path) == 1
-    assert len(list_runs(tmp_path)) == 2 * (MAX_BATCHES + 1)
+    assert (count_files(tmp_path), len(list_runs(tmp_path))) == (1, 2 * (MAX_BATCHES + 1))
 
 
 def test_files_that_were_merged_do_not_count_if_the_writer_died_before_removing_them(
@@ -176,8 +164,7 @@ def test_runs_that_are_written_again_replace_their_rows(tmp_path: Path) -> None:
 
     table = read_measurements(tmp_path, nodes=["n1"], metrics=["bf16.sustained"])
     assert list(table["value"]) == [470.0, 501.0]
-    assert len(list_runs(tmp_path)) == 4
-    assert count_files(tmp_path) == 1
+    assert (len(list_runs(tmp_path)), count_files(tmp_path)) == (4, 1)
 
 
 def test_a_run_that_claims_too_much_is_told_of_and_the_others_are_kept(
@@ -219,7 +206,6 @@ def test_a_question_that_needs_too_much_memory_accuses_no_file(tmp_path: Path) -
 def test_a_folder_of_a_day_that_never_was_does_not_count(tmp_path: Path) -> None:
     write_runs(tmp_path, make_run("n1"))
     (tmp_path / "measurements" / "night=2026-02-30").mkdir()
-
     assert list(list_folders(tmp_path / "measurements")) == [FIRST.date()]
 
 

@@ -103,9 +103,7 @@ def test_a_slow_rack_is_named_though_none_of_its_nodes_is_far(tmp_path: Path) ->
 def test_of_a_metric_that_is_usually_zero_no_rack_is_named(tmp_path: Path) -> None:
     rarely = "if(n % 10 < 4, -1, 0)"
     make_history(tmp_path, level=rarely, nodes=40, part_spread=0, run_spread=0)
-
     judged = judge_peers(tmp_path, Choice(), Site(), make_locator(Site(), Ledger(tmp_path)))
-
     assert [each for entry in judged.document.metrics for each in entry.outliers] == []
 
 
@@ -122,6 +120,5 @@ def test_a_slow_driver_is_named_though_none_of_its_nodes_is_far(tmp_path: Path) 
 
 def test_the_name_of_a_node_without_a_switch_tells_its_rack(tmp_path: Path) -> None:
     locate = make_locator(Site(), Ledger(tmp_path))
-
     assert locate("r12c3n4") == {"rack": "r12c3"}
     assert locate("gpu0017") == {}

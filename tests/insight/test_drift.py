@@ -33,11 +33,7 @@ OLD, NEW = "570.86.15", "575.51.03"
 
 
 def make_told(
-    node: str,
-    facts: Mapping[str, str],
-    first: float = 30,
-    last: float = 0.1,
-    source: str = "parts",
+    node: str, facts: Mapping[str, str], first: float = 30, last: float = 0.1, source: str = "parts"
 ) -> ReportedFacts:
     """Let *node* tell *facts* from *first* to *last* days ago."""
     return ReportedFacts(
@@ -90,7 +86,6 @@ def describe(drift: Drift) -> list[tuple[str, str, str]]:
 
 def test_a_node_that_differs_from_the_majority_is_named_with_both_values() -> None:
     drift = compare([*stay(name_nodes(63), GPU_driver=OLD), tell("gpu064", GPU_driver="565.57")])
-
     assert describe(drift) == [
         ("differs", "gpu064", "GPU driver 565.57, not 570.86.15 as on 63 of 64")
     ]
@@ -109,14 +104,12 @@ def test_nodes_that_are_not_updated_yet_are_behind_a_rollout_and_do_not_deviate(
 
     (rollout,) = drift.rollouts
     assert (rollout.before, rollout.after, rollout.count, rollout.total) == ((OLD,), NEW, moved, 64)
-    assert rollout.behind == tuple(names[moved:])
-    assert len(rollout.behind) == behind
+    assert (rollout.behind, len(rollout.behind)) == (tuple(names[moved:]), behind)
     assert not drift.deviations
 
 
 def test_a_change_on_all_nodes_at_once_is_a_rollout() -> None:
     drift = compare(move(name_nodes(64), days=0.5))
-
     assert describe(drift) == [
         ("rollout", "", f"GPU driver from {OLD} to {NEW}: all 64 nodes, 12 h ago")
     ]
@@ -126,7 +119,6 @@ def test_a_rollout_is_over_two_weeks_after_the_last_node_and_then_the_rest_devia
     names = name_nodes(64)
     days = ROLLOUT_WINDOW_S / DAY_S + 1
     drift = compare([*move(names[:60], days), *stay(names[60:], GPU_driver=OLD)])
-
     assert not drift.rollouts
     assert [one.nodes for one in drift.deviations] == [tuple(names[60:])]
 
@@ -169,7 +161,6 @@ def test_a_fleet_half_and_half_has_no_majority_and_nobody_deviates() -> None:
 
 def test_what_each_node_has_for_itself_is_no_version() -> None:
     drift = compare([tell(name, label=f"of {name}") for name in name_nodes(20)])
-
     assert drift == Drift()
 
 
@@ -238,7 +229,6 @@ def test_a_node_that_told_nothing_for_long_does_not_count() -> None:
     days = STALE_S / DAY_S + 1
     silent = [tell(name, last=days, BIOS="1.9") for name in name_nodes(9, start=10)]
     (one,) = compare([*stay(name_nodes(4), BIOS="2.1"), *silent]).deviations
-
     assert (one.value, one.total) == ("1.9", 4)
     assert one.nodes == one.uncounted
 
@@ -463,7 +453,6 @@ def test_a_change_of_a_whole_fleet_is_told_once_and_accuses_nobody(
 @given(st.integers(3, 200))
 def test_a_node_that_leaves_its_fleet_alone_is_never_a_rollout(count: int) -> None:
     drift = compare([*move(["odd"], 1), *stay(name_nodes(count), GPU_driver=OLD)])
-
     assert not drift.rollouts
     assert [one.nodes for one in drift.deviations] == [("odd",)]
 

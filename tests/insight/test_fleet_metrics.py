@@ -30,12 +30,7 @@ from hpcverify.insight.judgement import (
     JudgedChange,
     write_judgement,
 )
-from hpcverify.metrics.table import (
-    CONTROLLER_METRICS,
-    FLEET_FILE_NAME,
-    MAX_LISTED_NODES,
-    STATES,
-)
+from hpcverify.metrics.table import CONTROLLER_METRICS, FLEET_FILE_NAME, MAX_LISTED_NODES, STATES
 from hpcverify.model import Finding, Measurement, Remedy, Verdict
 from hpcverify.plan.config import Fleet, Quarantine, Site, TextFiles
 from hpcverify.slurm.client import Slurm
@@ -178,7 +173,6 @@ def test_a_turn_writes_when_it_ended(site: Exporting) -> None:
     site.turn()
     first = site.read("hpcverify_controller_turn_timestamp_seconds")
     site.turn(600)
-
     assert site.read("hpcverify_controller_turn_timestamp_seconds") >= first + 600
 
 
@@ -196,7 +190,6 @@ def test_a_turn_that_slurm_does_not_answer_writes_nothing(site: Exporting) -> No
 def test_all_states_and_holds_are_written_though_no_node_has_them(site: Exporting) -> None:
     site.turn()
     states = {labels["state"] for labels in site.list_labels("hpcverify_nodes")}
-
     assert states == {*STATES}
     assert site.read("hpcverify_nodes", state="unverified") == 4
     assert site.read("hpcverify_nodes_held", hold="others") == 0
@@ -272,7 +265,6 @@ def test_a_node_in_service_is_overdue_and_one_that_is_held_is_not(site: Exportin
 def test_a_site_can_have_series_of_all_nodes(site: Exporting) -> None:
     site.all_nodes = True
     site.write(make_nodes(5, state=State.HEALTHY))
-
     assert len(site.list_labels("hpcverify_node_run_timestamp_seconds")) == 5
 
 
@@ -302,7 +294,6 @@ def test_the_worst_nodes_are_listed_where_not_all_can_be(site: Exporting) -> Non
     nodes = make_nodes(2 * MAX_LISTED_NODES, foreign="maintenance")
     nodes["r999n99"] = Node(name="r999n99", **FAILED)
     site.write(nodes)
-
     assert site.read("hpcverify_node_state", node="r999n99", state="quarantined") == 1
 
 
@@ -323,7 +314,6 @@ def test_a_node_that_the_scheduler_no_longer_has_is_missing_and_in_no_state(
 ) -> None:
     gone = Node(name="n9", **FAILED, missing_since=NOW - DAY_S)
     site.write({"n1": Node(name="n1"), "n9": gone}, listed={"n1"})
-
     assert site.read("hpcverify_nodes_missing") == 1
     assert site.read("hpcverify_nodes", state="quarantined") == 0
     assert site.list_labels("hpcverify_node_state") == []
@@ -333,16 +323,13 @@ def test_a_failed_node_in_service_is_observed_and_not_held(site: Exporting) -> N
     observed = Node(name="n1", state=State.SUSPECT, checks=("gemm",))
     late = Node(name="n2", state=State.QUARANTINED, enforced=True)
     site.write({"n1": observed, "n2": late})
-
-    assert site.read("hpcverify_nodes_observed") == 1
-    assert site.read("hpcverify_nodes_to_hold") == 1
+    assert (site.read("hpcverify_nodes_observed"), site.read("hpcverify_nodes_to_hold")) == (1, 1)
     assert sum(site.read("hpcverify_nodes_held", hold=h) for h in ("drain", "others")) == 0
 
 
 def test_a_doubted_check_is_1_among_all_checks(site: Exporting) -> None:
     site.write({}, doubts={"gemm"})
     checks = site.list_labels("hpcverify_check_doubted")
-
     assert site.read("hpcverify_check_doubted", check="gemm") == 1
     assert site.read("hpcverify_check_doubted", check="ecc") == 0
     assert len(checks) > 20
@@ -361,7 +348,6 @@ def test_what_parts_reach_is_shown_beside_the_data_sheet(site: Exporting) -> Non
 
 def test_a_metric_of_another_dimension_has_no_peak() -> None:
     level = make_judgement().levels[0]
-
     assert find_peak(replace(level, unit="°C")) == 0
     assert find_peak(replace(level, unit="furlongs")) == 0
     assert find_peak(replace(level, model="another")) == 0
@@ -371,23 +357,19 @@ def test_a_trend_says_when_it_crosses_the_limit(site: Exporting) -> None:
     write_judgement(site.controller.state, make_judgement())
     site.write(make_nodes(1))
     labels = {"node": "r000n00", "check": "gemm", "metric": "bf16.sustained"}
-    crossing = site.read("hpcverify_trend_crossing_timestamp_seconds", **labels)
-
-    assert crossing == NOW + 10 * DAY_S
+    assert site.read("hpcverify_trend_crossing_timestamp_seconds", **labels) == NOW + 10 * DAY_S
 
 
 def test_a_node_that_is_gone_crosses_no_limit(site: Exporting) -> None:
     write_judgement(site.controller.state, make_judgement(changes=2))
     site.write({name: node for name, node in make_nodes(64).items() if name != "r000n00"})
     (labels,) = site.list_labels("hpcverify_trend_crossing_timestamp_seconds")
-
     assert labels["node"] == "r001n00"
 
 
 def test_a_damaged_judgement_leaves_the_rest(site: Exporting) -> None:
     (site.controller.state / JUDGEMENT_NAME).write_bytes(b'{"night":')
     site.turn()
-
     assert site.read("hpcverify_night_timestamp_seconds") == 0
     assert site.list_labels("hpcverify_measurement") == []
     assert site.read("hpcverify_malfunctions") == 0
@@ -404,15 +386,13 @@ def test_a_directory_that_is_gone_ends_no_turn_and_is_a_malfunction(site: Export
 
     site.folder.mkdir()
     site.turn()
-    assert site.ledger.list_malfunctions() == []
-    assert site.read("hpcverify_malfunctions") == 0
+    assert (site.ledger.list_malfunctions(), site.read("hpcverify_malfunctions")) == ([], 0)
 
 
 def test_another_malfunction_is_named(site: Exporting) -> None:
     site.ledger.record_malfunction("nightly judgement", "a bug")
     site.write({})
     (labels,) = site.list_labels("hpcverify_malfunction_since_timestamp_seconds")
-
     assert labels == {"convenience": "nightly judgement"}
     assert site.read("hpcverify_malfunctions") == 1
 
@@ -420,7 +400,6 @@ def test_another_malfunction_is_named(site: Exporting) -> None:
 def test_the_end_of_a_sweep_is_known(site: Exporting) -> None:
     site.write({})
     assert site.read("hpcverify_sweep_end_timestamp_seconds") == 0
-
     site.ledger.record_sweep_end()
     site.write({})
     assert site.read("hpcverify_sweep_end_timestamp_seconds") >= NOW
@@ -443,7 +422,6 @@ def test_a_finding_is_counted_when_it_is_opened_and_stays_counted(site: Exportin
 def test_the_events_of_a_turn_do_not_wait_after_it(site: Exporting) -> None:
     site.room.finds("n1", make_wrong_word())
     site.turn()
-
     assert site.read("hpcverify_events_waiting", reader="file") == 0
 
 

@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.fleet.states import Hold, State
-from hpcverify.insight.job_sensor import (
-    JobSuspicion,
-    build_run,
-    find_suspicions,
-    leave_suspicions,
-)
+from hpcverify.insight.job_sensor import JobSuspicion, build_run, find_suspicions, leave_suspicions
 from hpcverify.insight.overview import read_overview
 from hpcverify.model import Verdict
 from hpcverify.plan.config import Fleet, Quarantine, Site
@@ -57,12 +52,7 @@ def sensor(tmp_path: Path) -> Sensor:
 def build_job(user: int, node: str, state: str = "COMPLETED", seconds: int = 60) -> UserJob:
     start = NOW - 3600
     return UserJob(
-        user=user,
-        partition="batch",
-        state=state,
-        start=start,
-        end=start + seconds,
-        nodes=(node,),
+        user=user, partition="batch", state=state, start=start, end=start + seconds, nodes=(node,)
     )
 
 
@@ -90,8 +80,7 @@ def test_a_black_hole_becomes_a_suspect_in_service_that_is_verified_first(sensor
     node = sensor.controller.ledger.read_node("n5")
     assert node.desired_hold is Hold.NONE
     assert "jobs of 4 of 6 users died within 10 min" in node.reason
-    plan = sensor.controller.plan(sensor.controller.slurm.list_hosts())
-    assert plan.chosen[0].node == "n5"
+    assert sensor.controller.plan(sensor.controller.slurm.list_hosts()).chosen[0].node == "n5"
 
 
 def test_the_same_jobs_make_it_a_suspect_once(sensor: Sensor) -> None:
@@ -114,7 +103,6 @@ def test_without_accounting_nobody_is_suspected(sensor: Sensor) -> None:
 def test_accounting_that_does_not_answer_is_said_and_stops_nothing(sensor: Sensor) -> None:
     sensor.slurm.ended = "sacct: no such column\n"
     sensor.slurm.avoided = "1|n3\n2|n3\n3|n3\n4|n[1-\n"
-
     assert sensor.sweep() == {"n3": State.SUSPECT}
     assert sensor.said[0].startswith("users' jobs are not looked at: sacct does not print")
 
@@ -140,7 +128,6 @@ def test_jobs_from_before_a_node_passed_are_not_held_against_it() -> None:
     failed = [*GOOD, *HOLE, build_job(1, "n9", "NODE_FAIL", seconds=3000)]
     late = [build_job(3, "n5", "FAILED", seconds=300)]
     passed = {"n5": NOW - 3600.0 + 100, "n9": float(NOW)}
-
     assert find([*failed, *late]) == [("n5", "black_hole"), ("n9", "node_fail")]
     assert not list(find_suspicions([*failed, *late], {}, len(NODES), NOW, passed))
 

@@ -16,14 +16,12 @@ from tests.reports.fleets import judge
 def test_metrics_of_one_part_are_one_entry() -> None:
     slow = judge().outliers[1]
     groups = group_by_part([slow, replace(slow, metric="other")], name_judged)
-
     assert {title: len(group) for title, group in groups.items()} == {slow.title: 2}
 
 
 def test_many_parts_of_one_node_are_one_entry_of_the_node_and_few_are_not() -> None:
     slow = judge().outliers[1]
     parts = [replace(slow, name=f"{slow.node} GPU {i}") for i in range(8)]
-
     assert [*group_by_part(parts, name_judged)] == [f"{slow.node} (several parts)"]
     assert [*group_by_part(parts[:2], name_judged)] == [part.title for part in parts[:2]]
 

@@ -129,10 +129,7 @@ def test_slow_nodes_are_told_however_many_they_are_and_however_different(
 ) -> None:
     slow = f"if(n % 8 = 0 and n < 8 * {bad}, 0.94 - 0.003 * n, 1)"
     make_history(nights.state, nodes=67, nights=2, level=slow)
-
-    judged = nights.judge(1, 2)
-
-    assert len({one.node for one in judged.outliers}) == bad
+    assert len({one.node for one in nights.judge(1, 2).outliers}) == bad
 
 
 def test_a_night_without_an_outlier_says_what_would_have_been_seen(nights: Nights) -> None:
@@ -149,7 +146,6 @@ def test_a_night_without_an_outlier_says_what_would_have_been_seen(nights: Night
 
 def test_one_bad_night_names_nobody(nights: Nights) -> None:
     make_history(nights.state, nights=3, level="if(n = 17 and t = 1, 0.9, 1)")
-
     assert [one.name for one in nights.judge(2).unconfirmed] == ["r1n17 GPU 0"]
     judged = nights.judge(3)
     assert (judged.outliers, judged.unconfirmed, judged.changes) == ((), (), ())
@@ -157,14 +153,12 @@ def test_one_bad_night_names_nobody(nights: Nights) -> None:
 
 def test_a_slow_node_is_named_as_one(nights: Nights) -> None:
     make_history(nights.state, nights=2, level="if(n = 5, 0.95, 1)", gpus=4)
-
     (one,) = nights.judge(1, 2).outliers
     assert (one.level, one.name, one.nodes) == ("node", "r0n5", ("r0n5",))
 
 
 def test_a_slow_switch_is_named_as_the_site_calls_it(nights: Nights) -> None:
     make_history(nights.state, nights=2, level="if(n < 8, 0.95, 1)")
-
     (one,) = nights.judge(1, 2).outliers
     assert (one.level, one.name, len(one.nodes)) == ("switch", "leaf1", 8)
 
@@ -176,11 +170,7 @@ def test_a_node_that_slowed_with_a_driver_of_its_own_is_told_once(nights: Nights
     judged = nights.judge(24, 25)
 
     (change,) = judged.changes
-    assert (change.title, change.kind, change.day) == (
-        "r0n5 GPU 0-1",
-        "step",
-        date(2026, 11, 22),
-    )
+    assert (change.title, change.kind, change.day) == ("r0n5 GPU 0-1", "step", date(2026, 11, 22))
     assert "driver 565.57.01 to 580.1" in change.why
     assert judged.outliers == ()
 
@@ -263,16 +253,13 @@ def test_a_fail_is_told_before_what_is_farther_and_only_warns() -> None:
 
 def test_without_a_known_switch_the_name_tells_the_rack(nights: Nights) -> None:
     make_history(nights.state, nights=2, level="if(n // 10 = 4, 0.95, 1)", nodes=60)
-
     (one,) = nights.judge(1, 2).outliers
     assert (one.level, one.name, len(one.nodes)) == ("rack", "r4", 10)
 
 
 def test_a_rollout_accuses_no_node(nights: Nights) -> None:
     make_history(nights.state, nights=25, level="if(t >= 20, 0.97, 1)", new_driver="t >= 20")
-
     judged = nights.judge(24, 25)
-
     assert (judged.outliers, judged.changes) == ((), ())
     (note,) = judged.notes
     assert "rollout: 24 of 24 parts with driver 565.57.01 to 580.1 became 3" in note
@@ -281,7 +268,6 @@ def test_a_rollout_accuses_no_node(nights: Nights) -> None:
 @pytest.mark.system
 def test_healthy_nights_name_nobody(nights: Nights) -> None:
     make_history(nights.state, nights=20, nodes=60)
-
     for count in range(1, 21):
         assert list_judgement_lines(nights.judge(count)) == []
 
@@ -290,10 +276,8 @@ def test_a_night_is_judged_once(nights: Nights) -> None:
     make_history(nights.state, nights=1)
     first = nights.judge(1)
     (nights.state / "measurements").rename(nights.state / "elsewhere")
-
     assert nights.judge(1) is not None
-    assert read_judgement(nights.state) == first
-    assert nights.said == []
+    assert (read_judgement(nights.state), nights.said) == (first, [])
 
 
 def test_a_fail_of_the_site_makes_a_suspect_in_service_once(tmp_path: Path) -> None:
@@ -325,9 +309,7 @@ def test_without_duckdb_nothing_is_judged(nights: Nights, monkeypatch: pytest.Mo
     make_history(nights.state, nights=1)
     monkeypatch.setattr(night_module, "is_installed", lambda: False)
     nights.now = find_noon_after(1)
-
     judge_finished_night(nights.controller)
-
     assert (nights.said, read_judgement(nights.state)) == ([], None)
 
 
@@ -364,17 +346,13 @@ def make_outlier(last: date, nights: int = 1) -> JudgedOutlier:
 def test_a_node_that_did_not_run_since_stays_as_it_was_for_two_weeks(days: int, kept: bool) -> None:  # noqa: FBT001 - a case
     last = TONIGHT - timedelta(days=days)
     before = FleetJudgement(night=last, outliers=(make_outlier(last, 2),))
-
     followed = follow_up([], before, {("n1", "idle"): last}, TONIGHT)
-
     assert followed == ([make_outlier(last, 2)] if kept else [])
 
 
 def test_the_same_run_does_not_count_twice() -> None:
     before = FleetJudgement(night=TONIGHT, unconfirmed=(make_outlier(TONIGHT),))
-
     (one,) = follow_up([make_outlier(TONIGHT)], before, {}, TONIGHT + timedelta(days=1))
-
     assert one.nights == 1
 
 
@@ -453,9 +431,7 @@ def test_a_long_list_of_nodes_is_told_by_the_first_ones(count: int, expected: st
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     judgement = FleetJudgement(night=TONIGHT, outliers=(make_outlier(TONIGHT, 2),))
-
     write_judgement(tmp_path, judgement)
-
     assert read_judgement(tmp_path) == judgement
 
 

@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.events.event import Event
-from hpcverify.fleet.ledger import Ledger
 from hpcverify.insight.judgement import FleetJudgement, JudgedChange
 from hpcverify.insight.night_events import record_night
 from hpcverify.model import Verdict
@@ -32,10 +31,6 @@ SLOWER = JudgedChange(
 )
 
 
-def list_events(ledger: Ledger) -> list[Event]:
-    return [msgspec.json.decode(line, type=Event) for _, line in ledger.read_lines(0, 100)]
-
-
 def test_a_change_to_the_worse_is_opened_once_and_closed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,7 +41,8 @@ def test_a_change_to_the_worse_is_opened_once_and_closed_once(
     for judgement in (worse, further, FleetJudgement(night=NIGHT)):
         record_night(controller, judgement)
 
-    events = list_events(controller.ledger)
+    lines = controller.ledger.read_lines(0, 100)
+    events = [msgspec.json.decode(line, type=Event) for _, line in lines]
     assert [event.kind.value for event in events] == [
         *("outlier.opened", "night.judged", "night.judged"),
         *("outlier.closed", "night.judged"),

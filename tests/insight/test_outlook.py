@@ -39,9 +39,7 @@ def ledger(tmp_path: Path) -> Ledger:
 @pytest.mark.usefixtures("ledger")
 def test_who_is_due_comes_in_the_order_of_a_sweep_with_risk_and_reasons(tmp_path: Path) -> None:
     told = read_outlook(tmp_path, SITE, lambda: NOW)
-
-    assert [each.node for each in told.due] == ["n4", "n3", "n2"]
-    assert told.due_count == 3
+    assert ([each.node for each in told.due], told.due_count) == (["n4", "n3", "n2"], 3)
     assert told.due[0].why == "suspect: gemm: slow"
     assert "came back 2 days ago" in told.due[1].risk.reasons
     assert told.due[1].risk.score > told.due[2].risk.score
@@ -51,21 +49,17 @@ def test_of_very_many_that_are_due_the_first_are_explained_and_all_counted(tmp_p
     ledger = Ledger(tmp_path, lambda: NOW)
     for place in range(MAX_DUE + 5):
         ledger.put(well(f"n{place}", 30), "seen")
-
     told = read_outlook(tmp_path, SITE, lambda: NOW)
-
     assert (len(told.due), told.due_count) == (MAX_DUE, MAX_DUE + 5)
 
 
 def test_a_fleet_without_a_past_has_no_judgement_and_no_forecast(tmp_path: Path) -> None:
     told = read_outlook(tmp_path, SITE, lambda: NOW)
-
     assert (told.due, told.judgement, told.reliability.jobs) == ((), None, ())
 
 
 def test_a_node_is_told_with_its_outages_the_newest_first(ledger: Ledger) -> None:
     told = read_node_outlook(ledger, SITE.fleet, "n3")
-
     assert told.risk is not None
     assert [(one.reason, one.ended - one.began) for one in told.outages] == [("fan", DAY_S)]
 

@@ -28,16 +28,12 @@ def of(*nodes: Node, **changes: float) -> Overview:
     return build_overview({n.name: n for n in nodes}, (), (), now=NOW, **changes)  # type: ignore[arg-type]
 
 
-def order(fleet: Overview) -> list[str]:
-    return [row.node.name for row in fleet.rows]
-
-
 def test_what_needs_attention_comes_first_and_then_the_longest_unverified() -> None:
     states = (State.HEALTHY, State.REPEAT_OFFENDER, State.SUSPECT, State.QUARANTINED)
     nodes = [Node(name=state, state=state, last_pass_at=NOW) for state in states]
     some = [well("n2"), replace(well("n1"), last_pass_at=NOW - DAY_S), Node(name="new")]
 
-    assert order(of(*nodes, *some)) == [
+    assert [row.node.name for row in of(*nodes, *some).rows] == [
         *("repeat offender", "quarantined", "suspect"),
         *("new", "n1", "n2", "healthy"),
     ]
@@ -47,17 +43,13 @@ def test_a_healthy_node_that_failed_a_check_since_is_above_the_others() -> None:
     failed = bad("n9", "xid", Verdict.FAIL, Remedy.REBOOT, "Xid 79")
     nodes = {n: well(n) for n in ("n1", "n9")}
     held = {"n5": replace(well("n5"), state=State.HELD)}
-
     first, *_ = build_overview(nodes | held, (), [failed], now=NOW).rows
-
     assert (first.node.name, first.attention, first.why) == ("n9", True, "xid: gpu-3: Xid 79")
 
 
 def test_who_holds_a_node_explains_it_whatever_its_state() -> None:
     node = Node(name="n1", state=State.QUARANTINED, reason="ours", foreign="theirs")
-
     (row,) = of(node).rows
-
     assert (row.state, row.why) == ("held by others", "theirs")
 
 
@@ -67,7 +59,6 @@ def test_only_what_failed_and_is_not_acted_on_is_observed_only(
     state: State, *, enforced: bool
 ) -> None:
     (row,) = of(Node(name="n1", state=state, enforced=enforced)).rows
-
     failed = state in (State.SUSPECT, State.QUARANTINED, State.REPEAT_OFFENDER)
     assert ("observed only" in row.state_label) == (failed and not enforced)
 
@@ -85,7 +76,6 @@ def test_overdue_is_what_the_site_says_or_else_a_week(
     days: float, ago: float, *, overdue: bool
 ) -> None:
     (row,) = of(replace(well("n1"), last_pass_at=NOW - ago), overdue_days=days).rows
-
     assert row.overdue is overdue
 
 
@@ -111,8 +101,7 @@ def test_pages_are_worth_a_link_if_they_say_most_or_something_bad() -> None:
 
 
 def test_a_clock_that_went_back_makes_no_negative_age() -> None:
-    assert format_time_since(NOW + 5, NOW) == "under 1 min"
-    assert format_time_since(0, NOW) == "never"
+    assert (format_time_since(NOW + 5, NOW), format_time_since(0, NOW)) == ("under 1 min", "never")
 
 
 @given(st.integers(0, 10**30))
@@ -135,8 +124,7 @@ def test_names_are_ordered_as_people_count(number: int) -> None:
 def test_a_block_is_a_rack_or_a_hundred_nodes_whose_names_have_none(
     name: str, expected: str
 ) -> None:
-    assert name_block(name) == expected
-    assert find_rack(name) == (expected if name[0] in "gr" else "")
+    assert (name_block(name), find_rack(name)) == (expected, expected if name[0] in "gr" else "")
 
 
 def test_what_came_of_a_node_is_the_worst_of_its_run_and_its_checks() -> None:
@@ -174,9 +162,7 @@ def test_failed_runs_count_for_a_week_and_until_a_full_pass(
     node = replace(well("n1"), last_pass_at=NOW - passed if passed else 0)
     failures = [("n1", NOW - ago)]
     (row,) = build_overview({"n1": node}, (), (), now=NOW, failures=failures).rows
-
-    assert row.failures == counted
-    assert row.failed == (NOW - ago if counted else 0)
+    assert (row.failures, row.failed) == (counted, NOW - ago if counted else 0)
 
 
 def test_host_lists_are_folded_unless_a_name_is_none() -> None:

@@ -96,7 +96,6 @@ def test_only_the_days_that_were_asked_for_count(
 ) -> None:
     fail("n1")
     clock.now = NOW + 40 * DAY_S
-
     assert build_reliability_report(ledger, JobAssumptions(), days=10).reliability.outages == 0
 
 
@@ -106,9 +105,7 @@ def test_where_one_node_has_all_failures_the_mtbf_has_no_upper_end(
     for _ in range(4):
         fail("n1", ticket=1)
     clock.now = NOW + 40 * DAY_S
-
     told = "\n".join(describe_reliability(build_reliability_report(ledger, JobAssumptions())))
-
     assert re.search(r"MTBF of a node: 159 days \(\d+ or more\)", told)
 
 

@@ -55,9 +55,7 @@ def name_over_nights(slow: list[set[int]], nodes: int) -> list[set[str]]:
 def test_runs_that_are_slow_now_and_then_name_hardly_any_node(nodes: int, share: float) -> None:
     rng = random.Random(1)  # noqa: S311 - no secret
     slow = [{node for node in range(nodes) if rng.random() < share} for _ in range(100)]
-
     named = name_over_nights(slow, nodes)
-
     assert sum(map(bool, named)) <= 3
 
 
@@ -74,5 +72,4 @@ def test_new_bad_nodes_keep_no_other_one_from_being_named() -> None:
 def test_a_bad_node_is_named_in_the_end_where_others_stand_out_each_night() -> None:
     rng = random.Random(1)  # noqa: S311 - no secret
     slow = [{3} | {node for node in range(4, 64) if rng.random() < 0.05} for _ in range(6)]
-
     assert "n3" in name_over_nights(slow, 64)[-1]

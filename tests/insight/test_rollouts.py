@@ -93,9 +93,7 @@ def read_fleet(room: Room) -> Overview:
     return read_overview(room.ledger, Store(room.folder / "state"))
 
 
-def test_a_driver_that_reaches_all_nodes_in_a_night_is_one_rollout_and_no_fault(
-    room: Room,
-) -> None:
+def test_a_driver_that_reaches_all_nodes_in_a_night_is_one_rollout_and_no_fault(room: Room) -> None:
     fleet = collect_days(room, range(1, NODES + 1), warns=True)
 
     (rollout,) = fleet.drift.rollouts
@@ -111,7 +109,6 @@ def test_a_driver_that_reaches_all_nodes_in_a_night_is_one_rollout_and_no_fault(
 
 def test_a_warning_of_the_run_that_first_saw_a_rollout_says_so(room: Room) -> None:
     fleet = collect_days(room, range(1, NODES + 1), warns=True)
-
     assert {row.why for row in fleet.rows} == {
         f"inventory: {CHANGED} (first seen with the rollout of GPU driver {NEW})"
     }
@@ -148,7 +145,6 @@ def test_a_node_that_is_held_does_not_count_and_one_that_is_gone_is_not_told(roo
 def test_what_a_node_told_before_it_was_forgotten_is_not_compared(room: Room) -> None:
     collect_days(room, range(1, NODES))
     Ledger(room.folder / "state", room.clock).forget("n8", "anna", "scrapped")
-
     (rollout,) = read_fleet(room).drift.rollouts
     assert (rollout.total, rollout.behind) == (7, ())
 

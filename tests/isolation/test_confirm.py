@@ -19,10 +19,6 @@ A, B, C = NODES[:3]
 EVERYTHING = SearchResult(bad=(A,), links=((B, C),))
 
 
-def fail_never(_test: GroupTest, _round: int, _random: Random) -> bool:
-    return False
-
-
 def check(
     found: SearchResult,
     outcome_of: Callable[[GroupTest], GroupOutcome],
@@ -84,29 +80,25 @@ def test_what_fails_again_is_confirmed_in_four_rounds() -> None:
 
 def test_what_passes_twice_is_intermittent() -> None:
     found, took = walk(
-        confirm(EVERYTHING, NODES, {}, Random(1), frozenset()), fail_never, Random(2)
+        confirm(EVERYTHING, NODES, {}, Random(1), frozenset()), lambda *_: False, Random(2)
     )
-
     assert found == SearchResult(intermittent=((A,), (B, C)))
     assert took.rounds == 2
 
 
 def test_without_a_further_round_nothing_is_confirmed_and_nothing_is_said_to_have_passed() -> None:
     found, _ = check(EVERYTHING, lambda _: GroupOutcome.FAILED, rounds=3)
-
     assert found == SearchResult(untested=(A, B, C))
 
 
 def test_tests_that_come_to_no_end_confirm_nothing() -> None:
     found, asked = check(EVERYTHING, lambda _: GroupOutcome.UNKNOWN)
-
     assert found == SearchResult(untested=(A, B, C))
     assert len(asked) == 5
 
 
 def test_a_member_has_another_partner_each_time_and_controls_beside_it() -> None:
     _, asked = check(SearchResult(bad=(A,)), lambda _: GroupOutcome.FAILED)
-
     partners = [test.members[1] for tests in asked for test in tests if A in test.members]
     controls = [sum(test.purpose is GroupPurpose.CONTROL for test in tests) for tests in asked]
     assert len(set(partners)) >= 2
@@ -115,15 +107,10 @@ def test_a_member_has_another_partner_each_time_and_controls_beside_it() -> None
 
 def test_links_that_share_an_end_are_confirmed_in_turn() -> None:
     links: tuple[Members, ...] = ((A, B), (A, C))
-
-    found, asked = check(SearchResult(links=links), lambda test: _fail_links(test, links))
-
+    outcomes = (GroupOutcome.PASSED, GroupOutcome.FAILED)
+    found, asked = check(SearchResult(links=links), lambda test: outcomes[test.members in links])
     assert found.links == links
     assert len(asked) == 8
-
-
-def _fail_links(test: GroupTest, links: tuple[Members, ...]) -> GroupOutcome:
-    return GroupOutcome.FAILED if test.members in links else GroupOutcome.PASSED
 
 
 def test_partners_are_of_the_same_zone_so_that_a_bad_switch_is_not_a_bad_node() -> None:
@@ -221,5 +208,4 @@ def test_any_member_stands_for_its_zone() -> None:
 
 def test_with_nobody_for_a_control_nothing_is_confirmed() -> None:
     found, asked = check(SearchResult(bad=(A,)), lambda _: GroupOutcome.FAILED, nodes=NODES[:3])
-
     assert (found, asked) == (SearchResult(untested=(A,)), [])

@@ -30,9 +30,7 @@ def choose_ends(seed: int) -> tuple[str, str]:
 def test_a_slow_link_of_two_nodes_at_different_switches_is_theirs() -> None:
     for seed in range(50):
         ends = choose_ends(seed)
-
         found = run(contains_pair(ends), seed)
-
         assert list_named(found, SWITCHES) == {frozenset(ends)}, seed
         assert found.switches.links == ()
 

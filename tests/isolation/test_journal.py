@@ -107,7 +107,6 @@ def test_one_that_was_killed_before_its_first_line_is_passed_over(tmp_path: Path
 
 def test_only_one_process_works_on_an_isolation(tmp_path: Path) -> None:
     journal = create_journal(tmp_path, make_order())
-
     with pytest.raises(ActionError, match="another hpcverify works on isolation"):
         resume_journal(tmp_path)
     journal.close()
@@ -151,6 +150,4 @@ def test_a_damaged_line_is_named(tmp_path: Path, damaged: bytes) -> None:
 
 def test_nobody_else_can_read_it(tmp_path: Path) -> None:
     path = write_all(tmp_path)
-
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)

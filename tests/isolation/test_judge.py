@@ -7,18 +7,9 @@ from msgspec.structs import replace
 
 from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest
 from hpcverify.isolation.judge import GroupJudgement, PeerReference
-from hpcverify.records.collectives import (
-    CollectiveRun,
-    CollectiveTiming,
-    RankPlace,
-    WrongResult,
-)
+from hpcverify.records.collectives import CollectiveRun, CollectiveTiming, RankPlace, WrongResult
 
 BIG, SMALL = 2**28, 2**12
-
-
-def name_group(count: int, first: int = 0) -> tuple[str, ...]:
-    return tuple(f"n{first + number}" for number in range(count))
 
 
 def make_run(
@@ -29,7 +20,7 @@ def make_run(
         started="",
         ended="",
         version="",
-        ranks=tuple(RankPlace(r, name, "cpu") for r, name in enumerate(name_group(nodes))),
+        ranks=tuple(RankPlace(r, f"n{r}", "cpu") for r in range(nodes)),
         timings=(CollectiveTiming(operation, size, 20, 0.1, 0.1, 0.1, busbw, busbw),),
     )
 
@@ -55,7 +46,6 @@ PASSED, FAILED, UNKNOWN = GroupOutcome.PASSED, GroupOutcome.FAILED, GroupOutcome
 
 def test_a_group_far_below_the_others_of_its_round_fails() -> None:
     judged = judge(PeerReference(), *(make_run(bw) for bw in (40, 40, 39, 20)))
-
     assert list_outcomes(judged) == [PASSED, PASSED, PASSED, FAILED]
     assert judged[3].reason == "all_reduce 20 GB/s, 50% of what others reach"
 
@@ -96,11 +86,7 @@ ROUNDS: dict[str, tuple[list[CollectiveRun], list[CollectiveRun], list[GroupOutc
     ),
     "each operation counts by itself": (FORTY, [make_run(5, operation="broadcast")], [PASSED]),
     "each size counts by itself": (FORTY, [make_run(5, size=2**24)], [PASSED]),
-    "what failed is no reference": (
-        [*FORTY[:3], *[make_run(10)] * 3],
-        [make_run(12)],
-        [FAILED],
-    ),
+    "what failed is no reference": ([*FORTY[:3], *[make_run(10)] * 3], [make_run(12)], [FAILED]),
 }
 
 
@@ -110,7 +96,6 @@ def test_round(
 ) -> None:
     reference = PeerReference()
     judge(reference, *before)
-
     assert list_outcomes(judge(reference, *now)) == outcomes
 
 
@@ -118,9 +103,7 @@ def test_nodes_alone_are_compared_with_nodes_alone() -> None:
     """Their adapters do what all nodes' adapters do in a group, or less."""
     reference = PeerReference()
     judge(reference, *[make_run(40)] * 4)
-
     judged = judge(reference, *[make_run(9, 1)] * 3, make_run(4, 1), purpose=GroupPurpose.INSIDE)
-
     assert list_outcomes(judged) == [PASSED, PASSED, PASSED, FAILED]
 
 
@@ -163,7 +146,6 @@ def test_a_wrong_result_fails_however_fast_it_came() -> None:
 
 def test_a_missing_rank_fails_and_names_its_node() -> None:
     judged = judge(PeerReference(), replace(make_run(40), timings=(), missing=(2, 5)))
-
     assert judged == [GroupJudgement(FAILED, "no answer from n2, n5")]
 
 
@@ -183,8 +165,6 @@ def test_what_could_not_be_measured_says_nothing(run: CollectiveRun | None, why:
 def test_a_bandwidth_that_cannot_be_is_no_measure_for_others(nonsense: float) -> None:
     """The logarithm of it would end the isolation."""
     reference = PeerReference()
-
     judged = judge(reference, *[make_run(40)] * 3, make_run(nonsense))
-
     assert list_outcomes(judged)[:3] == [PASSED] * 3
     assert list_outcomes(judge(reference, make_run(39), make_run(nonsense)))[0] is PASSED

@@ -82,8 +82,7 @@ def test_a_bad_node_is_found_by_an_isolation_that_was_killed_and_becomes_a_suspe
 
     assert done.returncode == 1, done.stderr
     answer = json.loads(done.stdout)
-    assert [one["node"] for one in answer["accused"]] == ["n3"]
-    assert answer["cleared"] == 5
+    assert ([one["node"] for one in answer["accused"]], answer["cleared"]) == (["n3"], 5)
     shown = fleet.cluster.run("squeue", "-h", "-t", "all", "-o", "%j").split()
     tests = [name.rsplit("a", 1)[0] for name in shown if name.startswith("hpcverify-isolate")]
     assert len(set(tests)) == len(tests) == len(read_journal(fleet, "ended")), "tested twice"
@@ -94,8 +93,7 @@ def test_a_bad_node_is_found_by_an_isolation_that_was_killed_and_becomes_a_suspe
         False,
         ("collectives",),
     )
-    assert fleet.drained() == set()
-    assert fleet.states() == {"n3": "suspect"}
+    assert (fleet.drained(), fleet.states()) == (set(), {"n3": "suspect"})
     assert not (fleet.spool / ".isolate").exists()
 
     verified = fleet("sweep", "--nodes", "n3", "--suite", "told")
@@ -255,8 +253,7 @@ def test_an_admission_of_a_batch_ends_with_tests_between_its_nodes(fleet: Fleet)
     }
     assert reserved(fleet) == {"hpcverify-n3"}
     fleet.cluster.until(lambda: fleet.cluster.idle("n1", "n2", "n4", "n6"))
-    newest = fleet("history", "n3").stdout
-    assert "fabric" in newest
+    assert "fabric" in fleet("history", "n3").stdout
 
     again = fleet("admit", "n3", "--suite", "told", "--reason", "cable replaced")
     assert again.returncode == 0, again.stderr

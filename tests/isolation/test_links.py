@@ -24,17 +24,12 @@ AT_SWITCH = 16
 """Nodes at a switch."""
 
 
-def make_cluster(count: int) -> dict[str, str]:
-    """Name the switch of each of *count* nodes."""
-    return {f"n{i}": f"leaf{i // AT_SWITCH}" for i in range(count)}
-
-
 class Cluster:
     """Nodes that are idle at some times, and swept."""
 
     def __init__(self, count: int, *, share: float, at_once: int = 10**6, seed: int = 1) -> None:
         """Each node is idle at a *share* of the times."""
-        self.switches = make_cluster(count)
+        self.switches = {f"n{i}": f"leaf{i // AT_SWITCH}" for i in range(count)}
         self.share = share
         self.at_once = at_once
         self.random = Random(seed)
@@ -104,7 +99,6 @@ def test_each_link_is_tried_once_a_week_by_sweeps_of_what_is_idle(count: int, sh
 def test_no_link_is_tried_much_more_often_than_it_must_be(count: int) -> None:
     cluster = Cluster(count, share=0.5)
     cluster.run(28, every=DAY / 6)
-
     _, _, between, _ = cluster.count()
     # A node is due after a third of a week, and a test has two; between switches after 0.8.
     assert cluster.tests <= 4 * 1.1 * max(count * 1.5, between / 0.8)
@@ -125,25 +119,20 @@ def test_who_is_idle_and_due_is_tested_or_has_no_partner() -> None:
 def test_nobody_starves_when_few_may_be_tested_at_once() -> None:
     cluster = Cluster(200, share=0.5, at_once=4)
     cluster.run(28, every=DAY / 12)
-
     nodes, tried, _, _ = cluster.count()
     assert tried == nodes
 
 
 def test_without_a_topology_any_two_nodes_make_a_pair() -> None:
     cluster = Cluster(40, share=1.0)
-
     made = plan(cluster, dict.fromkeys(cluster.switches, "h100"), switches={})
-
-    assert len(made.pairs) == 20
-    assert {pair.switches for pair in made.pairs} == {None}
+    assert (len(made.pairs), {pair.switches for pair in made.pairs}) == (20, {None})
 
 
 def test_what_was_tried_lately_is_not_tried_again() -> None:
     cluster = Cluster(64, share=1.0)
     cluster.sweep()
     cluster.now += DAY
-
     assert {pair.nodes for pair in cluster.sweep().pairs} == set()
 
 
@@ -152,35 +141,27 @@ def test_what_is_between_switches_is_tried_though_no_node_is_due() -> None:
     cluster.sweep()
     cluster.now += DAY
     del cluster.crossed["leaf0", "leaf2"]
-
     assert [pair.switches for pair in cluster.sweep().pairs] == [("leaf0", "leaf2")]
 
 
 def test_nodes_of_two_kinds_are_not_tested_together() -> None:
     cluster = Cluster(3, share=1.0)
-
     made = plan(cluster, {"n0": "h100", "n1": "cpu", "n2": "h100"})
-
-    assert [set(pair.nodes) for pair in made.pairs] == [{"n0", "n2"}]
-    assert made.alone == ("n1",)
+    assert ([set(pair.nodes) for pair in made.pairs], made.alone) == ([{"n0", "n2"}], ("n1",))
 
 
 def test_a_node_alone_is_told() -> None:
-    cluster = Cluster(2, share=1.0)
-
-    assert plan(cluster, {"n1": "h100"}) == LinkPlan((), ("n1",))
+    assert plan(Cluster(2, share=1.0), {"n1": "h100"}) == LinkPlan((), ("n1",))
 
 
 def test_a_clock_that_was_ahead_keeps_nobody_from_its_turn() -> None:
     cluster = Cluster(2, share=1.0)
     cluster.nodes = dict.fromkeys(cluster.switches, cluster.now + 10 * WEEK)
-
     assert len(cluster.sweep().pairs) == 1
 
 
 def test_only_two_known_switches_have_something_between_them() -> None:
     switches = {"n1": "b", "n2": "a", "n3": "a"}
-
     assert find_switch_pair(("n1", "n2"), switches) == ("a", "b")
     assert find_switch_pair(("n2", "n3"), switches) is None
     assert find_switch_pair(("n1", "n9"), switches) is None

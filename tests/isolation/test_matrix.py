@@ -42,36 +42,30 @@ def test_each_node_meets_each_other_one_once_in_disjoint_pairs(count: int) -> No
 
 def test_sixteen_nodes_take_fifteen_rounds() -> None:
     found, took = measure(lambda *_: False)
-
     assert found == MatrixReading()
     assert took == Walk(tests=240, rounds=15)
 
 
 def test_a_bad_row_is_a_sender() -> None:
     found, took = measure(lambda sender, _: sender == "n00005")
-
     assert found == MatrixReading(senders=("n00005",))
     assert took.rounds <= 16
 
 
 def test_a_bad_column_is_a_receiver() -> None:
     found, _ = measure(lambda _, receiver: receiver == "n00005")
-
     assert found == MatrixReading(receivers=("n00005",))
 
 
 def test_a_node_that_does_both_slowly_is_in_both_and_nobody_else_in_any() -> None:
     """Half of the nodes: to a good one, most senders are slow, and it is not to blame."""
     bad = set(NODES[:8])
-
     found, _ = measure(lambda *pair: not bad.isdisjoint(pair))
-
     assert (set(found.senders), set(found.receivers), found.links) == (bad, bad, ())
 
 
 def test_a_bad_cell_is_a_link_in_its_direction() -> None:
     found, took = measure(lambda *pair: pair == ("n00002", "n00009"))
-
     assert found == MatrixReading(links=(("n00002", "n00009"),))
     assert took.rounds == 18, "it was repeated three times"
 
@@ -106,7 +100,6 @@ def test_two_bad_nodes_at_a_switch_are_two_bad_nodes(others: list[str]) -> None:
 
 def test_a_bad_node_has_no_slow_link_whatever_fails_with_it() -> None:
     found, took = measure(lambda *pair: pair == ("n00002", "n00009"), bad=("n00002",))
-
     assert found == MatrixReading()
     assert took.rounds == 15
 

@@ -115,7 +115,4 @@ def test_on_a_quiet_network_a_slow_node_is_found_in_the_smallest_clusters(count:
     nodes = name_nodes(count)
     for seed in range(20):
         bad = nodes[seed % count]
-
-        found = isolate_noisy(nodes, slow_nodes(bad), 0.03, seed)
-
-        assert found.nodes.bad == (bad,)
+        assert isolate_noisy(nodes, slow_nodes(bad), 0.03, seed).nodes.bad == (bad,)

@@ -60,7 +60,6 @@ def test_a_link_in_its_place_is_refused_and_not_followed(tmp_path: Path) -> None
 
 def test_a_folder_of_our_own_that_is_there_is_used(tmp_path: Path) -> None:
     premake(tmp_path).mkdir(mode=0o700)
-
     assert isolate(tmp_path)
 
 

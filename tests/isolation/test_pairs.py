@@ -30,7 +30,6 @@ def sweep(
 
 def test_pairs_that_pass_take_one_round() -> None:
     found, took = sweep(contains_any(set()))
-
     assert found == Isolation()
     assert (took.tests, took.rounds) == (len(PAIRS), 1)
 
@@ -47,26 +46,21 @@ def test_of_a_pair_that_fails_the_bad_node_is_named_and_the_other_cleared() -> N
 
 def test_a_single_pair_finds_its_partners_among_those_that_are_idle() -> None:
     found, _ = sweep(contains_any({NODES[1]}), PAIRS[:1])
-
     assert found.nodes.bad == (NODES[1],)
 
 
 def test_a_link_between_good_nodes_accuses_neither() -> None:
     found, _ = sweep(contains_pair(PAIRS[3]))
-
-    assert found.nodes.bad == ()
-    assert [set(link) for link in found.nodes.links] == [set(PAIRS[3])]
+    assert (found.nodes.bad, [set(link) for link in found.nodes.links]) == ((), [set(PAIRS[3])])
 
 
 def test_a_pair_that_failed_once_accuses_nobody() -> None:
     found, _ = sweep(lambda test, number, _random: number == 1 and NODES[0] in test.members)
-
     assert (found.nodes.bad, found.nodes.links) == ((), ())
 
 
 def test_of_two_nodes_without_any_partner_neither_is_accused() -> None:
     found, _ = sweep(contains_any({NODES[1]}), PAIRS[:1], [])
-
     assert found.nodes.bad == ()
 
 
@@ -75,5 +69,4 @@ def test_a_pair_that_did_not_end_is_untested() -> None:
     next(plan)
     with pytest.raises(StopIteration) as ended:
         plan.send([GroupOutcome.PASSED, GroupOutcome.UNKNOWN])
-
     assert ended.value.value == Isolation(nodes=SearchResult(untested=PAIRS[1]))

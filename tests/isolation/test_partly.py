@@ -47,7 +47,6 @@ def test_a_node_that_is_slow_with_half_of_its_partners_is_told_so(switches: dict
 def test_no_healthy_node_is_partly_slow_where_tests_fail_by_chance(flaky: float) -> None:
     for seed in range(150):
         found, _ = run(lambda _test, _round, _random: False, seed, flaky=flaky)
-
         assert found.partly == ()
         assert not list_named(found)
 

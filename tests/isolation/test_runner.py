@@ -42,27 +42,21 @@ def test_a_bad_node_is_accused_with_its_evidence_and_all_others_are_cleared(
 def test_five_bad_nodes_of_232_are_found_through_jobs_in_seconds(tmp_path: Path) -> None:
     bad = sorted(Random("five").sample([f"n{n}" for n in range(1, 233)], 5))
     paper = make_paper(tmp_path, 232, SimulatedCluster(bad=tuple(bad)), at_once=32)
-
     answer = paper.run()
-
-    assert list_faulty(answer) == bad
-    assert answer.passed == 227
+    assert (list_faulty(answer), answer.passed) == (bad, 227)
     assert not (tmp_path / "spool" / ".isolate").exists()
 
 
 @pytest.mark.parametrize("way", ["senders", "receivers"])
 def test_a_node_that_is_slow_one_way_gets_that_direction(tmp_path: Path, way: str) -> None:
     cluster = SimulatedCluster(**{way: ("n5",)})  # type: ignore[arg-type]
-
     answer = make_paper(tmp_path, 16, cluster).run()
-
     expected = {"senders": "sends", "receivers": "receives"}[way]
     assert [(one.node, one.directions) for one in answer.faulty] == [("n5", (expected,))]
 
 
 def test_a_node_that_fails_alone_is_accused_alone(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 9, SimulatedCluster(inside=("n4",)), inside=True).run()
-
     (accused,) = answer.faulty
     assert accused.is_alone
     assert "fails alone" in "\n".join(describe_answer(answer))
@@ -70,22 +64,18 @@ def test_a_node_that_fails_alone_is_accused_alone(tmp_path: Path) -> None:
 
 def test_a_rank_that_is_missing_accuses_its_node_and_no_partner(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 16, SimulatedCluster(missing=("n4",))).run()
-
     assert list_faulty(answer) == ["n4"]
     assert "no answer from n4" in answer.faulty[0].summary
 
 
 def test_a_link_names_no_node(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 12, SimulatedCluster(links=(("n2", "n7"),))).run()
-
-    assert answer.faulty == ()
-    assert answer.links == (("n2", "n7"),)
+    assert (answer.faulty, answer.links) == ((), (("n2", "n7"),))
     assert answer.has_cause
 
 
 def test_what_fails_only_together_is_nobodys_fault(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 20, SimulatedCluster(largest=8)).run()
-
     assert (answer.faulty, answer.links, answer.switches) == ((), (), ())
     assert answer.together
     assert not answer.is_certain
@@ -94,7 +84,6 @@ def test_what_fails_only_together_is_nobodys_fault(tmp_path: Path) -> None:
 
 def test_a_healthy_cluster_has_nobody_to_blame(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 64, HEALTHY).run()
-
     assert (answer.passed, answer.rounds, answer.is_certain) == (64, 2, True)
     assert "no fault found" in "\n".join(describe_answer(answer))
 
@@ -113,8 +102,7 @@ def test_a_preempted_test_is_planned_again_and_accuses_nobody(tmp_path: Path) ->
 
     answer = paper.run()
 
-    assert answer.faulty == ()
-    assert answer.passed == 16
+    assert (answer.faulty, answer.passed) == ((), 16)
     assert any("gave way to a user's job" in line for line in paper.said)
 
 
@@ -123,12 +111,8 @@ def test_a_node_that_stays_busy_is_left_out_and_its_group_is_tested_without_it(
 ) -> None:
     paper = make_paper(tmp_path, 16, SimulatedCluster(bad=("n9",)), wait=60.0)
     paper.slurm.nodes["n2"].state = "ALLOCATED"
-
     answer = paper.run()
-
-    assert list_faulty(answer) == ["n9"]
-    assert answer.untested == {"n2": "is busy"}
-    assert answer.passed == 14
+    assert (list_faulty(answer), answer.untested, answer.passed) == (["n9"], {"n2": "is busy"}, 14)
     assert not any("n2" in job.nodes for job in paper.slurm.tests.values())
 
 
@@ -141,8 +125,7 @@ def test_a_node_that_leaves_slurm_is_left_out_at_once_and_its_group_is_tested_wi
 
     answer = paper.run()
 
-    assert list_faulty(answer) == ["n9"]
-    assert answer.untested == {"n2": "is not in Slurm any more"}
+    assert (list_faulty(answer), answer.untested) == (["n9"], {"n2": "is not in Slurm any more"})
     assert answer.passed == 14
     assert paper.slurm.tests[1].start == began, "Slurm is not waited for"
 
@@ -150,9 +133,7 @@ def test_a_node_that_leaves_slurm_is_left_out_at_once_and_its_group_is_tested_wi
 def test_one_answer_that_leaves_a_node_out_does_not_lose_it(tmp_path: Path) -> None:
     paper = make_paper(tmp_path, 6, HEALTHY)
     paper.slurm.omitted["nodes"] = [{"n2"}]
-
     answer = paper.run()
-
     assert (answer.passed, answer.untested) == (6, {})
 
 
@@ -196,9 +177,7 @@ def test_a_node_that_goes_down_during_a_test_accuses_nobody(tmp_path: Path) -> N
 
     answer = paper.run()
 
-    assert answer.faulty == ()
-    assert answer.untested == {"n9": "is down"}
-    assert answer.passed == 15
+    assert (answer.faulty, answer.untested, answer.passed) == ((), {"n9": "is down"}, 15)
 
 
 def test_a_job_that_never_starts_is_cancelled_and_accuses_nobody(tmp_path: Path) -> None:
@@ -295,10 +274,7 @@ def test_who_is_found_is_said_before_it_is_confirmed(tmp_path: Path) -> None:
 
 def test_nodes_of_another_version_are_told_and_not_accused(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 64, SimulatedCluster(newer=("n3", "n40", "n41"))).run()
-
-    assert set(answer.misfits) == {"n3", "n40", "n41"}
-    assert answer.faulty == ()
-    assert answer.passed == 61
+    assert (set(answer.misfits), answer.faulty, answer.passed) == ({"n3", "n40", "n41"}, (), 61)
     assert "pass with each other" in "\n".join(describe_answer(answer))
 
 
@@ -368,9 +344,7 @@ def test_killed_at_any_submission_no_test_is_submitted_twice(
         paper.run()
     paper.slurm.meddle = lambda *_: None
 
-    answer = paper.run(resume_journal(paper.folder))
-
-    assert list_faulty(answer) == ["n3"]
+    assert list_faulty(paper.run(resume_journal(paper.folder))) == ["n3"]
     assert not paper.slurm.arriving
     tests = [job.name.rsplit("a", 1)[0] for job in paper.slurm.tests.values()]
     assert len(tests) == len(set(tests))
@@ -479,9 +453,7 @@ def test_a_document_that_is_not_what_it_should_be_counts_as_none(
     """A node that takes part may be broken, or somebody's."""
     paper = make_paper(tmp_path, 9, HEALTHY, wait=10.0)
     paper.slurm.written = lambda path: damage(path) if '"n1"' in path.read_text() else None
-
     answer = paper.run()
-
     assert answer.faulty == ()
     assert "n1" in answer.untested
 
@@ -489,5 +461,4 @@ def test_a_document_that_is_not_what_it_should_be_counts_as_none(
 @pytest.mark.parametrize("content", [b"\xff{", b'{"more":' + b"[" * 100_000])
 def test_a_document_that_a_broken_node_wrote_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "one.json").write_bytes(content)
-
     assert read_run(tmp_path / "one.json") is None

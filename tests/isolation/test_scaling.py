@@ -36,13 +36,11 @@ def test_a_collective_is_compared_with_that_of_the_fewest_nodes_with_a_network()
 
 def test_several_runs_of_as_many_nodes_count_as_their_median() -> None:
     points = compute_scaling([build_run(2, 40), *(build_run(4, v) for v in (10, 30, 32))])
-
     assert points[-1].value == 30
 
 
 def test_a_step_of_equal_work_is_compared_with_that_of_the_fewest_nodes() -> None:
     points = compute_scaling([build_run(1, 1, 0.010), build_run(2, 1, 0.0125)])
-
     steps = {p.nodes: p.efficiency for p in points if p.operation == STEP}
     assert steps == {1: pytest.approx(1.0), 2: pytest.approx(0.8)}
 

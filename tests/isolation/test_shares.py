@@ -30,7 +30,6 @@ def test_the_worker_that_was_slowed_on_purpose_is_named_with_what_it_costs(
     *, with_roles: bool
 ) -> None:
     (found,) = find_slow_ranks_of_training(read_trace("AR", with_roles=with_roles))
-
     assert (found.rank, found.how) == (0, "computes_slowly")
     # 46.34 s and 23.45 s without it, by the authors' replay of the whole pipeline
     assert found.gain == pytest.approx(1 - 23.45 / 46.34, abs=0.06)
@@ -81,7 +80,6 @@ def write_log(*, ranks: int = 3, steps: int = 8, extra: str = "") -> list[str]:
 
 def test_the_step_log_of_a_job_says_who_slows_it() -> None:
     (found,) = find_slow_ranks_of_training(read_step_log(write_log(), "steps.csv"))
-
     assert (found.rank, found.how) == (1, "computes_slowly")
     assert found.gain == pytest.approx(0.5)
 
@@ -104,6 +102,5 @@ def test_the_step_log_of_a_job_says_who_slows_it() -> None:
 def test_what_is_no_step_log_is_refused_in_one_line(lines: list[str], told: str) -> None:
     with pytest.raises(ConfigError, match=told) as refused:
         read_step_log(lines, "steps.csv")
-
     assert str(refused.value).startswith("steps.csv")
     assert "\n" not in str(refused.value)

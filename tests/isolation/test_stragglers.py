@@ -6,20 +6,9 @@ from random import Random
 
 import pytest
 
-from hpcverify.isolation.stragglers import (
-    compute_delays,
-    describe_straggler,
-    find_stragglers,
-)
+from hpcverify.isolation.stragglers import compute_delays, describe_straggler, find_stragglers
 from hpcverify.records.collectives import RankSteps, Straggler, Transfers
-from tests.isolation.steplogs import (
-    COLLECTIVE,
-    WORK,
-    Cluster,
-    Noise,
-    draw_steps,
-    draw_transfers,
-)
+from tests.isolation.steplogs import COLLECTIVE, WORK, Cluster, Noise, draw_steps, draw_transfers
 
 CASES = 150
 CLUSTERS = (Cluster(3, 1), Cluster(4, 1), Cluster(8, 1), Cluster(3, 2), Cluster(4, 8))
@@ -46,9 +35,7 @@ def test_the_rank_that_works_longer_is_named_and_no_other() -> None:
 def test_the_gain_is_what_a_step_without_the_straggler_would_take_less() -> None:
     random, cluster = Random(1), Cluster(8, 1)
     steps = draw_steps(random, cluster, {5: 3.0}, Noise(spread=0.001, fixed=0.001))
-
     (found,) = find_stragglers(cluster.places, steps)
-
     assert found.gain == pytest.approx(2 * WORK / (3 * WORK + COLLECTIVE), rel=0.02)
     assert found.seconds == pytest.approx(2 * WORK, rel=0.02)
 
@@ -124,14 +111,12 @@ def test_nobody_is_named_where_two_halves_differ() -> None:
         half = dict.fromkeys(range(cluster.world // 2), 2.0)
         steps = draw_steps(Random(3), cluster, half, Noise())
         transfers = draw_transfers(Random(3), cluster, Noise(), senders=half)
-
         assert find_stragglers(cluster.places, steps, transfers) == ()
 
 
 def test_nobody_is_named_where_all_are_late_in_turn() -> None:
     for cluster in CLUSTERS:
         steps = draw_steps(Random(4), cluster, {}, Noise(), rotating=2 * WORK, count=96)
-
         assert find_stragglers(cluster.places, steps) == ()
 
 
@@ -140,7 +125,6 @@ def test_nobody_is_named_for_a_part_of_the_time() -> None:
     cluster = Cluster(8, 1)
     for late_in in (range(15), range(30, 60), range(20, 60, 2)):
         steps = draw_steps(Random(5), cluster, {3: 9.0}, Noise(), late_in=late_in)
-
         assert find_stragglers(cluster.places, steps) == ()
 
 
@@ -189,14 +173,12 @@ def test_nobody_is_named_where_all_lose_packets_now_and_then() -> None:
 def test_nobody_is_named_for_less_than_is_unknown_of_the_clocks() -> None:
     cluster = Cluster(8, 1)
     steps = draw_steps(Random(6), cluster, {3: 2.0}, Noise(clock_error=2 * WORK))
-
     assert find_stragglers(cluster.places, steps) == ()
 
 
 def test_a_difference_that_hardly_costs_time_names_nobody() -> None:
     cluster = Cluster(8, 1)
     steps = draw_steps(Random(7), cluster, {3: 1.05}, Noise(spread=0.001, fixed=0.001))
-
     assert find_stragglers(cluster.places, steps) == ()
 
 
@@ -204,7 +186,6 @@ def test_a_slow_link_between_two_ranks_names_neither() -> None:
     for cluster in (Cluster(3, 1), Cluster(8, 1), Cluster(4, 8)):
         link = {(0, cluster.ranks): 5.0}
         transfers = draw_transfers(Random(8), cluster, Noise(), links=link)
-
         assert find_stragglers(cluster.places, [], transfers) == ()
 
 

@@ -20,7 +20,6 @@ def find(fails: Failing, seed: int = 0) -> tuple[SearchResult, Walk]:
 
 def test_three_that_pass_together_twice_are_cleared() -> None:
     found, took = find(lambda *_: False)
-
     assert found == SearchResult()
     assert took.rounds == 2
 
@@ -28,46 +27,40 @@ def test_three_that_pass_together_twice_are_cleared() -> None:
 @pytest.mark.parametrize("bad", THREE)
 def test_the_one_whose_pairs_all_fail_is_bad(bad: str) -> None:
     found, _ = find(lambda test, *_: bad in test.members)
-
     assert found == SearchResult(bad=(bad,))
 
 
 @pytest.mark.parametrize("link", [("a", "b"), ("a", "c"), ("b", "c")])
 def test_two_that_fail_only_with_each_other_are_a_link(link: tuple[str, str]) -> None:
     found, _ = find(lambda test, *_: set(link) <= set(test.members))
-
     assert found == SearchResult(links=(link,))
 
 
-def test_three_that_fail_only_together_blame_nobody() -> None:
-    found, _ = find(lambda test, *_: len(test.members) == len(THREE))
+TRIALS: dict[str, tuple[Failing, SearchResult]] = {
+    "three that fail only together blame nobody": (
+        lambda test, *_: len(test.members) == len(THREE),
+        SearchResult(together=(THREE,)),
+    ),
+    "if all pairs fail nobody is told apart": (lambda *_: True, SearchResult(is_widespread=True)),
+    "a failure that does not come again is intermittent": (
+        lambda _test, number, _random: number == 1,
+        SearchResult(intermittent=(THREE,)),
+    ),
+    "who passes once is not blamed": (  # the bad one of the last pairs was well at first
+        lambda test, number, _random: "b" in test.members and number != 2,
+        SearchResult(intermittent=(("a", "b"),)),
+    ),
+}
 
-    assert found == SearchResult(together=(THREE,))
 
-
-def test_if_all_pairs_fail_nobody_is_told_apart() -> None:
-    found, _ = find(lambda *_: True)
-
-    assert found == SearchResult(is_widespread=True)
-
-
-def test_a_failure_that_does_not_come_again_is_intermittent() -> None:
-    found, _ = find(lambda _test, number, _random: number == 1)
-
-    assert found == SearchResult(intermittent=(THREE,))
-
-
-def test_who_passes_once_is_not_blamed() -> None:
-    """The bad one of the last pairs was well in the first cycle."""
-    found, _ = find(lambda test, number, _random: "b" in test.members and number != 2)
-
-    assert found == SearchResult(intermittent=(("a", "b"),))
+@pytest.mark.parametrize(("fails", "expected"), TRIALS.values(), ids=TRIALS)
+def test_three_nodes(fails: Failing, expected: SearchResult) -> None:
+    assert find(fails)[0] == expected
 
 
 def test_nobody_is_blamed_where_every_twentieth_test_fails_by_chance() -> None:
     for seed in range(100):
         found, _ = find(lambda _test, _number, random: random.random() < 0.05, seed)
-
         assert SearchResult(together=found.together, intermittent=found.intermittent) == found, seed
 
 
@@ -97,8 +90,6 @@ def test_of_two_that_are_left_nothing_can_be_said(lost: str) -> None:
 
 def test_tests_that_come_to_no_end_are_tried_again_and_then_left() -> None:
     plan = search_three(THREE, set())
-
     found, count = end(plan, next(plan), GroupOutcome.UNKNOWN)
-
     assert found == SearchResult(untested=THREE)
     assert count == 5

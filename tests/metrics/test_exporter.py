@@ -59,7 +59,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str
 def test_no_file_is_dropped(served: tuple[Path, str]) -> None:
     directory, text = served
     files = {dict(labels)["file"] for labels in read_samples(text)["node_textfile_mtime_seconds"]}
-
     assert read_value(text, "node_textfile_scrape_error") == 0
     assert {Path(file).name for file in files} == {path.name for path in directory.iterdir()}
 
@@ -68,7 +67,6 @@ def test_every_series_is_served_as_it_was_written(served: tuple[Path, str]) -> N
     directory, text = served
     shown = read_samples(text)
     written = [read_samples(path.read_text()) for path in directory.iterdir()]
-
     for name, values in chain.from_iterable(samples.items() for samples in written):
         assert values.items() <= shown[name].items(), name
 
@@ -76,7 +74,6 @@ def test_every_series_is_served_as_it_was_written(served: tuple[Path, str]) -> N
 def test_type_and_help_are_those_of_the_table(served: tuple[Path, str]) -> None:
     _, text = served
     families = read_families(text)
-
     for metric in (*CONTROLLER_METRICS, *NODE_METRICS):
         assert families[metric.name] == (metric.type.value, metric.help)
 
@@ -85,5 +82,4 @@ def test_type_and_help_are_those_of_the_table(served: tuple[Path, str]) -> None:
 def test_promtool_finds_nothing_to_say_of_the_names() -> None:
     text = render(map(make_family, (*CONTROLLER_METRICS, *NODE_METRICS))).decode()
     done = run_promtool("check", "metrics", text=text)
-
     assert (done.returncode, done.stdout + done.stderr) == (0, "")

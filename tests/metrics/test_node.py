@@ -66,7 +66,6 @@ RUN = make_run(
 
 def test_every_metric_of_a_node_is_in_its_file_and_no_other() -> None:
     text = write(RUN)
-
     assert list_strays(text, NODE_METRICS) == []
     assert {*read_samples(text)} == {metric.name for metric in NODE_METRICS}
 
@@ -80,7 +79,6 @@ def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
     bad = fail("new", complain("GPU-3-uuid", "gpu", "dbe"))
     text = write(make_run(replace(bad, maturity=Maturity.BETA)))
     (finding,) = read_samples(text)["hpcverify_finding_info"]
-
     assert 'check="new",verdict="warn"' in text
     assert dict(finding)["verdict"] == "warn"
 
@@ -88,21 +86,17 @@ def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
 def test_a_finding_of_the_node_has_no_number() -> None:
     run = make_run(fail("host", complain("node", "", "oom")))
     (labels,) = read_samples(write(run))["hpcverify_finding_info"]
-
     assert (dict(labels)["kind"], dict(labels)["index"]) == ("node", "")
 
 
 def test_a_remark_is_not_a_finding() -> None:
     run = make_run(fail("ecc", complain("GPU-0-uuid", "gpu", "note", Verdict.PASS)))
-
     assert 'kind="gpu"' not in write(run)
 
 
 def test_a_finding_of_two_rounds_is_one_series() -> None:
     again = fail("ecc", complain("GPU-3-uuid", "gpu", "dbe"))
-    values = read_samples(write(make_run(again, again)))["hpcverify_finding_info"]
-
-    assert [*values.values()] == [1]
+    assert [*read_samples(write(make_run(again, again)))["hpcverify_finding_info"].values()] == [1]
 
 
 def test_each_suite_has_a_file_of_its_own_that_is_collected() -> None:

@@ -47,8 +47,7 @@ def test_a_rule_asks_only_for_metrics_and_labels_of_the_table(rule: Mapping[str,
         known |= labels
 
     assert list_grouping_labels(rule["expr"]) <= known
-    used = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule.get("annotations", {}))))
-    assert used <= known
+    assert set(re.findall(r"\$labels\.(\w+)", json.dumps(rule.get("annotations", {})))) <= known
 
 
 def test_the_table_names_the_alerts_that_ask_for_each_metric() -> None:
@@ -65,7 +64,6 @@ def test_the_table_names_the_alerts_that_ask_for_each_metric() -> None:
 @pytest.mark.parametrize("name", read_alerts())
 def test_an_alert_has_a_severity_and_words_for_whoever_it_wakes(name: str) -> None:
     rule = read_alerts()[name]
-
     assert re.fullmatch(r"Hpcverify([A-Z][a-z]+)+", name)
     assert rule["labels"] in ({"severity": "warning"}, {"severity": "critical"})
     assert rule["annotations"].keys() == {"summary", "description", "runbook"}
@@ -86,7 +84,6 @@ def test_every_alert_has_its_runbook() -> None:
 
 def test_promtool_takes_the_rules() -> None:
     done = run_promtool("check", "rules", "--lint=all", "--lint-fatal", RULES)
-
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
@@ -111,7 +108,7 @@ def test_rules_and_queries_of_the_how_to_can_be_used_as_they_are(tmp_path: Path)
 # -- each alert, with the fault and without
 
 ALERT_LABELS = sorted(
-    {"alertname", *(label for case in CASES for fired in case.fires for label in fired)}
+    {"alertname", *(label for case in CASES for fired in case.read_labels() for label in fired)}
 )
 
 
@@ -121,12 +118,12 @@ def write_case(case: Case) -> str:
     turns = {TURN: f"0+{60 * case.step}x{case.minutes // case.step + 10}"}
     series = [
         {"series": name.replace("@", 'instance="ctl:9100",job="node"'), "values": values}
-        for name, values in {**turns, **case.series}.items()
+        for name, values in {**turns, **case.read_series()}.items()
     ]
     firing = f'count by ({",".join(ALERT_LABELS)}) (ALERTS{{alertstate="firing"}})'
     expected = [
         ",".join(f'{name}="{value}"' for name, value in {"alertname": case.alert, **fired}.items())
-        for fired in case.fires
+        for fired in case.read_labels()
     ]
     look = {
         "expr": firing,
@@ -143,9 +140,7 @@ def write_case(case: Case) -> str:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.alert}-{case.rule}")
 def test_an_alert_fires_for_its_fault_alone(case: Case, tmp_path: Path) -> None:
     (tmp_path / "case.yml").write_text(write_case(case))
-
     done = run_promtool("test", "rules", tmp_path / "case.yml")
-
     assert done.returncode == 0, done.stdout + done.stderr
 
 

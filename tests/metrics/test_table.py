@@ -11,12 +11,7 @@ from hpcverify.fleet.part_counts import COUNTED_KINDS
 from hpcverify.fleet.states import OTHERS_STATE, Hold, State
 from hpcverify.insight.fleet_metrics import HOLD_NAMES, OTHERS
 from hpcverify.metrics import table
-from hpcverify.metrics.table import (
-    METRICS,
-    NODE_METRICS,
-    PREFIX,
-    MetricType,
-)
+from hpcverify.metrics.table import METRICS, NODE_METRICS, PREFIX, MetricType
 
 RESERVED_LABELS = {"instance", "job", "le", "quantile"}
 """Set by Prometheus, or of types that node_exporter builds itself."""
@@ -34,7 +29,6 @@ NODE_LINES = {
 
 def test_each_name_stands_once() -> None:
     names = [metric.name for metric in METRICS]
-
     assert len(names) == len({*names})
 
 
@@ -51,7 +45,6 @@ def test_a_name_obeys_the_rules_of_prometheus() -> None:
 
 def test_type_and_help_of_a_metric_of_nodes_never_change() -> None:
     lines = {metric.name: f"{metric.type.value} {metric.help}" for metric in NODE_METRICS}
-
     assert {name: crc32(line.encode()) for name, line in lines.items()} == NODE_LINES
 
 

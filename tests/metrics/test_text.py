@@ -29,7 +29,6 @@ DURATION = "hpcverify_time_to_hold_seconds"
 )
 def test_any_label_value_comes_back(value: str) -> None:
     text = render([MetricFamily(VERSION, {(value,): 1})]).decode()
-
     assert read_value(text, VERSION, version=value) == 1
     assert len(text.splitlines()) == 3 or value == "two\nlines"
 
@@ -39,7 +38,6 @@ def test_a_label_value_ends_no_line_and_no_series(value: str) -> None:
     text = render(
         [MetricFamily(VERSION, {(value,): 1}), make_gauge("hpcverify_nodes_missing", 2)]
     ).decode()
-
     assert read_value(text, VERSION, version=value) == 1
     assert read_value(text, "hpcverify_nodes_missing") == 2
 
@@ -55,7 +53,6 @@ def test_a_value_that_is_not_a_number_is_nan() -> None:
 
 def test_the_text_ends_with_a_newline_and_has_no_time_stamps() -> None:
     text = render([make_gauge("hpcverify_nodes_missing", 2)]).decode()
-
     assert text.endswith("hpcverify_nodes_missing 2\n")
 
 
@@ -79,7 +76,6 @@ def test_type_and_help_are_those_of_the_table() -> None:
 def test_a_state_set_has_one_1() -> None:
     text = render([make_state_set("hpcverify_node_state", STATES, {("n1",): "held"})]).decode()
     values = read_samples(text)["hpcverify_node_state"]
-
     assert len(values) == len(STATES)
     assert [dict(labels)["state"] for labels, value in values.items() if value] == ["held"]
 
@@ -92,18 +88,14 @@ def test_the_buckets_of_a_histogram_are_cumulated_up_to_its_count() -> None:
         for labels, value in read_samples(text)[f"{DURATION}_bucket"].items()
     ]
 
-    assert dict(buckets)[0.0] == 0
-    assert dict(buckets)[60.0] == 2
-    assert dict(buckets)[3600.0] == 3
-    assert sorted(buckets) == buckets
-    assert buckets[-1] == (math.inf, 7)
+    assert (dict(buckets)[0.0], dict(buckets)[60.0], dict(buckets)[3600.0]) == (0, 2, 3)
+    assert (sorted(buckets), buckets[-1]) == (buckets, (math.inf, 7))
     assert read_value(text, f"{DURATION}_count", cause="others") == 7
     assert read_value(text, f"{DURATION}_sum", cause="others") == 1e6
 
 
 def test_a_bucket_of_an_earlier_version_counts_in_the_next_larger_one() -> None:
     text = render([MetricFamily(DURATION, {("others",): BucketCounts({61.0: 5}, 300.0)})]).decode()
-
     assert read_value(text, f"{DURATION}_bucket", cause="others", le="60") == 0
     assert read_value(text, f"{DURATION}_bucket", cause="others", le="600") == 5
 

@@ -167,8 +167,7 @@ def installed(
         packages=debs,
         hpcverify_slurm_conf_directory="/etc/slurm",
     )
-    done = cluster.play()
-    assert not done.failures
+    assert not cluster.play().failures
     return cluster
 
 
@@ -247,8 +246,7 @@ def test_only_the_controller_runs_timers_and_has_the_spool(installed: Cluster) -
     timer = "hpcverify-sweep.timer"
     assert installed.controller.run("systemctl", "is-enabled", timer).strip() == "enabled"
     assert not (installed.node.upper / "etc/systemd/system/timers.target.wants" / timer).exists()
-    spool = installed.controller.upper / SPOOL.lstrip("/")
-    assert spool.stat().st_mode & 0o777 == 0o755
+    assert (installed.controller.upper / SPOOL.lstrip("/")).stat().st_mode & 0o777 == 0o755
     assert not (installed.node.upper / SPOOL.lstrip("/")).exists()
 
 
@@ -258,8 +256,7 @@ def test_a_wrong_setting_is_refused_and_the_last_ones_stay(
     cluster = installed.copy(tmp_path)
     before = read_drop_in(cluster.node)
     wrong = cluster.settings | {"hpcverify_settings": {"fleet": {"at_onze": 3}}}
-    refused = replace(cluster, settings=wrong).play()
-    assert "did you mean at_once?" in refused.failures["node"]
+    assert "did you mean at_once?" in replace(cluster, settings=wrong).play().failures["node"]
     assert read_drop_in(cluster.node) == before
 
 
@@ -293,8 +290,7 @@ def test_nothing_is_removed_while_slurm_calls_the_hooks(installed: Cluster, tmp_
     scontrol.write_text("#!/bin/sh\necho 'Prolog[0] = /usr/libexec/hpcverify/prolog'\n")
     scontrol.chmod(0o755)
     absent = cluster.settings | {"hpcverify_state": "absent"}
-    refused = replace(cluster, settings=absent).play()
-    assert "Slurm calls the hooks" in refused.failures["node"]
+    assert "Slurm calls the hooks" in replace(cluster, settings=absent).play().failures["node"]
     cluster.node.run("test", "-x", "/usr/libexec/hpcverify/prolog")
 
 
@@ -326,8 +322,7 @@ def test_hosts_without_a_package_index_install_from_a_wheelhouse(from_wheels: Cl
     node, controller = from_wheels.node, from_wheels.controller
     node.run("test", "-x", "/usr/libexec/hpcverify/healthcheck")
     node.run("/opt/hpcverify/bin/python", "-c", "import torch")
-    state = controller.run("systemctl", "is-enabled", "hpcverify-sweep.timer")
-    assert state.strip() == "enabled"
+    assert controller.run("systemctl", "is-enabled", "hpcverify-sweep.timer").strip() == "enabled"
 
 
 def test_a_second_run_from_a_wheelhouse_changes_nothing(from_wheels: Cluster) -> None:

@@ -74,7 +74,6 @@ def test_each_file_for_slurm_and_for_monitoring_is_at_one_place(
 ) -> None:
     for deb in packages.glob(f"*+py{PYTHON}_*.deb"):
         subprocess.run(["dpkg-deb", "-x", deb, tmp_path], check=True)
-
     names = {path.name for folder in ("slurm", "monitoring") for path in (ROOT / folder).iterdir()}
     assert {name: len(list(tmp_path.rglob(name))) for name in names} == dict.fromkeys(names, 1)
 

@@ -258,5 +258,4 @@ def test_splunk_reads_events_under_one_source_type(name: str) -> None:
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read_string((EXAMPLES / name).read_text())
     (section,) = parser.sections()
-
     assert "hpcverify:event" in (section, parser[section].get("sourcetype"))

@@ -67,7 +67,6 @@ def test_systemd_takes_the_drop_in_for_newer_answers(installed: Path, freshness:
 def test_the_drop_in_leaves_half_a_minute_of_two_to_a_turn(freshness: str) -> None:
     wait = re.compile(r"^(?:OnUnitInactive|RandomizedDelay|Accuracy)Sec=(\d+)s?$", re.MULTILINE)
     waits = wait.findall(freshness)
-
     assert len(waits) == 3
     assert sum(map(int, waits)) <= 120 - 29
 

@@ -9,7 +9,6 @@ from hpcverify.peers.distribution import BINS, count_values
 
 def test_each_value_is_counted_once_and_the_ends_are_in_the_outer_bins() -> None:
     found = count_values([700.0, 701.0, 702.0, 640.0])
-
     assert (found.low, found.high, sum(found.counts)) == (640.0, 702.0, 4)
     assert (found.counts[0], found.counts[-1], len(found.counts)) == (1, 2, BINS)
 

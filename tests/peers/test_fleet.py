@@ -40,7 +40,6 @@ def name_all(values: Sequence[Sequence[float]], gpus: int = 1) -> list[tuple[str
 
 def test_the_slow_node_of_bert_is_named_and_not_its_four_gpus() -> None:
     judged = judge_longhorn("bert")
-
     (node,) = judged.outliers
     assert (node.level, node.name, node.verdict) == ("node", "c002-5", Verdict.WARN)
     assert len(node.members) == 4
@@ -50,7 +49,6 @@ def test_the_slow_node_of_bert_is_named_and_not_its_four_gpus() -> None:
 
 def test_the_slow_gpus_of_sgemm_are_named_with_their_cause() -> None:
     judged = judge_longhorn("sgemm")
-
     assert [each.name for each in judged.outliers] == ["g076", "g124"]
     assert judged.outliers[0].cause.startswith("throttles by heat: clock 1312 MHz (peers 1365)")
     assert "draws less" in judged.outliers[1].cause
@@ -59,7 +57,6 @@ def test_the_slow_gpus_of_sgemm_are_named_with_their_cause() -> None:
 
 def test_nobody_is_named_on_pagerank_where_a_few_gpus_are_faster() -> None:
     judged = judge_longhorn("pagerank")
-
     assert judged.outliers == ()
     assert judged.judgeability is Judgeability.SPLIT
     assert "28 parts and 144 that are 2.9 % worse" in judged.note
@@ -67,7 +64,6 @@ def test_nobody_is_named_on_pagerank_where_a_few_gpus_are_faster() -> None:
 
 def test_in_resnet_slow_nodes_are_named_each_with_the_gpu_that_holds_it_back() -> None:
     judged = judge_longhorn("resnet")
-
     assert [each.name for each in judged.outliers] == ["c007-12", "c006-12", "c008-8"]
     assert judged.outliers[0].cause.startswith("c007-12-3: throttles by heat")
     assert judged.outliers[2].cause.startswith("c008-8-3: throttles by heat")
@@ -137,7 +133,6 @@ def test_single_runs_with_heavy_tails_hardly_ever_name_anybody(parts: int) -> No
     for seed in range(4000 // parts):
         rng = random.Random(seed)
         named += bool(name_all([[100 + draw_heavy_tailed(rng)] for _ in range(parts)], gpus=4))
-
     assert named <= 0.15 * 4000 / parts
 
 
@@ -146,7 +141,6 @@ def test_one_bad_part_is_named_in_a_fleet_of_any_size(parts: int) -> None:
     rng = random.Random(parts)
     values = [[100 * rng.gauss(1, 0.002) for _ in range(5)] for _ in range(parts)]
     values[5] = [0.95 * value for value in values[5]]
-
     assert name_all(values) == [("part", "n5 gpu0")]
 
 
@@ -156,7 +150,6 @@ def test_a_bad_part_is_named_among_equal_ones() -> None:
 
 def test_two_bad_parts_among_equal_ones_do_not_hide_each_other() -> None:
     named = name_all([[600.0], [500.0], *[[700.0]] * 38])
-
     assert set(named) == {("part", "n0 gpu0"), ("part", "n1 gpu0")}
 
 
@@ -181,51 +174,38 @@ def test_the_step_of_a_record_is_that_of_its_last_place(values: list[float], ste
 
 def test_a_bad_part_is_named_among_equal_ones_however_small_the_unit() -> None:
     parts = make_fleet([[1.02e-05]] * 39 + [[2e-05]])
-
-    judged = judge_metric(NAME, parts, FLOOR, "high")
-
-    assert [one.name for one in judged.outliers] == ["n39 gpu0"]
+    assert [one.name for one in judge_metric(NAME, parts, FLOOR, "high").outliers] == ["n39 gpu0"]
 
 
 def test_the_runs_of_a_part_that_are_no_number_are_left_out() -> None:
     rng = random.Random(1)
     values = [[100 * rng.gauss(1, 0.002), float("nan"), float("inf")] for _ in range(20)]
     values[3] = [float("nan")]
-
     judged = judge_values(values)
-
-    assert judged.parts == 19
-    assert judged.outliers == ()
+    assert (judged.parts, judged.outliers) == (19, ())
 
 
 def test_what_is_usually_zero_is_not_compared() -> None:
     judged = judge_values([[0.0]] * 39 + [[7.0]])
-
     assert judged.judgeability is Judgeability.ZERO
     assert judged.outliers == ()
 
 
 def test_who_is_not_at_the_usual_zero_is_listed() -> None:
     parts = make_fleet([[0.0]] * 79 + [[900.0]])
-
-    judged = judge_metric(NAME, parts, FLOOR, "high")
-
-    assert "n79 gpu0 (900)" in judged.note
+    assert "n79 gpu0 (900)" in judge_metric(NAME, parts, FLOOR, "high").note
 
 
 def test_nothing_is_noted_where_nothing_is_worth_a_word() -> None:
     rng = random.Random(2)
     values = [[100 + 0.1 * draw_heavy_tailed(rng)] for _ in range(172)]
-
     judged = judge_values(values)
-
     assert judged.judgeability is not Judgeability.JUDGED
     assert (judged.outliers, judged.note) == ((), "")
 
 
 def test_fewer_than_eight_parts_are_too_few() -> None:
     judged = judge_values([[100.0]] * 6 + [[50.0]])
-
     assert judged.judgeability is Judgeability.TOO_FEW
     assert judged.outliers == ()
 
@@ -233,9 +213,7 @@ def test_fewer_than_eight_parts_are_too_few() -> None:
 def test_too_few_parts_are_compared_with_a_reference_if_there_is_one() -> None:
     entry = ReferenceEntry(metric="rate", median=100, spread=0.005, parts=400, nodes=50)
     parts = make_fleet([[100.0]] * 6 + [[90.0]])
-
     judged = judge_metric(NAME, parts, FLOOR, "low", entry)
-
     assert [each.name for each in judged.outliers] == ["n6 gpu0"]
     assert "reference of 400 parts" in judged.note
 
@@ -258,7 +236,6 @@ def test_a_node_whose_gpus_are_all_slow_is_named_once(nodes: int) -> None:
     values = [[100 * rng.gauss(1, 0.003)] for _ in range(8 * nodes)]
     for i in range(8):
         values[i] = [0.96 * value for value in values[i]]
-
     assert name_all(values, gpus=8) == [("node", "n0")]
 
 
@@ -266,7 +243,6 @@ def test_one_slow_gpu_is_named_and_not_its_node() -> None:
     rng = random.Random(1)
     values = [[100 * rng.gauss(1, 0.003)] for _ in range(160)]
     values[3] = [90.0]
-
     assert name_all(values, gpus=8) == [("part", "n0 gpu3")]
 
 
@@ -275,7 +251,6 @@ def test_a_gpu_that_is_slower_than_its_slow_node_is_named_too() -> None:
     values = [[100 * rng.gauss(1, 0.003)] for _ in range(160)]
     values[:8] = [[0.96 * value for value in runs] for runs in values[:8]]
     values[3] = [80.0]
-
     assert name_all(values, gpus=8) == [("node", "n0"), ("part", "n0 gpu3")]
 
 
@@ -283,7 +258,6 @@ def test_a_rack_whose_nodes_are_all_slow_is_named_once() -> None:
     rng = random.Random(1)
     values = [[100 * rng.gauss(1, 0.003)] for _ in range(400)]  # 100 nodes in 10 racks
     values[:40] = [[0.96 * value for value in runs] for runs in values[:40]]
-
     assert name_all(values, gpus=4) == [("rack", "r0")]
 
 
@@ -308,7 +282,6 @@ def test_two_drivers_explain_two_kinds_of_parts_and_a_bad_one_is_still_found() -
 def test_two_kinds_that_nothing_explains_are_said_and_nobody_is_named() -> None:
     rng = random.Random(1)
     judged = judge_values([[rng.gauss(100 if i % 3 else 92, 0.3)] for i in range(90)])
-
     assert judged.judgeability is Judgeability.SPLIT
     assert judged.outliers == ()
 
@@ -318,10 +291,7 @@ def test_two_kinds_that_nothing_explains_are_said_and_nobody_is_named() -> None:
 def test_one_broken_part_gets_no_part_of_another_kind_named(broken: float, slow: int) -> None:
     rng = random.Random(1)
     values = [[rng.gauss(94 if i < slow else 100, 0.3)] for i in range(200)]
-
-    judged = judge_values([*values, [broken]])
-
-    assert {each.name for each in judged.outliers} <= {"n200 gpu0"}
+    assert {each.name for each in judge_values([*values, [broken]]).outliers} <= {"n200 gpu0"}
 
 
 @pytest.mark.parametrize("claims", [[200.0], [0.0, -5e6], [150.0 + i for i in range(16)], [104.0]])
@@ -352,9 +322,7 @@ def test_bad_nodes_are_named_and_said_to_be_many_if_they_are(bad: int) -> None:
 def test_who_is_far_and_not_named_is_listed() -> None:
     rng = random.Random(1)
     values = [[100 * rng.gauss(1, 0.05)] for _ in range(99)] + [[80.0]]
-
     judged = judge_values(values)
-
     assert judged.outliers == ()
     assert "n99 gpu0 (20 %)" in judged.note
 
@@ -378,7 +346,6 @@ def test_an_outlier_is_a_fail_only_where_its_limit_or_the_site_says_the_same() -
 def test_what_is_beyond_its_limit_with_all_its_peers_is_no_outlier() -> None:
     rng = random.Random(1)
     parts = [replace(make_part(i, rng.gauss(100, 0.3)), limit=110.0) for i in range(40)]
-
     assert judge_metric(NAME, parts, FLOOR, "low").outliers == ()
 
 
@@ -450,7 +417,5 @@ def test_a_metric_of_whole_nodes_names_the_node() -> None:
     rng = random.Random(1)
     parts = [replace(make_part(i, rng.gauss(100, 0.3)), part=NODE_PART) for i in range(40)]
     parts[7] = replace(parts[7], value=90.0)
-
     (outlier,) = judge_metric(NAME, parts, FLOOR, "low").outliers
-
     assert (outlier.level, outlier.name) == ("node", "n7")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 
 from hpcverify.model import Side
 from hpcverify.peers.floors import PeerFloor, find_floor, load_floors, make_floor_finder
 from hpcverify.peers.foreign import find_foreign
 from hpcverify.plan.catalog import make_side_finder
+from tests.tables import read_table
 
 
 def test_every_metric_has_a_floor() -> None:
@@ -17,7 +21,6 @@ def test_every_metric_has_a_floor() -> None:
 
 def test_the_lines_of_the_site_go_before_those_that_ship() -> None:
     own = PeerFloor(check="storage", floor=0.3)
-
     assert find_floor("storage", "seq_read.bandwidth", [own]) is own
     assert find_floor("storage", "seq_read.bandwidth").floor == 0.1
     assert find_floor("gemm", "bf16.sustained", [own]).floor == 0.02
@@ -27,39 +30,18 @@ def test_the_table_that_ships_has_sizes_alone() -> None:
     assert {line.worse for line in load_floors()} == {None}
 
 
-@pytest.mark.parametrize(
-    ("check", "metric", "side"),
-    [
-        ("storage", "rand_read.longest", "high"),
-        ("storage", "checkpoint.write.cv", "high"),
-        ("storage", "checkpoint.write", "low"),
-        ("storage", "cached.rand_read.p99", "high"),
-        ("storage", "smart.temperature", "high"),
-        ("host", "smart.media_errors", "high"),
-        ("host", "smart.percentage_used", "high"),
-        ("host", "smart.available_spare", "low"),
-        ("allreduce", "time_p95.8MiB", "high"),
-        ("allreduce", "jitter.8MiB", "high"),
-        ("allreduce", "busbw.8MiB", "low"),
-        ("pcie_bandwidth", "h2d", "low"),
-        ("training", "mfu", "low"),
-        ("training", "tokens", "low"),
-        ("training", "step_p95", "high"),
-        ("training", "communication.share", "neither"),
-        ("thermal", "efficiency", "low"),
-        ("thermal", "temperature.max", "high"),
-        ("thermal", "temperature.headroom.min", "low"),
-        ("nic", "module.headroom", "low"),
-        ("gemm", "fp16.spread", "high"),
-        ("gemm", "no.such", None),
-        ("no_such_check", "bf16.sustained", None),
-        ("../gemm", "bf16.sustained", None),
-    ],
-)
-def test_the_declaration_of_a_metric_says_which_side_is_worse(
-    check: str, metric: str, side: Side | None
-) -> None:
-    assert make_floor_finder((), make_side_finder())(check, metric).worse == side
+@dataclass(frozen=True)
+class Row:
+    """A row of ``sides.csv``: which values of a metric are worse, or none where it is unknown."""
+
+    check: str
+    metric: str
+    side: Side | None = None
+
+
+@pytest.mark.parametrize("row", read_table(Path(__file__).with_name("sides.csv"), Row), ids=str)
+def test_the_declaration_of_a_metric_says_which_side_is_worse(row: Row) -> None:
+    assert make_floor_finder((), make_side_finder())(row.check, row.metric).worse == row.side
 
 
 @pytest.mark.parametrize(
@@ -76,7 +58,6 @@ def test_the_declaration_of_a_metric_says_which_side_is_worse(
 )
 def test_the_side_of_a_metric_of_superbench_is_that_of_its_manual(metric: str, side: Side) -> None:
     known = find_foreign(metric)
-
     assert known is not None
     assert known.worse == side
 

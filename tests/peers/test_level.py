@@ -13,9 +13,7 @@ from hpcverify.peers.level import Judgeability, find_tail, judge_level, measure_
 @pytest.mark.parametrize("peers", [40, 400, 4000])
 def test_the_spread_of_normal_values_is_their_sigma(peers: int) -> None:
     rng = random.Random(1)
-
     spread = measure_spread([rng.gauss(0.01, 0.005) for _ in range(peers)], 0.0, peers)
-
     assert spread.centre == pytest.approx(0.01, abs=0.002)
     assert spread.spread == pytest.approx(0.005, rel=0.35)
 
@@ -30,14 +28,12 @@ def test_the_tail_is_that_of_students_t(freedom: float, score: float, chance: fl
 def test_a_value_whose_own_error_is_large_needs_more() -> None:
     rng = random.Random(1)
     distances = [0.04, *(rng.gauss(0, 0.004) for _ in range(99))]
-
     assert list(judge_level(distances, 0.02, [0.0] * 100).outliers) == [0]
     assert judge_level(distances, 0.02, [0.03, *[0.0] * 99]).outliers == {}
 
 
 def test_a_step_of_the_record_is_no_distance() -> None:
     distances = [0.0] * 90 + [0.05] * 5 + [-0.05] * 5
-
     assert judge_level(distances, 0.02, [0.0] * 100, resolution=0.05).outliers == {}
 
 
@@ -75,9 +71,7 @@ def test_bad_values_do_not_hide_each_other(
 def test_a_worse_half_is_a_kind_and_nobody_is_named() -> None:
     rng = random.Random(1)
     distances = [rng.gauss(0.1 * (i % 3 == 0), 0.005) for i in range(300)]
-
     judged = judge_level(distances, 0.02, [0.0] * 300)
-
     assert judged.spread.judgeability is Judgeability.SPLIT
     assert judged.outliers == {}
 
@@ -106,9 +100,7 @@ def test_it_says_how_bad_a_part_has_to_be_until_it_is_named(count: int, spread: 
 
 def test_a_small_fleet_whose_values_trail_off_steeply_is_judged() -> None:
     values = [0.0, 1.0, 1.1, 5.0, 20.0, 50.0, 80.0, 99.0]
-
     judged = judge_level([value - median(values) for value in values], 0.02, [0.0] * 8)
-
     assert judged.spread.judgeability is Judgeability.TOO_NOISY
     assert judged.outliers == {}
 
@@ -118,9 +110,7 @@ def test_a_few_parts_that_are_far_better_hide_no_bad_one(better: tuple[float, ..
     rng = random.Random(1)
     planted = [*(-distance for distance in better), 0.05, 0.08, 0.12]
     distances = [rng.gauss(0, 0.005) + d for d in (*planted, *[0.0] * (100 - len(planted)))]
-
     named = judge_level(distances, 0.02, [0.0] * 100).outliers.keys()
-
     assert named == {len(better) + i for i in range(3)}
 
 
@@ -142,7 +132,6 @@ def test_independent_parts_of_few_nodes_are_judged_as_many() -> None:
     rng = random.Random(1)
     distances = [0.06, *(rng.gauss(0, 0.008) for _ in range(63))]
     nodes = [f"n{i // 8}" for i in range(64)]
-
     assert [*judge_level(distances, 0.02, [0.0] * 64, nodes=nodes).outliers] == [0]
 
 

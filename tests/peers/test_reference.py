@@ -35,14 +35,12 @@ def test_a_reference_keeps_its_sample_its_days_and_its_versions(tmp_path: Path) 
     assert read_reference(path) == reference
     assert (entry.median, entry.parts, entry.nodes) == (101.0, 40, 40)
     assert (reference.first, reference.last) == ("2024-10-04", "2024-10-08")
-    assert reference.learned == "2024-10-14"
-    assert reference.versions == {"driver": ("580.1",)}
+    assert (reference.learned, reference.versions) == ("2024-10-14", {"driver": ("580.1",)})
 
 
 def test_a_reference_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "reference.json"
     path.write_text("reviewed")
-
     with pytest.raises(UnusableError, match="never moves by itself"):
         write_reference(path, make_reference()[0])
     assert path.read_text() == "reviewed"
@@ -52,7 +50,6 @@ def test_a_reference_is_never_overwritten(tmp_path: Path) -> None:
 def test_what_is_no_reference_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "reference.json"
     path.write_text(text)
-
     with pytest.raises(ConfigError, match=r"reference\.json"):
         read_reference(path)
 
@@ -67,5 +64,4 @@ def test_judging_by_a_reference_says_of_which_day_it_is() -> None:
         reference=reference,
     )
 
-    assert document.reference == "2024-10-14"
-    assert document.metrics[0].moved == 0.0
+    assert (document.reference, document.metrics[0].moved) == ("2024-10-14", 0.0)

@@ -15,9 +15,7 @@ FLOOR = 0.02
 def test_two_kinds_are_divided_between_them(share: float) -> None:
     rng = random.Random(1)
     values = [rng.gauss(0.0 if i < 200 * share else 0.05, 0.004) for i in range(200)]
-
     cut = find_cut(values, FLOOR)
-
     assert cut is not None
     assert 0.015 < cut < 0.035
 
@@ -38,7 +36,6 @@ def test_one_kind_is_not_divided(kind: str) -> None:
 def test_kinds_that_differ_by_less_than_the_floor_are_one() -> None:
     rng = random.Random(1)
     values = [rng.gauss(0.0 if i % 2 else 0.01, 0.0005) for i in range(200)]
-
     assert find_cut(values, FLOOR) is None
 
 
@@ -54,7 +51,6 @@ def test_a_cut_leaves_no_healthy_value_on_the_side_of_a_few_bad_ones(
     rng = random.Random(1)
     bad = round(share * count)
     values = [rng.gauss(0.1 if i < bad else 0.0, 0.004) for i in range(count)]
-
     assert find_cut(values, FLOOR) is None
 
 
@@ -63,8 +59,6 @@ def test_a_cut_leaves_no_healthy_value_on_the_side_of_a_few_bad_ones(
 def test_a_few_far_values_do_not_hide_two_kinds(far: list[float], share: float) -> None:
     rng = random.Random(1)
     values = [rng.gauss(0.0 if i < 200 * share else 0.06, 0.003) for i in range(200)]
-
     cut = find_cut([*values, *far], FLOOR)
-
     assert cut is not None
     assert 0.02 < cut < 0.04

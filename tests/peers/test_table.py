@@ -22,8 +22,7 @@ def test_columns_of_other_tools_are_found_by_their_names() -> None:
     assert name == MetricName("milliseconds", unit="ms")
     assert key == ("c7-5", "g1")
     assert (runs.values, runs.times) == ([2454.7], [1591118862.0])
-    assert runs.sensors["clock"] == [1350.0]
-    assert runs.groups == {"cabinet": "c7"}
+    assert (runs.sensors["clock"], runs.groups) == ([1350.0], {"cabinet": "c7"})
 
 
 def test_parts_of_another_model_are_no_peers() -> None:
@@ -38,28 +37,21 @@ def test_parts_of_another_model_are_no_peers() -> None:
 
 def test_a_run_without_a_node_goes_to_the_only_one_that_its_part_is_known_on() -> None:
     rows = [("g1", "-1", "-1", "1", "10", "1350"), ("g1", "c7", "5", "2", "11", "1350")]
-
     (parts,) = collect(HEADER, rows).values()
-
     (runs,) = parts.values()
-    assert runs.node == "c7-5"
-    assert sorted(runs.values) == [10.0, 11.0]
+    assert (runs.node, sorted(runs.values)) == ("c7-5", [10.0, 11.0])
 
 
 def test_a_part_that_ran_on_two_nodes_is_two() -> None:
     rows = [("0", "c7", "5", "1", "10", "1"), ("0", "c7", "6", "2", "11", "1")]
-
     (parts,) = collect(HEADER, rows).values()
-
     assert set(parts) == {("c7-5", "0"), ("c7-6", "0")}
 
 
 def test_columns_can_be_named() -> None:
     header = ("where", "tflops", "zone")
     columns = choose_columns(header, {"node": "where", "value": "tflops"}, ("zone",))
-
     collected = collect_runs([dict(zip(header, ("n1", "512.5", "a"), strict=True))], columns)
-
     assert collected[MetricName("tflops", unit="TFLOP/s")]["n1", "node"].groups == {"zone": "a"}
 
 
@@ -79,7 +71,6 @@ def test_a_time_is_in_seconds_or_a_date_of_utc() -> None:
 @pytest.mark.parametrize("said", ["", "nan", "N/A", "[N/A]", "[Not Supported]", "inf"])
 def test_what_a_tool_does_not_know_is_no_value(said: str) -> None:
     (parts,) = collect(HEADER, [("g1", "c7", "5", "1", said, said)]).values()
-
     (runs,) = parts.values()
     assert not any(map(math.isfinite, runs.values))
     assert not any(map(math.isfinite, runs.sensors["clock"]))

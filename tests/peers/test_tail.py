@@ -16,7 +16,6 @@ def test_normal_distances_seldom_have_a_heavy_tail(count: int) -> None:
     for seed in range(40):
         rng = random.Random(seed)
         found += find_heavy_tail([abs(rng.gauss(0, 0.006)) for _ in range(count)]) is not None
-
     assert found <= 4
 
 

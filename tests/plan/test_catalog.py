@@ -70,14 +70,12 @@ def test_a_check_that_does_not_say_which_side_is_worse_is_refused_in_a_line(
 @pytest.mark.parametrize("name", NAMES)
 def test_the_parameters_of_every_check_survive_the_wire(name: str) -> None:
     params = load_check(name).params()
-
     assert msgspec.convert(msgspec.to_builtins(params), type(params)) == params
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_check_takes_a_number_below_zero(name: str) -> None:
     params = load_check(name).params
-
     for field in params.__struct_fields__:
         for value in (-1, [-1]):
             with pytest.raises(msgspec.ValidationError):
@@ -87,7 +85,6 @@ def test_no_check_takes_a_number_below_zero(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_check_is_given_the_parameters_that_it_takes(name: str) -> None:
     check = load_check(name)
-
     assert check.measure.__annotations__["params"] == check.params.__name__
 
 
@@ -136,7 +133,6 @@ def test_a_typo_gets_a_hint() -> None:
 
 def test_a_hint_does_not_list_thousands() -> None:
     told = str(UnknownNameError("node", "x", [f"n{i}" for i in range(10_000)]))
-
     assert told.endswith("and 9980 more")
 
 

@@ -26,7 +26,6 @@ def complaint(tmp_path: Path, text: str) -> str:
 
 def test_without_a_file_every_default_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HPCVERIFY_CONFIG", raising=False)
-
     assert load_site(Path("/nonexistent/site.toml")) == Site()
 
 
@@ -34,14 +33,12 @@ def test_a_file_that_was_named_must_be_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HPCVERIFY_CONFIG", str(tmp_path / "none.toml"))
-
     with pytest.raises(ConfigError, match=r"HPCVERIFY_CONFIG names .*none\.toml"):
         load_site()
 
 
 def test_an_empty_variable_names_no_site_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPCVERIFY_CONFIG", "")
-
     assert site_path() == Path("/etc/hpcverify/site.toml")
 
 
@@ -53,15 +50,12 @@ def test_a_folder_in_the_place_of_the_site_file_is_named_in_words(tmp_path: Path
 def test_limits_are_read_as_they_stand(tmp_path: Path) -> None:
     text = '[limits.gemm]\n"fp32.sustained" = {low = 1, unit = "TFLOP/s"}'
     site = read_toml(written(tmp_path, text), Site)
-
     assert site.limits["gemm"]["fp32.sustained"] == Setting(low=1, unit="TFLOP/s")
 
 
 def test_an_unknown_key_names_its_path_and_what_was_meant(tmp_path: Path) -> None:
     text = '[limits.gemm]\n"fp32.sustained" = {lwo = 1}'
-
     told = complaint(tmp_path, text)
-
     assert "site.toml" in told
     assert "`$.limits[...][...]`" in told
     assert told.endswith("did you mean low?")
@@ -84,7 +78,6 @@ def test_a_word_that_is_none_of_those_known_is_told_which_are(
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_a_number_that_is_not_finite_is_refused_wherever_it_is(tmp_path: Path, value: str) -> None:
     told = complaint(tmp_path, f"[limits.gemm]\nx = {{low = {value}}}")
-
     assert told.endswith(f"limits.gemm.x.low must be a finite number, not {value}")
 
 
@@ -116,7 +109,6 @@ def test_a_syntax_error_names_line_and_column(tmp_path: Path) -> None:
 def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_bytes(b"\xff\xfe")
-
     with pytest.raises(ConfigError, match="cannot be read"):
         read_toml(path, Site)
 
@@ -125,7 +117,6 @@ def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
 def test_root_refuses_a_file_that_others_can_write(tmp_path: Path) -> None:
     path = written(tmp_path, "")
     path.chmod(0o666)
-
     with pytest.raises(ConfigError, match="chmod go-w"):
         load_site(path)
 
@@ -150,12 +141,10 @@ def test_root_refuses_a_state_directory_that_others_can_change(
     monkeypatch.setenv("HPCVERIFY_STATE", str(tmp_path))
     tmp_path.chmod(mode)
     os.chown(tmp_path, owner, 0)
-
     with pytest.raises(ConfigError, match="can be changed by other users"):
         state_dir()
 
 
 def test_the_state_directory_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPCVERIFY_STATE", "/somewhere")
-
     assert state_dir() == Path("/somewhere")

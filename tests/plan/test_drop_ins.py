@@ -40,7 +40,6 @@ def plan_gemm(site: Site) -> Step:
 
 def test_drop_ins_come_after_the_site_file_in_the_order_of_their_names(tmp_path: Path) -> None:
     site = load(tmp_path, "scratch = '/0'", b="scratch = '/2'", a="scratch = '/1'")
-
     assert site.scratch == "/2"
     assert [Path(file.path).name for file in site.files] == ["site.toml", "a.toml", "b.toml"]
 
@@ -65,7 +64,6 @@ def test_a_list_of_values_is_one_setting_and_the_last_file_decides_it(tmp_path: 
     site = load(
         tmp_path, "[quarantine]\nenforce = ['xid']", a="[quarantine]\nenforce = ['ecc', 'nic']"
     )
-
     assert site.quarantine.enforce == ("ecc", "nic")
 
 
@@ -85,9 +83,7 @@ def test_lists_of_tables_add_up_and_a_later_files_come_first(tmp_path: Path) -> 
     assert names == ["a.toml", "a.toml", "site.toml"]
 
 
-def test_of_two_host_lists_for_the_bmcs_that_of_the_later_file_is_read_last(
-    tmp_path: Path,
-) -> None:
+def test_of_two_host_lists_for_the_bmcs_that_of_the_later_file_is_read_last(tmp_path: Path) -> None:
     site = load(
         tmp_path,
         "[bmc.addresses]\n'n[1-3]' = 'b[1-3]'\nn2 = 'c2'",
@@ -128,7 +124,6 @@ def test_limits_of_other_parts_in_other_files_all_count(tmp_path: Path) -> None:
 
 def test_drop_ins_need_no_site_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HPCVERIFY_CONFIG", raising=False)
-
     assert load(tmp_path, None, a="scratch = '/1'").scratch == "/1"
 
 
@@ -150,7 +145,6 @@ def test_files_of_editors_and_package_managers_are_left_out(tmp_path: Path) -> N
     path = write_site(tmp_path, "", a="scratch = '/1'")
     for name in (".b.toml", "b.toml~", "b.toml.rpmnew", "README"):
         (path.parent / "site.d" / name).write_text("not TOML")
-
     assert load_site(path).scratch == "/1"
 
 
@@ -169,7 +163,6 @@ def test_a_damaged_drop_in_is_one_line_with_its_file(
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, "", a="scratch = '/1'", b=text)
-
     assert str(caught.value).startswith(f"{tmp_path}/site.d/b.toml: ")
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -188,7 +181,6 @@ def test_a_mistake_that_the_plan_finds_names_its_drop_in(
     tmp_path: Path, text: str, place: str
 ) -> None:
     site = load(tmp_path, "[limits.gemm]\n'fp32.sustained' = {low = 1}", a=text)
-
     with pytest.raises(ConfigError) as caught:
         plan_gemm(site)
     assert str(caught.value).startswith(f"{tmp_path}/site.d/a.toml: {place}")
@@ -197,7 +189,6 @@ def test_a_mistake_that_the_plan_finds_names_its_drop_in(
 def test_a_name_that_no_document_could_hold_is_refused(tmp_path: Path) -> None:
     path = write_site(tmp_path, "", a="")
     (path.parent / "site.d" / os.fsdecode(b"\xff.toml")).write_text("")
-
     with pytest.raises(ConfigError, match="is not printable"):
         load_site(path)
 
@@ -205,7 +196,6 @@ def test_a_name_that_no_document_could_hold_is_refused(tmp_path: Path) -> None:
 def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
     path = write_site(tmp_path, "", a="")
     (path.parent / "site.d/b.toml").symlink_to(tmp_path / "none")
-
     with pytest.raises(ConfigError, match=r"site.d/b.toml does not exist"):
         load_site(path)
 
@@ -243,7 +233,6 @@ def test_settings_that_a_link_no_longer_reaches_are_not_taken_as_none(
     tmp_path: Path, name: str
 ) -> None:
     (tmp_path / name).symlink_to(tmp_path / "not-mounted")
-
     with pytest.raises(ConfigError, match=name):
         load_site(tmp_path / "site.toml")
 
@@ -251,7 +240,6 @@ def test_settings_that_a_link_no_longer_reaches_are_not_taken_as_none(
 def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path) -> None:
     path = write_site(tmp_path, "")
     (tmp_path / "site.d").write_text("[fleet]")
-
     with pytest.raises(ConfigError, match=r"site\.d cannot be read: Not a directory"):
         load_site(path)
 
@@ -276,6 +264,5 @@ def test_root_refuses_drop_ins_that_others_can_change(tmp_path: Path, loose: str
 def test_root_refuses_drop_ins_that_an_acl_lets_others_change(tmp_path: Path, loose: str) -> None:
     path = write_site(tmp_path, "", a="")
     grant(tmp_path / loose, USER, SOMEBODY, 6)
-
     with pytest.raises(ConfigError, match="setfacl -b"):
         load_site(path)

@@ -26,8 +26,7 @@ SITE = Site(check_packages=("tests.site.acme_checks",), path="site.toml")
 
 
 def planned(*entries: SuiteEntry, site: Site = SITE, only: tuple[str, ...] = ()) -> Plan:
-    suite = Suite(name="s", summary="", budget=60, check=entries)
-    return make_plan(suite, site, only)
+    return make_plan(Suite(name="s", summary="", budget=60, check=entries), site, only)
 
 
 def limited(setting: Setting) -> Site:
@@ -39,7 +38,6 @@ def limited(setting: Setting) -> Site:
 @pytest.mark.parametrize("name", list_suites())
 def test_every_suite_that_ships_can_be_planned(name: str) -> None:
     planned = make_plan(load_suite(name), Site())
-
     assert planned.steps
     refuse_endless(planned)
 
@@ -76,13 +74,11 @@ def test_what_is_between_nodes_is_no_suite_that_a_node_runs() -> None:
 
 def test_checks_run_in_the_order_of_the_file() -> None:
     steps = planned(SuiteEntry(name="steady"), SuiteEntry(name="naughty")).steps
-
     assert [s.name for s in steps] == ["steady", "naughty"]
 
 
 def test_the_star_stands_for_every_check_that_is_not_named() -> None:
     steps = planned(SuiteEntry(name="*"), SuiteEntry(name="steady")).steps
-
     assert steps[-1].name == "steady"
     assert {"naughty", "gemm"} < {s.name for s in steps}
     assert len({s.name for s in steps}) == len(steps)
@@ -91,7 +87,6 @@ def test_the_star_stands_for_every_check_that_is_not_named() -> None:
 def test_only_takes_the_suites_entry_or_else_the_defaults() -> None:
     entry = SuiteEntry(name="steady", params={"value": 9})
     steps = planned(entry, only=("naughty", "steady")).steps
-
     assert [s.name for s in steps] == ["steady", "naughty"]
     assert msgspec.to_builtins(steps[0].params) == {"value": 9}
 
@@ -125,7 +120,6 @@ def test_a_mistake_names_the_suite_and_what_was_meant(entry: SuiteEntry, complai
 def test_a_limit_of_the_site_replaces_the_default_and_is_its_source() -> None:
     site = limited(Setting(low=3, otherwise=Verdict.WARN))
     rule = planned(SuiteEntry(name="steady"), site=site).steps[0].rules["level", "*"]
-
     assert (rule.low, rule.high, rule.otherwise) == (3, 10, Verdict.WARN)
     assert rule.source == "site.toml"
 
@@ -133,7 +127,6 @@ def test_a_limit_of_the_site_replaces_the_default_and_is_its_source() -> None:
 def test_a_limit_is_converted_into_the_unit_of_the_measurement() -> None:
     site = limited(Setting(high=0.5, unit="s"))
     rule = planned(SuiteEntry(name="steady"), site=site).steps[0].rules["level", "*"]
-
     assert rule.high == 500  # ms
 
 
@@ -150,7 +143,6 @@ def test_a_limit_keeps_what_the_file_does_not_say_of_the_default() -> None:
 def test_a_limit_without_a_default_fails_and_must_be_measured() -> None:
     limits = {"lev*": Setting(low=1)}
     rule = planned(SuiteEntry(name="steady", limits=limits)).steps[0].rules["lev*", "*"]
-
     assert (rule.otherwise, rule.remedy) == (Verdict.FAIL, Remedy.INSPECT)
     assert not rule.optional
 
@@ -164,7 +156,6 @@ def test_the_cause_of_a_limit_stays_with_its_verdict(
 ) -> None:
     limits = {"samples": Setting(low=9, otherwise=otherwise)}
     step = planned(SuiteEntry(name="thermal", limits=limits)).steps[0]
-
     assert step.rules["samples", "*"].cause is cause
 
 
@@ -183,7 +174,6 @@ def test_the_cause_of_a_limit_stays_with_its_verdict(
 )
 def test_a_check_that_cannot_end_in_its_time_is_refused(entry: SuiteEntry, complaint: str) -> None:
     todo = planned(entry)  # by which a run of the past can be judged still
-
     with pytest.raises(ConfigError, match=complaint):
         refuse_endless(todo)
 
@@ -208,7 +198,6 @@ def test_a_site_has_suites_of_its_own_which_come_first(
     (tmp_path / "suites").mkdir()
     text = 'summary = "ours"\nbudget = 5\n[[check]]\nname = "inventory"\n'
     (tmp_path / "suites" / "quick.toml").write_text(text)
-
     assert load_suite("quick").summary == "ours"
 
 
@@ -224,7 +213,6 @@ def test_a_suite_says_in_how_many_rounds_it_runs(
 ) -> None:
     monkeypatch.setenv("HPCVERIFY_CONFIG", str(tmp_path / "site.toml"))
     suite_file(tmp_path, head)
-
     assert make_plan(load_suite("ours"), SITE).rounds == rounds
     assert make_plan(load_suite("ours"), SITE, ("naughty",)).rounds == rounds
 
@@ -235,7 +223,6 @@ def test_a_number_of_rounds_out_of_range_is_refused(
 ) -> None:
     monkeypatch.setenv("HPCVERIFY_CONFIG", str(tmp_path / "site.toml"))
     suite_file(tmp_path, f"rounds = {rounds}")
-
     with pytest.raises(ConfigError, match="rounds"):
         load_suite("ours")
 
@@ -257,6 +244,5 @@ def test_the_rounds_of_the_burn_in_fit_its_budget() -> None:
     waits = suite.settle * sum(step.is_active for step in steps)
     round_ = sum(spent.values()) + waits
 
-    needed = (suite.rounds - 1 + ROUND_TIME_MARGIN) * round_ + suite.settle
-    assert needed < 0.93 * suite.budget
+    assert (suite.rounds - 1 + ROUND_TIME_MARGIN) * round_ + suite.settle < 0.93 * suite.budget
     assert spent["sdc"] + spent["thermal"] > sum(spent.values()) / 2

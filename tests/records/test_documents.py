@@ -70,9 +70,7 @@ def test_nobody_else_can_write_to_a_new_file_whatever_the_umask(
 ) -> None:
     with umask(mask):
         documents.write_bytes(tmp_path / "made/r.html", b"report", make=True)
-
-    assert mode(tmp_path / "made/r.html") == expected
-    assert mode(tmp_path / "made") & 0o022 == 0
+    assert (mode(tmp_path / "made/r.html"), mode(tmp_path / "made") & 0o022) == (expected, 0)
 
 
 def test_a_file_is_replaced_as_a_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -119,7 +117,6 @@ def test_a_second_name_of_a_file_keeps_what_it_has(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("kept")
     os.link(tmp_path / "kept", tmp_path / "r.html")
     documents.write_bytes(tmp_path / "r.html", b"report")
-
     assert (tmp_path / "kept").read_text() == "kept"
 
 
@@ -128,7 +125,6 @@ def test_a_temporary_name_cannot_be_guessed(tmp_path: Path) -> None:
     for guess in ("", f".{os.getpid()}"):
         (tmp_path / f".r.html{guess}").symlink_to("kept")
     documents.write_bytes(tmp_path / "r.html", b"report")
-
     assert (tmp_path / "kept").read_text() == "kept"
 
 
@@ -157,7 +153,6 @@ def test_what_the_caller_opened_for_us_is_written_to() -> None:
 
 def test_standard_output_by_its_name_is_no_file(capfd: pytest.CaptureFixture[str]) -> None:
     documents.write_bytes(Path("/dev/stdout"), b"report")
-
     assert capfd.readouterr().out == "report"
 
 
@@ -201,7 +196,6 @@ def test_an_old_shortfall_had_the_name_of_its_part_in_its_words() -> None:
     short = Shortfall("gpu-1", "GPU 1: it broke", Cause.CRASHED)
     result = Result(check="c", verdict=Verdict.ERROR, reason="GPU 1: it broke", shortfalls=(short,))
     (complaint,) = read_as_old(a_run(results=(result,), inventory=GPUS))
-
     assert (complaint.part_id, complaint.text) == ("gpu-1", "it broke")
 
 
@@ -216,16 +210,13 @@ def test_an_old_verdict_that_its_limits_do_not_explain_has_its_reason_as_complai
     result: Result, verdict: Verdict
 ) -> None:
     (complaint,) = read_as_old(a_run(results=(result,), inventory=GPUS))
-
     assert (complaint.part_id, complaint.text, complaint.verdict) == ("node", "it broke", verdict)
 
 
 def test_what_was_judged_is_not_judged_again_when_it_is_read() -> None:
     slow = judge_by([Measurement("speed", 9.0, "", "gpu-1")], [Limit("speed", low=10)], {}, GPUS)
     run = a_run(results=(replace(slow, limits=(Limit("speed", low=1),)),), inventory=GPUS)
-
-    again = documents.parse(msgspec.json.encode(run), "it")
-    assert again.results[0].complaints == slow.complaints
+    assert documents.parse(msgspec.json.encode(run), "it").results[0].complaints == slow.complaints
 
 
 @pytest.mark.system

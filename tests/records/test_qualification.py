@@ -13,5 +13,4 @@ from tests.reports.qualifications import a_qualification
 def test_a_qualification_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
     write(a_qualification(), tmp_path)
     text = (tmp_path / FILE_NAME).read_bytes()
-
     assert msgspec.json.decode(text, type=Qualification) == a_qualification()

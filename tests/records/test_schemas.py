@@ -74,7 +74,6 @@ SCHEMAS = Path(__file__).parents[2] / "docs/reference/schema"
 )
 def test_the_published_schema_is_that_of_the_code(name: str, document: type[Any]) -> None:
     of_the_code = json.loads(json.dumps(msgspec.json.schema(document)))
-
     assert json.loads((SCHEMAS / f"{name}.json").read_text()) == of_the_code, "run: make schema"
 
 

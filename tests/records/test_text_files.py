@@ -30,10 +30,6 @@ write_text_file(Path(sys.argv[1]), [make_gauge("hpcverify_nodes_missing", 2)])
 """
 
 
-def list_collected(folder: Path) -> list[str]:
-    return [path.name for path in folder.glob("*.prom")]
-
-
 def test_everybody_can_read_it_whatever_the_umask(tmp_path: Path) -> None:
     path = tmp_path / "a.prom"
     before = os.umask(0o077)
@@ -55,9 +51,8 @@ def test_a_killed_writer_leaves_the_old_file_whole_with_its_time(tmp_path: Path,
     done = subprocess.run([sys.executable, "-c", WRITER, path, call], check=False)
 
     assert done.returncode == -signal.SIGKILL
-    assert path.read_bytes() == content
-    assert path.stat().st_mtime_ns == status.st_mtime_ns
-    assert list_collected(tmp_path) == ["a.prom"]
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == (content, status.st_mtime_ns)
+    assert [path.name for path in tmp_path.glob("*.prom")] == ["a.prom"]
 
 
 @pytest.fixture

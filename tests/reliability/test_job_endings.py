@@ -42,7 +42,6 @@ def test_healthy_nodes_are_not_accused_of_what_users_do(
     outage: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     fleets = (simulate(seed, nodes=nodes, users=users, outage=outage) for seed in range(20))
-
     assert [name_accused(fleet) for fleet in fleets] == [[]] * 20
 
 
@@ -53,21 +52,17 @@ def test_a_node_on_which_everybodys_jobs_die_is_named_and_nobody_else(seed: int)
 
 def test_a_thousand_jobs_of_one_user_are_one_witness() -> None:
     others = [JobEnding(user, f"n{user}", died=False) for user in range(50)]
-
     assert name_accused([*others, *[JobEnding(99, "n1", died=True)] * 1000]) == []
 
 
 def test_users_who_lose_their_jobs_everywhere_are_no_witnesses() -> None:
     everywhere = [JobEnding(user, f"n{n}", died=True) for user in range(5) for n in range(10)]
-
     assert name_accused(everywhere) == []
 
 
 def test_if_jobs_die_on_many_nodes_nobody_is_accused() -> None:
     bad = range(10)
-
     judged = judge_job_endings(simulate(1, users=400, bad=bad))
-
     assert judged.black_holes == ()
     assert judged.widespread >= len(bad) - 2
 
@@ -80,7 +75,6 @@ def test_users_who_had_jobs_on_that_node_alone_are_no_witnesses() -> None:
     """A course of thirty with a bug on its own four nodes, or people who debug there."""
     well = [JobEnding(user, f"n{n}", died=False) for user in range(50) for n in range(10 + user)]
     course = [JobEnding(100 + user, f"n{user % 4}", died=True) for user in range(30)]
-
     assert name_accused(well + course) == []
 
 
@@ -107,5 +101,4 @@ def test_a_node_is_named_though_a_buggy_array_dies_on_all_at_the_same_time() -> 
     well = [JobEnding(user, f"n{n}", died=False) for user in range(10) for n in range(50)]
     hole = [JobEnding(user, "n77", died=True) for user in range(6)]
     array = [JobEnding(99, f"n{n}", died=True) for n in range(80)]
-
     assert name_accused(well + hole + array) == ["n77"]

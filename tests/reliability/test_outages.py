@@ -31,7 +31,6 @@ def simulate(rates: list[float], seed: int, repair_days: float = 2.0) -> FleetRe
 def test_intervals_hold_the_true_rate_nearly_as_often_as_they_say(rates: list[float]) -> None:
     truth = sum(rates) / len(rates)
     found = [simulate(rates, seed, repair_days=0.01).failure_rate for seed in range(200)]
-
     held = sum(bool(each and each.low <= truth <= each.high) for each in found)
     assert held >= 0.9 * len(found)
 
@@ -60,36 +59,30 @@ def simulate_racks(seed: int, *, apart: bool) -> FleetReliability:
 def test_intervals_hold_where_racks_fail_as_a_whole(*, apart: bool) -> None:
     """By their racks, and by how much weeks differ where racks are not known."""
     found = [simulate_racks(seed, apart=apart).failure_rate for seed in range(150)]
-
     held = sum(bool(each and each.low <= RACK_RATE <= each.high) for each in found)
     assert held >= 0.85 * len(found)
 
 
 @pytest.mark.parametrize(("days", "weeks"), [(27, 0), (28, 4), (100, 14)])
 def test_weeks_are_compared_once_there_are_four(days: int, weeks: int) -> None:
-    found = measure_reliability({"n1": 0.0}, [], 0.0, days)
-
-    assert found.weeks == weeks
+    assert measure_reliability({"n1": 0.0}, [], 0.0, days).weeks == weeks
 
 
 def test_time_out_of_service_does_not_count_as_service() -> None:
     began, ended = 10, 40
     outages = [Outage("n1", began, ended), Outage("n2", began, math.inf)]
     found = measure_reliability({"n1": 0.0, "n2": 0.0}, outages, 0.0, 100)
-
     assert found.node_days == pytest.approx(70 + 10)
 
 
 def test_a_node_counts_from_when_it_was_first_seen() -> None:
     found = measure_reliability({"old": 0.0, "new": 90}, [], 50, 100)
-
     assert found.node_days == pytest.approx(50 + 10)
 
 
 def test_an_outage_from_before_counts_for_its_time_only() -> None:
     long = [Outage("n1", 0.0, 60)]
     found = measure_reliability({"n1": 0.0}, long, 50, 100)
-
     assert found.outages == 0
     assert found.node_days == pytest.approx(40)
 
@@ -97,5 +90,4 @@ def test_an_outage_from_before_counts_for_its_time_only() -> None:
 def test_with_too_little_history_there_is_no_rate() -> None:
     few = [Outage("n1", 1, 2)] * 2
     found = measure_reliability({"n1": 0.0}, few, 0.0, 100)
-
     assert (found.failure_rate, found.share_out) == (None, None)

@@ -11,16 +11,7 @@ import torch
 from msgspec import structs
 
 from hpcverify.check import Context, Metric
-from hpcverify.model import (
-    Cause,
-    Device,
-    Finding,
-    Inventory,
-    Part,
-    Remedy,
-    Result,
-    Verdict,
-)
+from hpcverify.model import Cause, Device, Finding, Inventory, Part, Remedy, Result, Verdict
 from hpcverify.run.conclude import conclude, list_conclusive, rejudge_result
 from hpcverify.run.cuda_failure import explain_cuda_failure
 from hpcverify.run.executor import Answer
@@ -140,14 +131,12 @@ def test_a_start_that_the_hardware_prevents_is_no_gpus_of_several(
 
 def test_a_check_that_ends_well_accuses_nobody(tmp_path: Path) -> None:
     answer = answered(tmp_path, "nothing")
-
     assert (judged(answer).verdict, found(answer)) == (Verdict.PASS, [])
     assert not answer.outcome.is_worker_spent
 
 
 def test_a_bug_of_a_check_is_still_a_bug(tmp_path: Path) -> None:
     result = judged(answered(tmp_path, "raise"))
-
     assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.CRASHED)
     assert result.remedy is Remedy.FIX_CHECKER
 
@@ -169,7 +158,6 @@ def test_what_does_not_come_from_cuda_is_not_taken_for_it(text: str) -> None:
 
 def test_torchs_own_out_of_memory_is_no_space(tmp_path: Path) -> None:
     result = judged(answered(tmp_path, "out_of_gpu_memory", "CUDA out of memory. Tried to al"))
-
     assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.NO_SPACE)
     assert "end the processes that nvidia-smi lists" in result.reason
 
@@ -179,7 +167,6 @@ def test_an_error_of_cuda_that_nobody_knows_accuses_neither_gpu_nor_checker(
     tmp_path: Path, way: str
 ) -> None:
     answer = answered(tmp_path, way, f"CUDA error: invalid resource handle{TAIL}")
-
     assert (judged(answer).verdict, found(answer)) == (Verdict.ERROR, [])
     assert answer.outcome.remedy is Remedy.INSPECT
     assert "invalid resource handle" in answer.outcome.reason
@@ -187,7 +174,6 @@ def test_an_error_of_cuda_that_nobody_knows_accuses_neither_gpu_nor_checker(
 
 def test_an_error_of_the_accelerator_without_its_usual_opening_is_no_bug(tmp_path: Path) -> None:
     answer = answered(tmp_path, "accelerator_error", "something new")
-
     assert answer.outcome.remedy is Remedy.INSPECT
     assert "something new" in answer.outcome.reason
 
@@ -219,7 +205,6 @@ def test_a_library_says_what_cuda_told_it() -> None:
 )
 def test_an_error_of_the_driver_interface_is_found_in_the_same_table(text: str, code: str) -> None:
     error = find_cuda_error(text)
-
     assert error is not None
     assert error.code == code
 
@@ -227,7 +212,6 @@ def test_an_error_of_the_driver_interface_is_found_in_the_same_table(text: str, 
 def test_the_number_of_an_error_at_the_start_is_not_needed_to_know_it() -> None:
     text = "Unexpected error from cudaGetDeviceCount(). Did you run some? Error 802: system not y"
     error = find_cuda_error(text + "et initialized")
-
     assert error is not None
     assert "systemctl start nvidia-fabricmanager, of the same version as the driver" in error.text
 
@@ -236,9 +220,7 @@ def test_the_number_of_an_error_at_the_start_is_not_needed_to_know_it() -> None:
 def test_what_was_found_fails_when_it_is_judged_again(tmp_path: Path, row: CudaError) -> None:
     text = f"{row.platform.upper()} error: {row.message}"
     result = judged(answered(tmp_path, "accelerator_error", text))
-    again = rejudge_result(result, {}, {}, NODE, has_no_past)
-
-    assert again == result
+    assert rejudge_result(result, {}, {}, NODE, has_no_past) == result
     assert bool(list_conclusive(result, Verdict.FAIL)) is row.conclusive
 
 
@@ -246,7 +228,6 @@ def test_rows_of_one_code_are_ruled_alike() -> None:
     ruled = {(r.code, r.verdict, r.remedy, r.cause, r.software, r.conclusive) for r in load_rows()}
     codes = {row.code for row in load_rows()}
     errors = {row for row in ruled if row[1] is Verdict.ERROR}
-
     assert len(ruled) - len(errors) == len(build_finding_rules())
     assert len({row[0] for row in errors} | set(build_finding_rules())) == len(codes)
 
@@ -294,7 +275,6 @@ def test_of_several_gpus_the_one_with_the_broken_context_is_named(tmp_path: Path
 
 def test_of_several_gpus_each_broken_one_has_its_own_error(tmp_path: Path) -> None:
     broken = {"GPU-0": ECC, "GPU-2": LAUNCH}
-
     assert explained(tmp_path, LAUNCH, broken) == [
         ("ecc_uncorrectable", "GPU-0"),
         ("cuda_launch_failure", "GPU-2"),
@@ -311,7 +291,6 @@ def test_where_the_contexts_do_not_tell_no_gpu_is_named(
 @pytest.mark.parametrize("status", ["INTERNAL_ERROR", "EXECUTION_FAILED"])
 def test_what_a_library_does_not_say_the_context_says(tmp_path: Path, status: str) -> None:
     vague = f"CUDA error: CUBLAS_STATUS_{status} when calling `cublasLtMatmul`"
-
     assert explained(tmp_path, vague, {"GPU-1": ECC}, GPUS[1]) == [("ecc_uncorrectable", "GPU-1")]
     assert explained(tmp_path, vague, {}, GPUS[1]) == []
 
@@ -344,7 +323,6 @@ def test_of_gpus_in_one_process_those_that_take_no_other_process_are_named(
 def test_a_selftest_that_a_gpu_ended_is_an_error_and_no_finding(tmp_path: Path) -> None:
     task = RunSelftest(name="sdc", packages=(), context=gpu_context(tmp_path))
     failure = explain_cuda_failure(torch.AcceleratorError(ECC), task)
-
     assert failure is not None
     assert (failure.findings, failure.outcome.remedy) == ((), Remedy.RESET_GPU)
 

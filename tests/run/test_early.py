@@ -24,7 +24,6 @@ with early.start_worker(()) as worker:
 def test_a_worker_keeps_the_lock_of_the_hooks_and_no_pipe_of_the_caller(tmp_path: Path) -> None:
     command = [sys.executable, "-c", KEEPS, str(tmp_path / "lock")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-
     assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
 
 
@@ -45,9 +44,7 @@ with early.start_worker(sys.argv[1:]):
 
 def test_engine_and_worker_import_no_check_twice() -> None:
     command = [sys.executable, "-c", FORKS, "ecc", "nic"]
-    output = subprocess.check_output(command, text=True)
-
-    assert output == "[] ['ecc', 'nic']\n"
+    assert subprocess.check_output(command, text=True) == "[] ['ecc', 'nic']\n"
 
 
 RETURNS = """
@@ -61,5 +58,4 @@ def test_the_status_of_a_program_is_read_also_where_the_caller_ignores_sigchld()
     """Without a reset, waitpid(2) fails with ECHILD, and subprocess returns 0."""
     line = 'trap \'\' CHLD; exec "$0" -c "$1"'
     output = subprocess.check_output(["bash", "-c", line, sys.executable, RETURNS], text=True)
-
     assert output == "1\n"

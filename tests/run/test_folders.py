@@ -25,8 +25,7 @@ def use(root: Path) -> list[str]:
     """Make a folder in *root* and fill it; return what was told."""
     told: list[str] = []
     with temporary_folder(root, "n1", say=told.append) as folder:
-        assert folder.parent == root
-        assert folder.stat().st_mode & 0o777 == 0o700
+        assert (folder.parent, folder.stat().st_mode & 0o777) == (root, 0o700)
         assert list(folder.iterdir()) == []
         (folder / "sub").mkdir()
         (folder / "sub" / "file").touch()
@@ -47,8 +46,7 @@ def nested(top: Path, levels: int) -> None:
 
 
 def test_a_folder_is_gone_afterwards_with_all_that_is_in_it(tmp_path: Path) -> None:
-    assert use(tmp_path / "made/anew") == []
-    assert list((tmp_path / "made/anew").iterdir()) == []
+    assert (use(tmp_path / "made/anew"), list((tmp_path / "made/anew").iterdir())) == ([], [])
 
 
 def test_folders_are_removed_however_deep_they_are(tmp_path: Path) -> None:
@@ -65,7 +63,6 @@ def test_what_killed_runs_have_left_goes_and_nothing_else(tmp_path: Path) -> Non
     nested(tmp_path / "hpcverify-n1-killed", 3)
     (tmp_path / "hpcverify-n1-file").touch()
     (tmp_path / "hpcverify-n2-other").mkdir()
-
     assert use(tmp_path) == []
     assert [path.name for path in tmp_path.iterdir()] == ["hpcverify-n2-other"]
 
@@ -102,9 +99,7 @@ def test_a_scratch_that_hangs_is_named_and_blocks_nothing(tmp_path: Path) -> Non
         assert folders.scratch.is_relative_to(folders.shared)
 
 
-def test_a_scratch_that_is_missing_is_wrongly_configured_and_no_broken_part(
-    tmp_path: Path,
-) -> None:
+def test_a_scratch_that_is_missing_is_wrongly_configured_and_no_broken_part(tmp_path: Path) -> None:
     scratch = tmp_path / "missing"
     with make_run_folders(tmp_path / "state", str(scratch), "n1", print) as folders:
         problem = folders.scratch_problem
@@ -146,7 +141,6 @@ def test_a_folder_in_which_others_could_rename_ours_is_refused(
 ) -> None:
     os.chown(tmp_path, owner, 0)
     tmp_path.chmod(mode)
-
     with pytest.raises(ConfigError, match=f"{tmp_path} can be changed by other users"):
         use(tmp_path)
 

@@ -77,7 +77,6 @@ def test_what_all_gpus_raise_alike_and_software_can_cause_fails_no_gpu(
 
 def test_where_no_gpu_can_say_what_is_wrong_the_driver_has_failed_and_a_reboot_is_the_fix() -> None:
     told = result(on(UNKNOWN, 0, 1, 2))
-
     assert (told.verdict, told.remedy, told.findings) == (Verdict.ERROR, Remedy.REBOOT, ())
     assert told.reason.endswith("reboot the node, and run again")
 
@@ -95,7 +94,6 @@ def test_what_all_gpus_raise_alike_is_said_once_of_all_of_them() -> None:
 @pytest.mark.parametrize("code", SOFTWARE)
 def test_what_one_gpu_raises_and_its_siblings_do_not_fails_it(code: str) -> None:
     told = result(on(code, 1))
-
     assert (told.verdict, [f.part_id for f in told.findings]) == (Verdict.FAIL, ["gpu-1"])
     assert told.reason.startswith("GPU 1: ")
 
@@ -129,7 +127,6 @@ def test_a_gpu_without_siblings_fails_by_itself(code: str) -> None:
 @pytest.mark.parametrize("code", HARDWARE)
 def test_what_software_cannot_cause_fails_all_gpus_that_raise_it(code: str) -> None:
     told = result(on(code, 0, 1, 2))
-
     assert (told.verdict, len(told.findings)) == (Verdict.FAIL, 3)
 
 
@@ -138,7 +135,6 @@ def test_different_errors_on_all_gpus_are_faults_of_each() -> None:
         "gpu-1": ended("cuda_launch_failure", "gpu-1"),
         "gpu-2": ended("cuda_assert", "gpu-2"),
     }
-
     assert result(answers).verdict is Verdict.FAIL
 
 
@@ -154,7 +150,6 @@ def lost(cause: Cause) -> Answer:
 )
 def test_a_gpu_that_met_the_error_of_a_peer_is_a_witness(other: Answer) -> None:
     told = result(on("cuda_contained", 0, 2) | {"gpu-1": other})
-
     assert [f.part_id for f in told.findings if f.code == "cuda_contained"] == []
     assert {s.part_id: s.remedy for s in told.shortfalls}["gpu-0"] is Remedy.RERUN
 
@@ -164,7 +159,6 @@ def test_a_gpu_that_contained_an_error_fails_where_its_peers_were_well_or_waited
     other: Answer,
 ) -> None:
     told = result(on("cuda_contained", 1) | {"gpu-0": other, "gpu-2": other})
-
     assert (told.verdict, [f.part_id for f in told.findings]) == (Verdict.FAIL, ["gpu-1"])
 
 
@@ -182,18 +176,13 @@ def died(log: str) -> Answer:
     """Answer as the executor does for a worker that ended by itself."""
     reason = "its worker killed by SIGABRT"
     outcome = Outcome(
-        verdict=Verdict.ERROR,
-        reason=reason,
-        cause=Cause.CRASHED,
-        remedy=Remedy.RERUN,
-        trace=log,
+        verdict=Verdict.ERROR, reason=reason, cause=Cause.CRASHED, remedy=Remedy.RERUN, trace=log
     )
     return Answer(outcome=outcome)
 
 
 def test_a_worker_that_died_of_an_error_of_cuda_accuses_its_gpu() -> None:
     told = result({"gpu-0": ENDED, "gpu-1": died(ABORTED), "gpu-2": ENDED})
-
     assert (told.verdict, told.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
     assert [(f.code, f.part_id) for f in told.findings] == [("ecc_uncorrectable", "gpu-1")]
 
@@ -201,13 +190,11 @@ def test_a_worker_that_died_of_an_error_of_cuda_accuses_its_gpu() -> None:
 @pytest.mark.parametrize("log", ["", "Segmentation fault", "CUDA error: out of memory"])
 def test_a_worker_that_died_of_something_else_accuses_nobody(log: str) -> None:
     told = result({"gpu-0": ENDED, "gpu-1": died(log), "gpu-2": ENDED})
-
     assert (told.verdict, told.findings) == (Verdict.ERROR, ())
 
 
 def test_an_xid_stands_beside_the_error_of_its_gpu() -> None:
     (finding,) = result(on("ecc_uncorrectable", 1), xids=XID).findings
-
     assert finding.text.endswith("; Xid 94 at 03:12:05 UTC")
     assert finding.evidence["xid"] == "Xid 94 at 03:12:05 UTC"
     assert finding.evidence["kernel_log"] == "NVRM: Xid 94"
@@ -215,14 +202,12 @@ def test_an_xid_stands_beside_the_error_of_its_gpu() -> None:
 
 def test_a_kernel_log_that_nobody_may_read_is_said_and_changes_no_verdict() -> None:
     told = result(on("ecc_uncorrectable", 1), xids=GpuXids(problem="cannot be read: run as root"))
-
     assert told.verdict is Verdict.FAIL
     assert told.findings[0].evidence["xid"] == "cannot be read: run as root"
 
 
 def test_an_xid_names_the_gpu_that_cuda_did_not() -> None:
     told = result({"node": ended("cuda_launch_failure", "node")}, xids=XID)
-
     assert (told.verdict, [f.part_id for f in told.findings]) == (Verdict.FAIL, ["gpu-1"])
 
 
@@ -233,7 +218,6 @@ def test_an_xid_of_hardware_alone_names_the_gpu_of_what_only_hardware_causes(
 ) -> None:
     xids = GpuXids(by_part={"gpu-1": (f"Xid {xid}",)}, numbers={"gpu-1": frozenset({xid})})
     told = result({"node": ended(code, "node")}, xids=xids)
-
     assert (told.verdict, [f.part_id for f in told.findings]) == (Verdict.FAIL, [part])
 
 
@@ -246,14 +230,12 @@ def test_every_xid_of_an_uncorrectable_error_is_one_of_hardware() -> None:
 
 def test_without_a_name_what_software_can_cause_fails_nobody() -> None:
     told = result({"node": ended("cuda_launch_failure", "node")})
-
     assert (told.verdict, told.findings) == (Verdict.ERROR, ())
     assert "did not report which" in told.reason
 
 
 def test_without_a_name_what_only_hardware_causes_fails_the_node() -> None:
     told = result({"node": ended("ecc_uncorrectable", "node")})
-
     assert (told.verdict, [f.part_id for f in told.findings]) == (Verdict.FAIL, ["node"])
 
 

@@ -64,13 +64,11 @@ def names(answer: Answer) -> list[str]:
 
 
 def children() -> set[str]:
-    listed = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
-    return set(listed.read_text().split())
+    return set(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())
 
 
 def test_a_check_that_ends_gives_all_that_it_found(executor: LocalExecutor, tmp_path: Path) -> None:
     answer = run(executor, tmp_path, "nothing")
-
     assert answer.outcome.verdict is Verdict.PASS
     assert names(answer) == ["before", "after"]
     assert answer.outcome.end > answer.outcome.start
@@ -92,7 +90,6 @@ def test_what_goes_wrong_is_an_error_that_keeps_what_was_found(
     executor: LocalExecutor, tmp_path: Path, way: str, cause: Cause, reason: str
 ) -> None:
     answer = run(executor, tmp_path, way)
-
     assert answer.outcome.verdict is Verdict.ERROR
     assert answer.outcome.cause is cause
     assert reason in answer.outcome.reason
@@ -143,7 +140,6 @@ def test_the_log_of_an_earlier_request_says_nothing_of_why_a_worker_died(
 ) -> None:
     run(executor, tmp_path, "write", NCCL_WORDS)
     died = run(executor, tmp_path, "abort_after", "terminate called\n").outcome
-
     assert died.cause is Cause.CRASHED
     assert died.reason.endswith("last line of its log: terminate called")
     assert "Watchdog" not in died.trace
@@ -153,7 +149,6 @@ def test_a_worker_that_writes_nothing_is_told_by_how_it_ended(
     executor: LocalExecutor, tmp_path: Path
 ) -> None:
     died = run(executor, tmp_path, "segfault").outcome
-
     assert "killed by SIGSEGV" in died.reason
     assert "Extension modules" not in died.reason
 
@@ -175,7 +170,6 @@ def test_what_the_node_ran_out_of_is_no_bug_of_a_check(
     executor: LocalExecutor, tmp_path: Path
 ) -> None:
     outcome = run(executor, tmp_path, "no_memory").outcome
-
     assert (outcome.cause, outcome.remedy) == (Cause.NO_RESOURCES, Remedy.INSPECT)
     assert "no memory is left" in outcome.reason
 
@@ -186,7 +180,6 @@ def test_a_scratch_that_is_gone_under_way_is_no_bug_of_a_check(
     task = order(tmp_path, "raise")
     (tmp_path / "scratch").rmdir()
     outcome = executor.run({"w": task}, PATIENCE_S)["w"].outcome
-
     assert (outcome.cause, outcome.remedy) == (Cause.MISSING, Remedy.INSPECT)
     assert f"the scratch directory {tmp_path / 'scratch'} is gone" in outcome.reason
 
@@ -205,14 +198,12 @@ def test_a_check_that_somebody_stopped_asks_for_no_larger_budget(tmp_path: Path)
 
 def test_a_check_that_does_not_apply_is_a_skip(executor: LocalExecutor, tmp_path: Path) -> None:
     outcome = run(executor, tmp_path, "skip").outcome
-
     assert (outcome.verdict, outcome.cause) == (Verdict.SKIP, Cause.NOT_APPLICABLE)
 
 
 @pytest.mark.parametrize("way", ["raise", "segfault", "exit"])
 def test_the_next_check_does_not_suffer(executor: LocalExecutor, tmp_path: Path, way: str) -> None:
     run(executor, tmp_path, way)
-
     assert names(run(executor, tmp_path, "nothing")) == ["before", "after"]
 
 
@@ -235,9 +226,7 @@ def test_what_an_error_of_cuda_broke_is_not_used_again(
     first = children() - others
     run(executor, tmp_path, "accelerator_error", "CUDA error: invalid argument")
     assert children() - others == set()
-    answer = run(executor, tmp_path, "nothing")
-
-    assert names(answer) == ["before", "after"]
+    assert names(run(executor, tmp_path, "nothing")) == ["before", "after"]
     assert len(children() - others - first) == 1
 
 
@@ -248,14 +237,12 @@ def test_memory_of_a_gpu_that_ran_out_breaks_no_worker(
     run(executor, tmp_path, "nothing")
     first = children() - others
     run(executor, tmp_path, "out_of_gpu_memory", "CUDA out of memory. Tried to allocate")
-
     assert children() - others == first
 
 
 def test_one_workers_crash_is_not_anothers(executor: LocalExecutor, tmp_path: Path) -> None:
     tasks = {w: order(tmp_path, w) for w in ("segfault", "nothing")}
     answers = executor.run(tasks, PATIENCE_S)
-
     assert answers["segfault"].outcome.cause is Cause.CRASHED
     assert names(answers["nothing"]) == ["before", "after"]
 
@@ -277,7 +264,6 @@ def test_a_check_past_its_deadline_says_how_long_it_had(
     executor: LocalExecutor, tmp_path: Path
 ) -> None:
     answer = run(executor, tmp_path, "wait", timeout=0.7)
-
     assert (answer.outcome.reason, answer.outcome.remedy) == ("no end after 1 s", Remedy.RERUN)
     assert answer.overrun is not None
     assert (answer.overrun.seconds, answer.overrun.doing) == (0.7, "")
@@ -305,14 +291,12 @@ def test_a_worker_that_hardly_got_a_core_is_hindered(
     starved: bool,  # noqa: FBT001
 ) -> None:
     told = describe_starvation(queued, seconds)
-
     assert ("it waited 60 s for a core" in told) is starved
     assert bool(told) is starved
 
 
 def test_a_crash_says_what_it_was_doing(executor: LocalExecutor, tmp_path: Path) -> None:
     reason = run(executor, tmp_path, "crash_at_work").outcome.reason
-
     assert reason == "its worker killed by SIGSEGV in crashing on CPU"
 
 
@@ -321,7 +305,6 @@ def test_an_operation_that_ended_is_not_what_the_next_one_hangs_in(
 ) -> None:
     run(executor, tmp_path, "raise_at_work")
     overrun = run(executor, tmp_path, "wait", timeout=1).overrun
-
     assert overrun is not None
     assert overrun.doing == ""
 
@@ -382,21 +365,15 @@ def test_only_a_task_on_a_node_with_gpus_gives_a_worker_their_memory(tmp_path: P
     assert not may_use_gpu(Probe())
 
 
-def starve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make each process one that waits for a core and never in the kernel."""
-    monkeypatch.setattr(KernelWait, "_list_waits", lambda _: ())
-
-
 @pytest.mark.parametrize("short", ["REAP_SECONDS", "HURRIED_REAP_SECONDS"])
 def test_a_worker_that_only_needs_a_core_to_die_on_is_not_hung(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: str
 ) -> None:
-    starve(monkeypatch)
+    monkeypatch.setattr(KernelWait, "_list_waits", lambda _: ())  # each waits for a core
     monkeypatch.setattr(local, short, 1e-6)
     stopped: list[bool] = []
     executor = LocalExecutor(should_stop=lambda: bool(stopped))
-    outcome = run(executor, tmp_path, "wait", timeout=2).outcome
-    assert outcome.cause is Cause.TIMEOUT
+    assert run(executor, tmp_path, "wait", timeout=2).outcome.cause is Cause.TIMEOUT
 
     run(executor, tmp_path, "nothing")
     stopped.append(True)
@@ -442,7 +419,6 @@ def test_garbage_is_looked_for_only_where_torch_may_have_left_some(
 ) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert searches(tmp_path) == 0
-
     unused = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False))
     monkeypatch.setitem(sys.modules, "torch", unused)
     assert searches(tmp_path) == 1

@@ -177,7 +177,6 @@ def test_roots_lock_is_free_when_its_holder_is_killed_and_leaves_no_file(
         os.kill(first.pid, signal.SIGKILL)
         with lock(wait=60):
             pass
-
     assert list(folder.iterdir()) == []
 
 

@@ -9,14 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpcverify.check import (
-    UNOWNED_CODE,
-    Context,
-    Params,
-    Placement,
-    Rule,
-    Watch,
-)
+from hpcverify.check import UNOWNED_CODE, Context, Params, Placement, Rule, Watch
 from hpcverify.model import (
     CarryOver,
     Cause,
@@ -92,7 +85,6 @@ def test_a_check_runs_where_it_belongs_beside_whom_it_should(
 ) -> None:
     executor = FakeExecutor(inventory=NODE)
     verified(tmp_path, executor, step(placement))
-
     assert [sorted(phase) for phase in executor.phases] == phases
     assert executor.closed
 
@@ -142,7 +134,6 @@ def test_for_a_check_that_only_reads_no_directory_is_made(tmp_path: Path) -> Non
     executor = FakeExecutor(inventory=NODE)
     verified(tmp_path, executor, step(Placement.PASSIVE))
     (task,) = (t for t in executor.phases[0].values() if isinstance(t, Measure))
-
     assert task.context.scratch == task.context.shared == tmp_path
     assert list(tmp_path.iterdir()) == []
 
@@ -152,19 +143,15 @@ def test_only_devices_of_one_kind_meet(tmp_path: Path) -> None:
     verified(tmp_path, executor, step(Placement.ALL_DEVICES))
     tasks = [t for t in executor.phases[0].values() if isinstance(t, Measure)]
     places = [task.context.shared for task in tasks]
-
-    assert len(set(places)) == 2
-    assert len(set(places[1:])) == 1
+    assert (len(set(places)), len(set(places[1:]))) == (2, 1)
 
 
 def test_peers_are_the_devices_of_one_kind_in_the_same_order_for_all(tmp_path: Path) -> None:
     executor = FakeExecutor(inventory=NODE)
     verified(tmp_path, executor)
     tasks = [t for t in executor.phases[1].values() if isinstance(t, Measure)]
-
     assert {t.context.peers for t in tasks} == {GPUS}
-    assert [t.context.rank for t in tasks] == [0, 1, 2]
-    assert len({t.context.seed for t in tasks}) == 1
+    assert ([t.context.rank for t in tasks], len({t.context.seed for t in tasks})) == ([0, 1, 2], 1)
 
 
 def test_what_all_devices_found_is_one_result(tmp_path: Path) -> None:
@@ -174,14 +161,12 @@ def test_what_all_devices_found_is_one_result(tmp_path: Path) -> None:
 
     assert result.verdict is Verdict.FAIL
     assert result.reason == "gpu-1: speed 9 < 10 (hpcverify default)"
-    assert len(result.measurements) == 3
-    assert [limit.name for limit in result.limits] == ["speed"]
+    assert (len(result.measurements), [limit.name for limit in result.limits]) == (3, ["speed"])
 
 
 def test_a_device_that_could_not_be_measured_is_an_error_with_its_name(tmp_path: Path) -> None:
     executor = FakeExecutor(inventory=NODE, answers={"gpu-2": break_worker(Cause.CRASHED)})
     result = only(verified(tmp_path, executor))
-
     assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.CRASHED)
     assert "gpu-2: it broke" in result.reason
 
@@ -190,20 +175,17 @@ def test_an_error_hides_no_failure_that_was_found_before_it(tmp_path: Path) -> N
     broke = break_worker(Cause.CRASHED, Measurement("speed", 1, "", "gpu-2"))
     executor = FakeExecutor(inventory=NODE, answers={"gpu-2": broke})
     result = only(verified(tmp_path, executor))
-
     assert result.verdict is Verdict.FAIL
     assert "speed 1 < 10" in result.reason
 
 
 def skipped(reason: str, cause: Cause = Cause.NOT_APPLICABLE) -> Answer:
-    outcome = Outcome(verdict=Verdict.SKIP, reason=reason, cause=cause)
-    return Answer(outcome=outcome)
+    return Answer(outcome=Outcome(verdict=Verdict.SKIP, reason=reason, cause=cause))
 
 
 def test_skipped_on_every_device_is_a_skip(tmp_path: Path) -> None:
     executor = FakeExecutor(answers={"cpu": skipped("no such part")})
     result = only(verified(tmp_path, executor))
-
     assert (result.verdict, result.reason) == (Verdict.SKIP, "no such part")
     assert result.cause is Cause.NOT_APPLICABLE
 
@@ -211,7 +193,6 @@ def test_skipped_on_every_device_is_a_skip(tmp_path: Path) -> None:
 def test_skipped_on_some_devices_is_said_in_the_coverage(tmp_path: Path) -> None:
     executor = FakeExecutor(inventory=NODE, answers={"cpu": skipped("not for CPUs")})
     result = only(verified(tmp_path, executor))
-
     assert result.verdict is Verdict.PASS
     assert [c.text for c in result.coverage] == ["skipped: not for CPUs"]
 
@@ -220,7 +201,6 @@ def test_a_broken_driver_is_an_error_of_every_check_of_devices(tmp_path: Path) -
     problem = Finding("driver_not_loaded", "node", "the NVIDIA driver is not loaded")
     node = Inventory(devices=(CPU,), problems=(problem,))
     result = only(verified(tmp_path, FakeExecutor(inventory=node)))
-
     assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.MISCONFIGURED)
     assert problem.text in result.reason
 
@@ -229,7 +209,6 @@ def test_a_gpu_of_the_last_run_that_is_gone_is_not_passed_over(tmp_path: Path) -
     memory = NodeHistory(previous=NODE)
     here = FakeExecutor(inventory=Inventory(devices=(CPU, *GPUS[:2])))
     result = only(verified(tmp_path, here, history=memory))
-
     assert result.verdict is Verdict.ERROR
     assert "GPU 2 was here before" in result.reason
 
@@ -247,7 +226,6 @@ def test_nobodys_work_on_a_gpu_is_disturbed(
 ) -> None:
     executor = FakeExecutor(inventory=NODE, holders=(GpuHolder("gpu-0", 4242),))
     result = only(verified(tmp_path, executor, step(placement), force=force))
-
     assert result.cause is cause
     assert ("4242" in result.reason) is (cause is Cause.BUSY)
 
@@ -267,7 +245,6 @@ def test_a_probe_that_fails_is_an_error_and_never_a_node_without_gpus(tmp_path: 
 
 def test_being_told_to_stop_leaves_a_run_that_is_not_complete(tmp_path: Path) -> None:
     run = verified(tmp_path, FakeExecutor(told_to_stop=True), step(), step())
-
     assert not run.complete
     assert {r.cause for r in run.results} == {Cause.INTERRUPTED}
     assert run.verdict is Verdict.ERROR
@@ -291,23 +268,19 @@ def test_a_check_that_was_skipped_is_not_also_observed(tmp_path: Path) -> None:
     executor = FakeExecutor(
         answers={"cpu": skipped("no sensor"), "telemetry": break_worker(Cause.CRASHED)}
     )
-    result = only(verified(tmp_path, executor, step(observe=observe)))
-
-    assert result.verdict is Verdict.SKIP
+    assert only(verified(tmp_path, executor, step(observe=observe))).verdict is Verdict.SKIP
 
 
 def test_a_passive_check_is_observed_where_something_loads_the_node(tmp_path: Path) -> None:
     executor = FakeExecutor(answers={"telemetry": make_answer(Measurement("speed", 11))})
     passive = step(Placement.PASSIVE, observe=observe)
     _, result = verified(tmp_path, executor, step(), passive).results
-
     assert len(result.measurements) == 2
 
 
 def test_a_passive_suite_samples_nothing_and_observes_nothing(tmp_path: Path) -> None:
     executor = FakeExecutor(answers={"telemetry": make_answer(Measurement("speed", 11))})
     result = only(verified(tmp_path, executor, step(Placement.PASSIVE, observe=observe)))
-
     assert executor.probes == [Probe(sample=False, folder=tmp_path.parent)]
     assert len(result.measurements) == 1
 
@@ -341,9 +314,7 @@ def test_who_waits_to_settle_is_told_for_which_check_and_devices(tmp_path: Path)
     verified(tmp_path, executor, step(), step(Placement.DEVICES_ALONE), settle=60)
     tasks = [t for phase in executor.phases for t in phase.values()]
     (task,) = (t for t in tasks if isinstance(t, Settle))
-
-    assert task.name == "c"
-    assert [ctx.device for ctx in task.contexts] == [CPU, *GPUS]
+    assert (task.name, [ctx.device for ctx in task.contexts]) == ("c", [CPU, *GPUS])
 
 
 def test_the_devices_settle_before_a_check_that_follows_a_load(tmp_path: Path) -> None:
@@ -379,14 +350,12 @@ def test_after_a_worker_was_ended_the_next_load_waits_for_the_memory_of_its_gpu(
 ) -> None:
     executor = FakeExecutor(inventory=NODE, answers={"gpu-1": how})
     verified(tmp_path, executor, step(), step(Placement.PASSIVE), step(Placement.NODE))
-
     assert list_released(executor) == ([("gpu-1",)] if waits else [])
 
 
 def test_a_worker_of_the_whole_node_may_have_used_every_gpu(tmp_path: Path) -> None:
     executor = FakeExecutor(inventory=NODE, answers={"node": break_worker(Cause.CRASHED)})
     verified(tmp_path, executor, step(Placement.NODE), step())
-
     assert list_released(executor) == [tuple(gpu.part for gpu in GPUS)]
 
 
@@ -411,14 +380,12 @@ def test_rulings_are_kept_with_the_findings_that_they_were_for(tmp_path: Path) -
     rulings = {"old": FindingRule(Verdict.WARN), "unseen": FindingRule(Verdict.FAIL)}
     executor = FakeExecutor(answers={"cpu": make_answer(Finding("old", "cpu", "it is old"))})
     result = only(verified(tmp_path, executor, step(finding_rules=rulings)))
-
     assert result.verdict is Verdict.WARN
     assert result.rulings == {"old": rulings["old"]}
 
 
 def test_the_maturity_of_a_check_is_kept_with_its_result(tmp_path: Path) -> None:
     run = verified(tmp_path, FakeExecutor(), step(maturity=Maturity.BETA))
-
     assert only(run).maturity is Maturity.BETA
 
 
@@ -444,7 +411,6 @@ def test_a_nodes_past_is_a_limit_with_its_source(tmp_path: Path) -> None:
 def test_an_interrupted_run_never_fails_a_node(tmp_path: Path) -> None:
     broke = break_worker(Cause.INTERRUPTED, Measurement("speed", 1, "", "cpu"))
     run = verified(tmp_path, FakeExecutor(answers={"cpu": broke}))
-
     assert only(run).verdict is Verdict.FAIL
     assert (run.verdict, run.complete) == (Verdict.ERROR, False)
 
@@ -501,7 +467,6 @@ def rounds_and_verdicts(run: Run) -> list[tuple[int, str]]:
 def test_all_checks_run_in_order_in_every_round(tmp_path: Path) -> None:
     named = [msgspec.structs.replace(step(), name=name) for name in "ba"]
     run = verified(tmp_path, FakeExecutor(), *named, rounds=3)
-
     told = [(r.round, r.check) for r in run.results]
     assert told == [(n, name) for n in (1, 2, 3) for name in "ba"]
     assert (run.rounds, run.left_out, run.complete) == (3, "", True)
@@ -515,8 +480,7 @@ def test_each_round_has_a_seed_and_a_turn_of_its_own(tmp_path: Path) -> None:
     seeds = [context.seed for context in first.contexts()]
 
     assert [context.rotation for context in first.contexts()] == [7, 8, 9, 10]
-    assert seeds[0] == 2**31 - 1
-    assert len(set(seeds)) == 4
+    assert (seeds[0], len(set(seeds))) == (2**31 - 1, 4)
     assert seeds == [context.seed for context in second.contexts()]
 
 
@@ -539,7 +503,6 @@ def test_a_round_is_told_what_those_before_it_marked(tmp_path: Path) -> None:
 def test_a_round_that_failed_is_finished_and_is_the_last(tmp_path: Path) -> None:
     executor = InRounds(FAST, FAST, SLOW, FAST)
     run = verified(tmp_path, executor, step(), step(), rounds=5)
-
     assert rounds_and_verdicts(run) == [*((1, "pass"), (1, "pass")), *((2, "fail"), (2, "pass"))]
     assert (run.verdict, run.complete) == (Verdict.FAIL, True)
     assert run.left_out == "round 2 failed"
@@ -597,7 +560,6 @@ def test_why_a_check_is_skipped_is_told_in_one_round(tmp_path: Path) -> None:
 )
 def test_what_is_no_failure_ends_no_run(tmp_path: Path, answer: Answer, verdict: Verdict) -> None:
     run = verified(tmp_path, InRounds(FAST, answer), rounds=3)
-
     assert [number for number, _ in rounds_and_verdicts(run)] == [1, 2, 3]
     assert run.verdict is verdict
 
@@ -605,7 +567,6 @@ def test_what_is_no_failure_ends_no_run(tmp_path: Path, answer: Answer, verdict:
 def test_a_failure_in_beta_ends_no_run(tmp_path: Path) -> None:
     beta = step(maturity=Maturity.BETA)
     run = verified(tmp_path, InRounds(SLOW), beta, rounds=2)
-
     assert rounds_and_verdicts(run) == [(1, "fail"), (2, "pass")]
     assert run.verdict is Verdict.WARN
 
@@ -613,7 +574,6 @@ def test_a_failure_in_beta_ends_no_run(tmp_path: Path) -> None:
 def test_a_round_that_does_not_fit_is_not_begun_and_is_no_error(tmp_path: Path) -> None:
     begun = NOW - 60  # of 100
     run = verified(tmp_path, FakeExecutor(), rounds=3, _began=begun)
-
     assert rounds_and_verdicts(run) == [(1, "pass")]
     assert (run.verdict, run.complete) == (Verdict.PASS, True)
     assert "a round took up to 60 s" in run.left_out
@@ -625,7 +585,6 @@ def test_a_round_is_begun_only_with_time_to_spare(
 ) -> None:
     begun = NOW - took
     run = verified(tmp_path, FakeExecutor(), rounds=3, settle=settle, _began=begun)
-
     assert rounds_and_verdicts(run) == [(1, "pass")]
     assert f"a round took up to {took} s" in run.left_out
 
@@ -633,14 +592,12 @@ def test_a_round_is_begun_only_with_time_to_spare(
 def test_a_round_that_fits_is_begun(tmp_path: Path) -> None:
     begun = NOW - 30
     run = verified(tmp_path, FakeExecutor(), rounds=3, _began=begun)
-
     assert [number for number, _ in rounds_and_verdicts(run)] == [1, 2, 3]
 
 
 def test_a_first_round_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     begun = NOW - 101
     run = verified(tmp_path, FakeExecutor(), rounds=3, _began=begun)
-
     assert (only(run).cause, run.verdict) == (Cause.TIMEOUT, Verdict.ERROR)
 
 
@@ -709,7 +666,6 @@ def test_what_is_bad_counts_though_the_budget_cut_the_check_short(
 ) -> None:
     fact = Finding(code, "cpu", "a fact")
     run = of_two(tmp_path, FAST, ended(fact), rulings=CUT)
-
     assert run.verdict is run.results[-1].verdict is CUT[code].verdict
     assert run.results[-1].reason == "CPU: a fact"
     assert run.results[-1].cause is CUT[code].cause
@@ -717,7 +673,6 @@ def test_what_is_bad_counts_though_the_budget_cut_the_check_short(
 
 def test_a_number_outside_its_limit_counts_though_the_check_was_cut_short(tmp_path: Path) -> None:
     run = of_two(tmp_path, FAST, ended(Measurement("speed", 1, "", "cpu")))
-
     assert (run.verdict, run.results[-1].round) == (Verdict.FAIL, 2)
     assert "speed 1 < 10" in run.results[-1].reason
 
@@ -748,21 +703,18 @@ def test_what_befalls_a_check_by_itself_is_an_error_in_every_round(
     tmp_path: Path, answer: Answer
 ) -> None:
     run = of_two(tmp_path, FAST, answer)
-
     assert run.verdict is Verdict.ERROR
     assert run.results[-1].cause is answer.outcome.cause
 
 
 def test_a_check_that_takes_longer_than_it_may_is_an_error_in_every_round(tmp_path: Path) -> None:
     run = of_two(tmp_path, ended(after=9), FAST)
-
     assert [v for _, v in rounds_and_verdicts(run)] == ["pass", "pass", "error", "pass"]
 
 
 def test_a_first_round_that_the_budget_cuts_short_is_an_error(tmp_path: Path) -> None:
     begun = NOW - 95
     run = verified(tmp_path, InRounds(ended()), rounds=3, _began=begun)
-
     assert (only(run).cause, run.verdict) == (Cause.TIMEOUT, Verdict.ERROR)
 
 
@@ -775,13 +727,11 @@ def test_nobody_is_asked_what_was_sampled_when_the_sampling_was_cut_short(tmp_pa
     watches = [t for p in slow.phases for t in p.values() if isinstance(t, Observe)]
 
     assert len(watches) == 2
-    assert run.results[-1].round == 3
-    assert run.results[-1].check == "c"
+    assert (run.results[-1].round, run.results[-1].check) == (3, "c")
 
 
 def test_a_document_that_could_not_be_read_again_is_not_filled(tmp_path: Path) -> None:
     run = verified(tmp_path, FakeExecutor(), rounds=9, max_bytes=2000)
-
     assert 1 < len(run.results) < 9
     assert documents.count_bytes(run.results) < 2000
     assert "too large to be read again" in run.left_out
@@ -789,7 +739,6 @@ def test_a_document_that_could_not_be_read_again_is_not_filled(tmp_path: Path) -
 
 def test_a_run_that_is_told_to_stop_begins_no_other_round(tmp_path: Path) -> None:
     run = verified(tmp_path, InRounds(FAST, break_worker(Cause.INTERRUPTED)), rounds=9)
-
     assert rounds_and_verdicts(run) == [(1, "pass"), (2, "error")]
     assert (run.verdict, run.complete, run.left_out) == (Verdict.ERROR, False, "")
 
@@ -813,8 +762,7 @@ def test_passive_checks_watch_the_whole_run_between_them(tmp_path: Path) -> None
     watches = [t for p in executor.phases for t in p.values() if isinstance(t, Observe)]
 
     assert watches[0].start == begun
-    assert [w.start for w in watches[1:]] == [w.end for w in watches[:-1]]
-    assert len(watches) == 3
+    assert ([w.start for w in watches[1:]], len(watches)) == ([w.end for w in watches[:-1]], 3)
 
 
 def test_what_could_not_be_heard_is_asked_for_again_in_the_next_round(tmp_path: Path) -> None:
@@ -822,7 +770,6 @@ def test_what_could_not_be_heard_is_asked_for_again_in_the_next_round(tmp_path: 
     passive = step(Placement.PASSIVE, observe=observe)
     verified(tmp_path, executor, step(), passive, rounds=2)
     watches = [t for p in executor.phases for t in p.values() if isinstance(t, Observe)]
-
     assert watches[1].start == watches[0].start
 
 
@@ -830,7 +777,6 @@ def test_the_devices_settle_between_two_rounds(tmp_path: Path) -> None:
     executor = FakeExecutor()
     verified(tmp_path, executor, settle=60, rounds=2)
     kinds = [type(t) for p in executor.phases for t in p.values()]
-
     assert kinds == [Measure, Settle, Measure]
 
 
@@ -845,13 +791,10 @@ class Losing(FakeExecutor):
         return super().run(tasks, timeout)
 
 
-def listing() -> Step:
-    return msgspec.structs.replace(step(Placement.PASSIVE), name="inventory")
-
-
 def test_a_gpu_that_is_lost_in_one_round_is_missed_in_the_next(tmp_path: Path) -> None:
     executor = Losing(inventory=NODE)
-    run = verified(tmp_path, executor, listing(), step(), rounds=2)
+    listing = msgspec.structs.replace(step(Placement.PASSIVE), name="inventory")
+    run = verified(tmp_path, executor, listing, step(), rounds=2)
     tasks = [t for p in executor.phases for t in p.values() if isinstance(t, Measure)]
 
     assert rounds_and_verdicts(run)[1:] == [(1, "pass"), (2, "pass"), (2, "error")]
@@ -867,7 +810,6 @@ def test_a_gpu_that_is_lost_is_missed_in_all_rounds_though_nobody_lists_the_part
 ) -> None:
     memory = NodeHistory(previous=previous)
     run = verified(tmp_path, Losing(inventory=NODE), rounds=3, history=memory)
-
     assert rounds_and_verdicts(run) == [(1, "pass"), (2, "error"), (3, "error")]
     assert all("GPU 2 was here before" in r.reason for r in run.results[1:])
 
@@ -895,7 +837,6 @@ def test_an_inventory_that_was_refused_is_no_reference_for_the_next_round() -> N
     refused = Result(check="inventory", verdict=Verdict.ERROR)
     accepted = Result(check="inventory", verdict=Verdict.WARN)
     memory = NodeHistory(previous=NODE)
-
     assert extend_history(memory, [refused], Inventory()).previous == NODE
     assert extend_history(memory, [accepted], Inventory()).previous == Inventory()
 
@@ -903,7 +844,6 @@ def test_an_inventory_that_was_refused_is_no_reference_for_the_next_round() -> N
 def test_to_skip_what_is_required_in_one_round_is_an_error_of_the_run(tmp_path: Path) -> None:
     required = msgspec.structs.replace(step(), required=True)
     run = verified(tmp_path, InRounds(FAST, skipped("gone")), required, rounds=3)
-
     assert [v for _, v in rounds_and_verdicts(run)] == ["pass", "skip", "pass"]
     assert run.verdict is Verdict.ERROR
 

@@ -8,17 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.check import HUNG_CODE, RANK_LOST_CODE, Context, Params, Placement
-from hpcverify.model import (
-    Cause,
-    Device,
-    Finding,
-    Inventory,
-    Part,
-    Remedy,
-    Result,
-    Run,
-    Verdict,
-)
+from hpcverify.model import Cause, Device, Finding, Inventory, Part, Remedy, Run, Verdict
 from hpcverify.plan.catalog import load_check
 from hpcverify.plan.suite import Step
 from hpcverify.run.executor import Answer, Overrun
@@ -73,9 +63,7 @@ def explained(
         d.part: make_context(tmp_path, device=d, peers=devices) for d in devices[: len(answers)]
     }
     phase = Phase(
-        contexts=contexts,
-        answers=dict(zip(contexts, answers, strict=True)),
-        allowance=allowance,
+        contexts=contexts, answers=dict(zip(contexts, answers, strict=True)), allowance=allowance
     )
     found = list_late_workers([phase], inventory)
     return explain_overruns([phase], found, 420, xids)
@@ -113,7 +101,6 @@ def test_the_xid_of_that_moment_stands_beside_a_hang(tmp_path: Path) -> None:
 def test_two_gpus_that_hang_where_two_ended_are_both_accused(tmp_path: Path) -> None:
     other = replace(HANGS, part="gpu-3", doing="bf16 products on GPU 3")
     found = explained(tmp_path, ended(40), ended(38), late(HANGS), late(other))
-
     assert [f.part_id for f in list_findings(found)] == ["gpu-2", "gpu-3"]
 
 
@@ -143,7 +130,6 @@ def test_gpus_that_gave_up_on_a_peer_are_no_siblings_that_ended(tmp_path: Path) 
     lost = Finding(RANK_LOST_CODE, "gpu-2", "was lost")
     witness = replace(ended(45), items=(lost,))
     found = explained(tmp_path, witness, witness, late(HANGS), witness)
-
     assert {f.code for f in list_findings(found)} == {RANK_LOST_CODE}
     assert found["gpu-2"].outcome.verdict is Verdict.ERROR
 
@@ -162,7 +148,6 @@ def test_gpus_of_another_model_are_no_siblings(tmp_path: Path) -> None:
     parts = (*PARTS[:2], replace(PARTS[2], facts={"name": "L4"}), PARTS[3])
     mixed = replace(NODE, parts=parts)
     found = explained(tmp_path, ended(4), ended(4), late(HANGS), ended(4), inventory=mixed)
-
     assert list_findings(found) == []
     assert "no other GPU of its kind" in found["gpu-2"].outcome.reason
 
@@ -181,7 +166,6 @@ def test_all_gpus_hanging_alike_are_to_be_looked_at(tmp_path: Path) -> None:
 
 def test_a_lone_gpu_that_hangs_is_to_be_looked_at(tmp_path: Path) -> None:
     found = explained(tmp_path, late(HANGS), device=GPUS[2])
-
     assert list_findings(found) == []
     assert found["gpu-2"].outcome.remedy is Remedy.INSPECT
     assert "there is no other GPU of its kind" in found["gpu-2"].outcome.reason
@@ -202,7 +186,6 @@ def test_a_gpu_that_others_wait_for_is_to_be_looked_at_and_they_are_said_to_wait
 ) -> None:
     waits = late(Overrun(seconds=200, doing="the wait for the others", doing_seconds=190))
     found = explained(tmp_path, waits, waits, late(HANGS), waits)
-
     assert list_findings(found) == []
     assert "for 180 s, while 3 other GPUs waited for it: see" in found["gpu-2"].outcome.reason
     assert "in the wait for the others" in found["gpu-0"].outcome.reason
@@ -264,7 +247,6 @@ CLEARED = {
 def test_the_budget_is_not_blamed_if(tmp_path: Path, why: str) -> None:
     answers, allowance = CLEARED[why]
     outcome = explained(tmp_path, *answers, allowance=allowance)["gpu-2"].outcome
-
     assert outcome.remedy is Remedy.INSPECT
     assert "budget" not in outcome.reason
 
@@ -278,7 +260,6 @@ def test_a_check_without_an_estimate_is_cut_short_by_the_budget_unless_it_hangs(
     allowance = Allowance(seconds=9, bound=BUDGET, estimate=None)
     answer = late(Overrun(seconds=9, doing=doing))
     outcome = explained(tmp_path, answer, allowance=allowance, device=CPU)["cpu"].outcome
-
     assert ("budget" in outcome.reason) is blamed
     assert (outcome.remedy is Remedy.FIX_CONFIGURATION) is blamed
 
@@ -300,11 +281,9 @@ def test_a_phase_is_bounded_by_what_ends_first(
     assert allowance.bound == bound
     assert (
         allowance.seconds
-        == {
-            ESTIMATE: START_UP_SECONDS + ESTIMATE_FACTOR * 10,
-            TIMEOUT: timeout,
-            BUDGET: left,
-        }[bound]
+        == {ESTIMATE: START_UP_SECONDS + ESTIMATE_FACTOR * 10, TIMEOUT: timeout, BUDGET: left}[
+            bound
+        ]
     )
 
 
@@ -358,10 +337,6 @@ def verify(tmp_path: Path, executor: FakeExecutor, *steps: Step, rounds: int = 1
     return builders.verify(tmp_path, executor, *steps, budget=420, rounds=rounds)
 
 
-def find_codes(result: Result) -> list[str]:
-    return [finding.code for finding in result.findings]
-
-
 def test_a_run_fails_for_the_gpu_that_hangs_and_uses_it_no_more(tmp_path: Path) -> None:
     executor = Hanging(inventory=NODE)
     first, then = verify(tmp_path, executor, make_step("gemm"), make_step("sdc")).results
@@ -369,7 +344,7 @@ def test_a_run_fails_for_the_gpu_that_hangs_and_uses_it_no_more(tmp_path: Path) 
     asked = [phase["telemetry"] for phase in executor.phases if "telemetry" in phase]
 
     assert (first.verdict, first.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
-    assert find_codes(first) == [HUNG_CODE]
+    assert [finding.code for finding in first.findings] == [HUNG_CODE]
     assert [task.parts for task in asked if isinstance(task, FindXids)] == [("gpu-2",)]
     assert first.rulings[HUNG_CODE].conclusive is False
     assert first.reason.startswith("GPU 2: it hung in bf16 products")
@@ -391,7 +366,6 @@ def test_gpus_that_did_not_come_back_are_not_used_in_the_next_round(tmp_path: Pa
 
 def test_a_gpu_that_is_not_used_is_told_by_its_check_and_not_by_the_inventory() -> None:
     rule = load_check("inventory").finding_rules[NOT_USED]
-
     assert (rule.verdict, rule.remedy) == (Verdict.PASS, Remedy.NONE)
 
 
@@ -399,7 +373,6 @@ def test_the_peers_of_a_gpu_that_hangs_go_on_without_it(tmp_path: Path) -> None:
     executor = Hanging(inventory=NODE)
     verify(tmp_path, executor, make_step("gemm"), make_step("training"))
     tasks = [t for t in executor.phases[-1].values() if isinstance(t, Measure)]
-
     assert {t.context.peers for t in tasks} == {(GPUS[0], GPUS[1], GPUS[3])}
 
 
@@ -432,7 +405,6 @@ def test_a_gpu_that_is_merely_slow_is_used_again(
 def test_a_phase_has_the_time_that_its_parameters_need_and_not_ten_minutes(tmp_path: Path) -> None:
     executor = Hanging(inventory=NODE)
     verify(tmp_path, executor, make_step("gemm"))
-
     assert START_UP_SECONDS + ESTIMATE_FACTOR * 10 in executor.timeouts
 
 
@@ -451,5 +423,4 @@ def test_a_bug_in_an_estimate_ends_its_check_and_not_the_run(tmp_path: Path) -> 
 
 def test_a_healthy_run_accuses_nobody(tmp_path: Path) -> None:
     results = verify(tmp_path, FakeExecutor(inventory=NODE), make_step("gemm")).results
-
     assert [(r.verdict, r.findings) for r in results] == [(Verdict.PASS, ())]

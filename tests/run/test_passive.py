@@ -33,10 +33,7 @@ from tests.run.builders import break_worker, make_step
 
 RULES = {"links": Rule(low=18, optional=True), "errors": Rule(high=0, optional=True)}
 METRICS = {name: Metric(unit="", worse="neither", meaning="m") for name in RULES}
-RULINGS = {
-    "xid_79": FindingRule(Verdict.FAIL, conclusive=True),
-    "noted": FindingRule(Verdict.WARN),
-}
+RULINGS = {"xid_79": FindingRule(Verdict.FAIL, conclusive=True), "noted": FindingRule(Verdict.WARN)}
 READ = make_step(
     "xid", metrics=METRICS, rules=RULES, finding_rules=RULINGS, placement=Placement.PASSIVE
 )
@@ -111,7 +108,6 @@ def test_what_only_reads_after_a_load_reads_before_it_as_well(
 ) -> None:
     executor = Reading()
     run = verify(tmp_path, executor, *steps)
-
     assert executor.list_turns() == turns
     assert [r.check for r in run.results] == [step.name for step in steps]
 
@@ -119,14 +115,12 @@ def test_what_only_reads_after_a_load_reads_before_it_as_well(
 def test_a_later_round_begins_with_the_load(tmp_path: Path) -> None:
     executor = Reading()
     verify(tmp_path, executor, rounds=2)
-
     assert executor.list_turns() == ["telemetry", "node", "telemetry", "node", "telemetry"]
 
 
 def test_both_times_it_begins_from_what_the_last_run_remembered(tmp_path: Path) -> None:
     executor = Reading(make_answer(CarryOver("cursor", "8")), make_answer(CarryOver("cursor", "9")))
     run = verify(tmp_path, executor)
-
     assert executor.list_carried() == ["7", "7"]
     assert run.results[-1].marks == (CarryOver("cursor", "9"),)
 
@@ -144,13 +138,11 @@ def test_the_facts_are_those_of_the_later_one_or_else_of_the_first(
     tmp_path: Path, after: tuple[Fact, ...]
 ) -> None:
     result = read_twice(tmp_path, make_answer(Fact("SMT", "off")), make_answer(*after))
-
     assert result.facts == (after or (Fact("SMT", "off"),))
 
 
 def test_what_was_seen_before_the_load_is_kept(tmp_path: Path) -> None:
     result = read_twice(tmp_path, make_answer(FELL_OFF), make_answer(NOTED))
-
     assert result.verdict is Verdict.FAIL
     assert [f.code for f in result.findings] == ["noted", "xid_79"]
     assert result.findings[1].text == "it fell off the bus (seen before the load and not after it)"
@@ -159,14 +151,12 @@ def test_what_was_seen_before_the_load_is_kept(tmp_path: Path) -> None:
 
 def test_what_both_results_have_is_told_once_in_the_words_of_the_later_one(tmp_path: Path) -> None:
     again = replace(NOTED, text="noted 5 times")
-
     assert read_twice(tmp_path, make_answer(NOTED), make_answer(again)).findings == (again,)
 
 
 def test_a_clean_node_is_clean_both_times(tmp_path: Path) -> None:
     links = Measurement("links", 18, "", "gpu-0")
     result = read_twice(tmp_path, make_answer(links), make_answer(links))
-
     assert (result.verdict, result.findings) == (Verdict.PASS, ())
     assert result.measurements == (links,)
 
@@ -179,7 +169,6 @@ def test_of_two_values_the_later_one_counts_unless_only_the_first_is_outside_its
 ) -> None:
     answers = [make_answer(Measurement("links", value, "", "gpu-0")) for value in (before, after)]
     result = read_twice(tmp_path, *answers)
-
     assert [m.value for m in result.measurements] == [kept]
     assert (result.verdict is Verdict.FAIL) is (kept < 18)
 
@@ -187,14 +176,12 @@ def test_of_two_values_the_later_one_counts_unless_only_the_first_is_outside_its
 def test_a_value_that_only_the_first_result_has_is_judged_too(tmp_path: Path) -> None:
     first = Measurement("errors", 3, "", "gpu-0")
     result = read_twice(tmp_path, make_answer(first), make_answer())
-
     assert (result.verdict, result.measurements) == (Verdict.FAIL, (first,))
 
 
 def test_a_second_run_that_fails_hides_nothing_of_the_first(tmp_path: Path) -> None:
     old, new = CarryOver("cursor", "7"), CarryOver("cursor", "8")
     result = read_twice(tmp_path, make_answer(FELL_OFF, new), break_worker(Cause.CRASHED, old))
-
     assert result.verdict is Verdict.FAIL
     assert [s.cause for s in result.shortfalls] == [Cause.CRASHED]
     assert result.marks == (new,), "the lines that were reported are not read again"
@@ -202,7 +189,6 @@ def test_a_second_run_that_fails_hides_nothing_of_the_first(tmp_path: Path) -> N
 
 def test_a_first_run_that_fails_is_made_up_for_by_the_second(tmp_path: Path) -> None:
     result = read_twice(tmp_path, break_worker(Cause.CRASHED), make_answer(NOTED))
-
     assert (result.verdict, result.findings, result.shortfalls) == (Verdict.WARN, (NOTED,), ())
 
 
@@ -226,7 +212,6 @@ SKIPPED = Answer(outcome=Outcome(verdict=Verdict.SKIP, reason="no GPU"))
 
 def test_a_part_that_the_second_run_does_not_find_was_there(tmp_path: Path) -> None:
     result = read_twice(tmp_path, make_answer(NOTED), SKIPPED)
-
     assert (result.verdict, result.findings) == (Verdict.WARN, (NOTED,))
     assert result.coverage[-1] == Coverage("node", "checked only before the load: no GPU")
 
@@ -253,7 +238,6 @@ def test_if_the_time_runs_out_the_result_before_the_load_stands_and_says_so(
 
 def test_a_load_that_has_no_turn_is_still_an_error(tmp_path: Path) -> None:
     run = verify(tmp_path, Reading(load_seconds=101), LOAD, replace(LOAD, name="sdc"), READ)
-
     assert [r.verdict for r in run.results] == [Verdict.PASS, Verdict.ERROR, Verdict.PASS]
     assert run.verdict is Verdict.ERROR
 

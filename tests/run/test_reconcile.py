@@ -72,8 +72,7 @@ def test_it_is_told_what_all_devices_found_and_of_what_the_node_is_made(tmp_path
     result(executor, tmp_path)
     (task,) = asked(executor)
     assert (task.name, task.packages) == ("c", ("site",))
-    assert set(task.measurements) == {good, SLOW}
-    assert list(task.findings) == [BAD]
+    assert (set(task.measurements), list(task.findings)) == ({good, SLOW}, [BAD])
     assert task.inventory == NODE
 
 

@@ -60,5 +60,4 @@ def test_of_a_gpu_that_nobody_can_ask_the_release_is_said_to_be_unknown(tmp_path
 def test_one_device_that_a_check_applies_to_is_enough(tmp_path: Path) -> None:
     cpu = make_context(tmp_path)
     gpu = make_context(tmp_path, device=GPUS[0], peers=GPUS)
-
     assert len(settled("gpu_memory", cpu, gpu)) == 1

@@ -30,21 +30,16 @@ def test_a_gpu_has_its_xids_beside_it_and_the_others_none() -> None:
 
 def test_a_log_that_nobody_may_read_is_said_and_is_no_error() -> None:
     denied = make_answer(Coverage("node", "the kernel log cannot be read: run as root"))
-
     found = find_xids(FakeExecutor(answers={"telemetry": denied}), ["gpu-0"], 1.0, 2.0)
-
     assert found.make_evidence("gpu-0") == {"xid": "the kernel log cannot be read: run as root"}
 
 
 def test_a_telemetry_worker_that_does_not_answer_is_said() -> None:
     late = Outcome(verdict=Verdict.ERROR, reason="no end after 15 s", cause=Cause.TIMEOUT)
-
     found = find_xids(FakeExecutor(answers={"telemetry": Answer(outcome=late)}), ["a"], 1.0, 2.0)
-
     assert "no end after 15 s" in found.problem
 
 
 def test_a_log_without_xids_is_no_problem() -> None:
     found = find_xids(FakeExecutor(answers={"telemetry": ENDED}), ["a"], 1.0, 2.0)
-
     assert (found.by_part, found.problem) == ({}, "")

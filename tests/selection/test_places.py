@@ -21,7 +21,6 @@ def test_what_stands_before_the_last_number_is_a_place(
     name: str, places: tuple[str, ...], positions: tuple[str, ...] | None
 ) -> None:
     found = read_place(name)
-
     assert found[0] == places
     assert positions is None or found[1] == positions
 
@@ -32,13 +31,10 @@ def test_nodes_of_other_racks_have_the_same_position() -> None:
 
 def test_the_switch_is_the_widest_place_and_the_batch_a_position() -> None:
     near, far = locate_nodes({"r1n1": 20_000.0, "r1n2": 20_100.0}, {"r1n1": "leaf7"})
-
     assert near.places == ("switch leaf7", "r1")
-    assert far.places == ("r1",)
-    assert far.positions == ("r*n2", "the batch of 2025-01")
+    assert (far.places, far.positions) == (("r1",), ("r*n2", "the batch of 2025-01"))
 
 
 def test_nodes_that_all_came_at_once_are_no_batch() -> None:
     (node, *_) = locate_nodes({"n1": 20_000.0, "n2": 20_001.0})
-
     assert node.positions == ()

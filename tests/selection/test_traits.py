@@ -9,7 +9,7 @@ import pytest
 from hpcverify.reliability.outages import Outage
 from hpcverify.selection.outages import FleetHistory, FleetNode, make_history
 from hpcverify.selection.places import locate_nodes
-from hpcverify.selection.traits import PRIOR_WEIGHTS, FleetState, Traits
+from hpcverify.selection.traits import PRIOR_WEIGHTS, FleetState
 
 NAMES = [f"r{i // 10}n{i % 10}" for i in range(100)]
 
@@ -25,16 +25,11 @@ def read(history: FleetHistory, name: str, now: float) -> dict[str, float]:
     for outage in history.outages:
         if outage.began < now:
             state.advance(outage)
-    return name_traits(state.read_traits(history.nodes[name], now))
-
-
-def name_traits(traits: Traits) -> dict[str, float]:
-    return dict(zip(PRIOR_WEIGHTS, traits, strict=True))
+    return dict(zip(PRIOR_WEIGHTS, state.read_traits(history.nodes[name], now), strict=True))
 
 
 def test_a_node_of_a_fleet_without_a_past_has_none() -> None:
     traits = read(make_fleet(), "r0n0", 100)
-
     assert traits.pop("age") > 0
     assert set(traits.values()) == {0.0}
 
@@ -75,20 +70,17 @@ def test_two_months_of_outages_of_a_rack_count_more_than_twice_as_many_of_last_y
 
 def test_its_own_outage_does_not_make_a_node_its_neighbour() -> None:
     history = make_fleet(Outage("r0n0", 50, 51))
-
     assert read(history, "r0n0", 52)["neighbours"] < 0 < read(history, "r0n1", 52)["neighbours"]
 
 
 def test_a_position_that_fails_in_all_racks_is_known() -> None:
     history = make_fleet(*(Outage(f"r{i}n3", 10.0 + i, 11.0 + i) for i in range(9)))
-
     assert read(history, "r9n3", 30)["position"] > 0.4 > read(history, "r9n4", 30)["position"]
 
 
 def test_nothing_is_known_before_it_happens() -> None:
     past = [Outage("r0n0", 9, 10), Outage("r0n1", 20, 30)]
     future = [Outage("r0n0", 60, 61), Outage("r3n3", 70, 71)]
-
     for name in NAMES[:12]:
         known = read(make_fleet(*past), name, 50)
         assert read(make_fleet(*past, *future), name, 50) == known

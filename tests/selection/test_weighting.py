@@ -46,7 +46,6 @@ def test_without_outages_the_prior_counts() -> None:
 
 def test_a_prior_that_the_sites_own_past_contradicts_does_not_count() -> None:
     found = choose_weighting(make_cases(0, MIN_CASES_TO_FIT - 1, -1))
-
     assert found.basis is WeightBasis.CHANCE
     assert set(found.weights) == {0.0}
 
@@ -63,7 +62,6 @@ def test_a_fit_finds_what_goes_with_outages_whichever_way() -> None:
 
 def test_a_fit_keeps_to_the_prior_where_the_cases_say_nothing() -> None:
     fitted = fit_weights(make_cases(AGE, 200, 1.0), PRIOR)
-
     kept = [weight for place, weight in enumerate(fitted) if place != AGE]
     assert kept == pytest.approx([w for place, w in enumerate(PRIOR) if place != AGE])
 
@@ -71,7 +69,6 @@ def test_a_fit_keeps_to_the_prior_where_the_cases_say_nothing() -> None:
 def test_of_a_fleet_without_a_signal_all_nodes_count_the_same_or_nearly() -> None:
     ranking = RiskRanking(simulate_fleet(HAZARDS["no signal"], 3, count=300, days=400))
     ranking.advance(400)
-
     assert ranking.weighting.basis is WeightBasis.CHANCE
     assert list(ranking.scores.values()) == pytest.approx([1.0] * len(ranking.scores))
 

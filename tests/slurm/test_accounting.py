@@ -31,11 +31,7 @@ def test_a_job_that_ended_is_read_with_its_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    "row",
-    [
-        "1000|gpu|CANCELLED by 0|Unknown|200|None assigned",
-        "1000|gpu|FAILED|100|200|n[1-",
-    ],
+    "row", ["1000|gpu|CANCELLED by 0|Unknown|200|None assigned", "1000|gpu|FAILED|100|200|n[1-"]
 )
 def test_a_job_that_did_not_run_or_whose_nodes_are_unclear_is_left_out(row: str) -> None:
     assert list(parse_user_jobs(f"{row}\n")) == []
@@ -43,7 +39,6 @@ def test_a_job_that_did_not_run_or_whose_nodes_are_unclear_is_left_out(row: str)
 
 def test_a_job_that_runs_has_no_end() -> None:
     (job,) = parse_user_jobs("1000|gpu|RUNNING|100|Unknown|n1\n")
-
     assert (job.start, job.end) == (100, 0)
 
 
@@ -55,13 +50,11 @@ def test_an_answer_in_another_form_is_an_error() -> None:
 
 def test_who_cancelled_a_job_is_no_state() -> None:
     (job,) = parse_user_jobs("1000|gpu|CANCELLED by 0|100|200|n1\n")
-
     assert job.state == "CANCELLED"
 
 
 def test_each_user_counts_once_for_a_node_that_their_jobs_avoid() -> None:
     printed = "1000|n[1-2]\n1000|n1\n1001|n1\n1002|\n1003|(null)\n"
-
     assert parse_avoided_nodes(printed) == {"n1": {1000, 1001}, "n2": {1000}}
 
 

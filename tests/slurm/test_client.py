@@ -61,11 +61,9 @@ def test_the_version_is_known(cluster: Cluster) -> None:
 
 def test_all_nodes_are_given_each_once(cluster: Cluster) -> None:
     hosts = cluster.slurm.list_hosts()
-
     assert sorted(hosts) == ["n1", "n2", "n3", "n4"]
     assert {host.state for host in hosts.values()} == {"IDLE"}
-    assert hosts["n1"].partitions == ("batch", "verify")
-    assert hosts["n1"].gpus == 2
+    assert (hosts["n1"].partitions, hosts["n1"].gpus) == (("batch", "verify"), 2)
 
 
 def test_named_nodes_are_given_in_their_order(cluster: Cluster) -> None:
@@ -124,7 +122,6 @@ def test_a_time_limit_that_is_none_is_an_error() -> None:
 def test_what_may_be_several_nodes_is_never_drained(cluster: Cluster, name: str) -> None:
     with pytest.raises(SlurmError, match="is not a single name"):
         cluster.slurm.drain(name, "hpcverify: no")
-
     assert cluster.idle()
 
 
@@ -140,7 +137,6 @@ def test_a_drain_is_seen_with_who_and_when(cluster: Cluster) -> None:
 
 def test_a_reason_comes_back_word_for_word(cluster: Cluster) -> None:
     cluster.slurm.drain("n1", NASTY)
-
     assert cluster.slurm.list_hosts("n1")["n1"].reason == NASTY
 
 
@@ -148,7 +144,6 @@ def test_a_reason_is_replaced_and_the_drain_stays(cluster: Cluster) -> None:
     cluster.slurm.drain("n1", "one")
     cluster.slurm.set_reason("n1", NASTY)
     host = cluster.slurm.list_hosts("n1")["n1"]
-
     assert (host.reason, set(host.flags)) == (NASTY, {"DRAIN"})
 
 
@@ -157,7 +152,6 @@ def test_a_drain_is_taken_back_as_often_as_one_likes(cluster: Cluster) -> None:
     cluster.slurm.resume("n1")
     cluster.slurm.resume("n1")
     host = cluster.slurm.list_hosts("n1")["n1"]
-
     assert ("DRAIN" in host.flags, host.reason) == (False, "")
 
 
@@ -166,21 +160,18 @@ def test_a_node_that_is_down_stays_down(cluster: Cluster) -> None:
     cluster.slurm.resume("n1")
     host = cluster.slurm.list_hosts("n1")["n1"]
     cluster.run("scontrol", "update", "nodename=n1", "state=resume")
-
     assert (host.state, host.reason) == ("DOWN", "no power")
 
 
 def test_a_job_runs_where_it_was_sent(cluster: Cluster, script: Path) -> None:
     number = submit(cluster, script, "a", "-w", "n2")
     found = job(cluster, number, "RUNNING")
-
     assert (found.name, found.node, found.end) == ("hpcverify-a", "n2", 0)
     assert found.start > 0
 
 
 def test_a_job_of_another_name_is_none_of_ours(cluster: Cluster, script: Path) -> None:
     cluster.slurm.submit(script, "-J", "theirs", "--hold")
-
     assert cluster.slurm.list_jobs("theirs")
     assert "theirs" not in {j.name for j in cluster.slurm.list_jobs("hpcverify-").values()}
 
@@ -190,7 +181,6 @@ def test_a_job_of_another_user_cannot_pass_for_ours(cluster: Cluster) -> None:
     wrapped = ("sbatch", "-J", forged, "--hold", "--wrap", "true", "-D", "/")
     if os.geteuid() == 0:
         cluster.run(*wrapped, "--uid=nobody")
-
     assert "forged" not in str(cluster.slurm.list_jobs("hpcverify-"))
 
 
@@ -198,7 +188,6 @@ def test_a_cancelled_job_that_never_started_says_so(cluster: Cluster, script: Pa
     number = submit(cluster, script, "b", "--hold")
     assert job(cluster, number, "PENDING").reason == "JobHeldUser"
     cluster.slurm.cancel(number)
-
     assert job(cluster, number, "CANCELLED").start == 0
 
 
@@ -206,7 +195,6 @@ def test_a_job_is_cancelled_as_often_as_one_likes(cluster: Cluster, script: Path
     number = submit(cluster, script, "c")
     cluster.slurm.cancel(number)
     job(cluster, number, "CANCELLED")
-
     cluster.slurm.cancel(number)
     cluster.slurm.cancel()
 
@@ -215,7 +203,6 @@ def test_an_exit_status_is_kept(cluster: Cluster, tmp_path: Path) -> None:
     fails = tmp_path / "fails.sh"
     fails.write_text("#!/bin/sh\nexit 3\n")
     found = job(cluster, submit(cluster, fails, "d"), "FAILED")
-
     assert (found.exit_status, found.signal) == (3, 0)
     assert found.end >= found.start > 0
 
@@ -250,7 +237,6 @@ def test_a_reservation_is_seen_and_gone_again(cluster: Cluster) -> None:
     cluster.slurm.reserve("hv-n3", "n3")
     found = cluster.slurm.list_reservations()["hv-n3"]
     cluster.slurm.unreserve("hv-n3")
-
     assert (found.nodes, found.flags >= {"MAINT", "IGNORE_JOBS"}) == (("n3",), True)
     assert cluster.slurm.list_reservations() == {}
 
@@ -259,13 +245,11 @@ def test_a_reservation_leaves_running_jobs_alone(cluster: Cluster, script: Path)
     number = submit(cluster, script, "f", "-w", "n3")
     job(cluster, number, "RUNNING")
     cluster.slurm.reserve("hv-n3", "n3")
-
     assert cluster.slurm.list_jobs("hpcverify-")[number].state == "RUNNING"
 
 
 def test_the_same_reservation_twice_is_an_error(cluster: Cluster) -> None:
     cluster.slurm.reserve("hv-n3", "n3")
-
     with pytest.raises(SlurmError):
         cluster.slurm.reserve("hv-n3", "n3")
     assert list(cluster.slurm.list_reservations()) == ["hv-n3"]
@@ -288,7 +272,6 @@ def test_polling_takes_one_command_whatever_is_asked(cluster: Cluster, script: P
 def test_an_unwilling_user_is_told_why(cluster: Cluster) -> None:
     as_nobody = partial(run_command, environ=cluster.env)
     slurm = Slurm(lambda words: as_nobody(["runuser", "-u", "nobody", "--", *words]))
-
     with pytest.raises(SlurmError, match="Invalid user id"):
         slurm.drain("n1", "no")
     assert sorted(slurm.list_hosts()) == ["n1", "n2", "n3", "n4"]

@@ -9,31 +9,28 @@ import pytest
 from hpcverify.errors import SlurmError
 from hpcverify.slurm.command import clean_environment, run_command
 
-
-def sh(script: str) -> str:
-    """Run a shell script as though it were one of Slurm's commands."""
-    return run_command(["sh", "-c", script])
-
-
-def test_what_it_prints_is_given() -> None:
-    assert sh("echo yes; echo no >&2") == "yes\n"
-
-
-def test_a_failure_says_what_the_command_said() -> None:
-    with pytest.raises(SlurmError, match="sh -c: Invalid user id"):
-        sh("echo half an answer; echo; echo Invalid user id >&2; echo more >&2; exit 1")
+UNCONFIGURED = "echo 'scontrol: fatal: Could not establish a configuration source' >&2; exit 1"
+FAILING = {
+    "sh -c: Invalid user id": "echo half; echo; echo Invalid user id >&2; echo more >&2; exit 1",
+    "exit status 3": "exit 3",
+    r"it finds no slurm\.conf: set SLURM_CONF": UNCONFIGURED,
+    "exit status -9": "kill -9 $$",
+}
 
 
-def test_a_failure_without_a_word_is_one_too() -> None:
-    with pytest.raises(SlurmError, match="exit status 3"):
-        sh("exit 3")
-
-
-def test_where_no_slurm_conf_is_found_the_fix_is_told() -> None:
-    told = "scontrol: fatal: Could not establish a configuration source"
-
-    with pytest.raises(SlurmError, match=r"it finds no slurm\.conf: set SLURM_CONF"):
-        sh(f"echo '{told}' >&2; exit 1")
+@pytest.mark.parametrize(
+    ("told", "command"),
+    [
+        *((told, ["sh", "-c", script]) for told, script in FAILING.items()),
+        ("scontrl is not installed or not in PATH", ["scontrl"]),
+        ("/ cannot be run: Permission denied", ["/"]),
+    ],
+)
+def test_a_command_that_fails_is_told_in_its_words_with_the_fix(
+    told: str, command: list[str]
+) -> None:
+    with pytest.raises(SlurmError, match=told):
+        run_command(command)
 
 
 def test_a_slurm_conf_that_is_not_there_is_named_at_once() -> None:
@@ -41,28 +38,20 @@ def test_a_slurm_conf_that_is_not_there_is_named_at_once() -> None:
         run_command(["sleep", "60"], environ={"SLURM_CONF": "/x/slurm.conf"})
 
 
-def test_a_command_that_is_killed_is_a_failure() -> None:
-    with pytest.raises(SlurmError, match="exit status -9"):
-        sh("kill -9 $$")
-
-
-def test_a_command_that_is_missing_is_named() -> None:
-    with pytest.raises(SlurmError, match="scontrl is not installed or not in PATH"):
-        run_command(["scontrl"])
-
-
-def test_a_command_that_may_not_be_run_is_named() -> None:
-    with pytest.raises(SlurmError, match="/ cannot be run: Permission denied"):
-        run_command(["/"])
-
-
 def test_a_command_that_hangs_is_ended() -> None:
     with pytest.raises(SlurmError, match=r"did not end within 0.1 s"):
         run_command(["sleep", "60"], timeout=0.1)
 
 
-def test_what_is_no_text_costs_only_itself() -> None:
-    assert sh(r"printf 'a\377b'") == "a\N{REPLACEMENT CHARACTER}b"
+@pytest.mark.parametrize(
+    ("script", "printed"),
+    [
+        ("echo yes; echo no >&2", "yes\n"),
+        (r"printf 'a\377b'", "a\N{REPLACEMENT CHARACTER}b"),  # no text: costs only itself
+    ],
+)
+def test_what_it_prints_is_given(script: str, printed: str) -> None:
+    assert run_command(["sh", "-c", script]) == printed
 
 
 @pytest.mark.parametrize(
@@ -76,6 +65,5 @@ def test_where_the_cluster_is_stays() -> None:
     kept = clean_environment(
         {**os.environ, "SLURM_CONF": "/etc/x", "SLURM_TIME_FORMAT": "relative"}
     )
-
     assert (kept["SLURM_CONF"], kept["SLURM_TIME_FORMAT"]) == ("/etc/x", "%s")
     assert kept["PATH"] == os.environ["PATH"]

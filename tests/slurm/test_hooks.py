@@ -40,14 +40,12 @@ def hooks(tmp_path: Path, request: pytest.FixtureRequest) -> Hooks:
 def asleep() -> list[str]:
     """Name the processes that a script of `SLEEPS` left behind."""
     command = ("pgrep", "-fx", SLEEP)
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.split()
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
 
 
 def test_a_quarantined_node_refuses_a_job_and_says_why(hooks: Hooks) -> None:
     hooks.word(HELD)
     done = hooks("prolog")
-
     assert done.returncode == 1
     assert done.stdout == ("print hpcverify: no job starts on n1: GPU 3: fell off the bus\n")
 
@@ -55,24 +53,20 @@ def test_a_quarantined_node_refuses_a_job_and_says_why(hooks: Hooks) -> None:
 def test_who_was_let_go_since_the_word_was_fetched_takes_the_job(hooks: Hooks) -> None:
     hooks.word(HELD)
     hooks.command(f"[ $1 = gate ] || exit; printf 'ok\\n{LATER}\\n\\n\\n' >{hooks.state}/gate")
-
     assert hooks("prolog").returncode == 0
-    asked = hooks.called.read_text().splitlines()[0]
-    assert asked == f"gate --spool {hooks.folder}/spool"
+    assert hooks.called.read_text().splitlines()[0] == f"gate --spool {hooks.folder}/spool"
 
 
 @pytest.mark.system
 def test_a_spool_that_hangs_leaves_the_word_as_it_is(hooks: Hooks) -> None:
     hooks.word(HELD)
     hooks.command(f"exec {SLEEP}")
-
     assert "GPU 3: fell off the bus" in hooks("prolog").stdout
     assert not asleep()
 
 
 def test_a_hold_without_a_reason_refuses_as_well(hooks: Hooks) -> None:
     hooks.word(f"hold\n{LATER}\n\n\n")
-
     assert "no job starts on n1: hold" in hooks("prolog").stdout
 
 
@@ -81,7 +75,6 @@ def test_a_job_of_the_verification_itself_is_let_in_and_nothing_runs_beside_it(
 ) -> None:
     hooks.prepare(HPCVERIFY_USERS="0 4242")
     hooks.word(HELD)
-
     assert hooks("prolog").returncode == 0
     assert hooks("epilog").returncode == 0
     assert not hooks.called.exists()
@@ -94,7 +87,6 @@ def test_a_job_of_the_verification_itself_is_let_in_and_nothing_runs_beside_it(
 )
 def test_a_word_that_does_not_stand_lets_the_job_run(hooks: Hooks, content: bytes) -> None:
     (hooks.state / "gate").write_bytes(content)
-
     assert hooks("prolog").returncode == 0
 
 
@@ -112,7 +104,6 @@ def test_a_word_that_is_no_file_of_its_own_lets_the_job_run(hooks: Hooks) -> Non
 
 def test_missing_state_lets_the_job_run(hooks: Hooks) -> None:
     hooks.prepare(HPCVERIFY_STATE="/proc/nowhere")
-
     assert hooks("prolog").returncode == 0
 
 
@@ -176,7 +167,6 @@ def test_a_suite_that_hangs_ends_by_its_deadline(hooks: Hooks, hook: str) -> Non
     hooks.prepare(HPCVERIFY_DEADLINE=1)
     hooks.word(CLOSED)
     hooks.command(SLEEPS)
-
     assert hooks(hook).returncode == 0
     wait_until(lambda: not asleep())
 
@@ -185,14 +175,12 @@ def test_a_suite_that_hangs_ends_by_its_deadline(hooks: Hooks, hook: str) -> Non
 def test_a_missing_hpcverify_lets_the_job_run(hooks: Hooks, hook: str) -> None:
     hooks.prepare(HPCVERIFY="/nowhere/hpcverify")
     hooks.word(CLOSED)
-
     assert hooks(hook).returncode == 0
 
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_hooks_without_their_other_half_let_the_job_run(tmp_path: Path, hook: str) -> None:
     shutil.copy(HERE / hook, tmp_path)
-
     assert subprocess.run([tmp_path / hook], check=False).returncode == 0
 
 
@@ -221,14 +209,12 @@ def test_hard_evidence_of_a_listed_check_refuses_the_job(hooks: Hooks) -> None:
 def test_anything_but_hard_evidence_lets_the_job_run(hooks: Hooks, lines: tuple[str, ...]) -> None:
     hooks.word(CLOSED)
     hooks.command(*lines)
-
     assert hooks("prolog").returncode == 0
 
 
 def test_nothing_stays_behind_in_the_state(hooks: Hooks) -> None:
     hooks.word(CLOSED)
     hooks("prolog")
-
     assert [p.name for p in hooks.state.iterdir()] == ["gate"]
 
 
@@ -252,14 +238,12 @@ def test_settings_that_others_can_change_are_left_alone(
     hooks.word(HELD)
     hooks.settings.chmod(mode)
     os.chown(hooks.settings, owner, 0)
-
     assert hooks("prolog").returncode == 0
 
 
 def test_settings_are_read_and_never_run(hooks: Hooks, tmp_path: Path) -> None:
     hooks.prepare(HPCVERIFY=f"$(touch {tmp_path}/run)", PATH="/nowhere")
     hooks.word(HELD)
-
     assert hooks("prolog").returncode == 1
     assert not (tmp_path / "run").exists()
 
@@ -268,9 +252,7 @@ def test_settings_are_read_and_never_run(hooks: Hooks, tmp_path: Path) -> None:
 def test_a_deadline_that_is_none_becomes_one(hooks: Hooks, deadline: str) -> None:
     hooks.prepare(HPCVERIFY_DEADLINE=deadline)
     script = f". {HERE}/hooks.sh; read_settings {hooks.settings}; echo $HPCVERIFY_DEADLINE"
-    said = subprocess.check_output(["dash", "-c", script], text=True)
-
-    assert int(said) in {15, 50}
+    assert int(subprocess.check_output(["dash", "-c", script], text=True)) in {15, 50}
 
 
 def test_health_checks_do_not_pile_up(hooks: Hooks) -> None:
@@ -380,14 +362,12 @@ def test_a_word_that_others_can_change_lets_the_job_run(
     hooks.word(HELD)
     (hooks.state / "gate").chmod(mode)
     os.chown(hooks.state / "gate", owner, 4242)
-
     assert hooks("prolog").returncode == 0
 
 
 def test_no_user_can_take_the_locks_of_the_hooks(hooks: Hooks) -> None:
     hooks("healthcheck")
     locks = hooks.settings.with_name("hooks.conf.locks")
-
     assert {path.name for path in locks.iterdir()} == {"look", "seen", "verify"}
     assert locks.stat().st_mode & 0o077 == 0
 
@@ -395,7 +375,6 @@ def test_no_user_can_take_the_locks_of_the_hooks(hooks: Hooks) -> None:
 def test_a_health_check_makes_the_state_where_it_is_missing(hooks: Hooks) -> None:
     hooks.prepare(HPCVERIFY_STATE=hooks.folder / "new/state")
     hooks("healthcheck")
-
     assert hooks.called.exists()
 
 
@@ -404,5 +383,4 @@ def test_the_shells_own_critic_has_nothing_to_say() -> None:
     scripts = [str(HERE / name) for name in (*HOOKS, "hooks.sh")]
     command = ("shellcheck", "-x", *scripts)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-
     assert (done.returncode, done.stdout) == (0, "")

@@ -75,7 +75,6 @@ def test_a_gpu_that_is_gone_refuses_the_job(node: Hooks, lab: Lab) -> None:
     closed(node, "inventory")
     node("prolog")
     lab.write("gpu.3.absent = 1")
-
     assert node("prolog").returncode == 1
 
 
@@ -83,7 +82,6 @@ def test_the_evidence_of_another_check_lets_the_job_run(node: Hooks, lab: Lab) -
     closed(node, "pcie")
     node("prolog")
     lab.write(*WORN)
-
     assert node("prolog").returncode == 0
     assert runs(node)[-1]["verdict"] == "fail"
 
@@ -92,16 +90,12 @@ def test_a_driver_that_hangs_costs_the_deadline_at_most(node: Hooks, lab: Lab) -
     node.prepare(HPCVERIFY_DEADLINE=3)
     closed(node, "inventory")
     lab.write(*HUNG)  # without the deadline the prolog would never end
-
     assert node("prolog").returncode == 0
 
 
 def test_a_health_check_leaves_a_run_and_takes_the_word(node: Hooks) -> None:
     word = JobGate("quarantined", LATER, "xid: GPU 3: Xid 79")
     write(node.folder / "spool/gate/n1", word)
-    allowed = node("prolog", user="0").returncode, node("healthcheck").returncode
-
-    assert allowed == (0, 0)
-    assert [run["suite"] for run in runs(node)] == ["prolog"]
-    assert read(node.state / "gate") == word
+    assert (node("prolog", user="0").returncode, node("healthcheck").returncode) == (0, 0)
+    assert ([run["suite"] for run in runs(node)], read(node.state / "gate")) == (["prolog"], word)
     assert "Xid 79" in node("prolog").stdout

@@ -28,8 +28,7 @@ def hosts(request: pytest.FixtureRequest) -> dict[str, Host]:
 
 
 def test_each_dialect_gives_the_same_nodes(hosts: dict[str, Host]) -> None:
-    assert list(hosts) == ["n1", "n2", "n3", "n4"]
-    assert {host.gpus for host in hosts.values()} == {2}
+    assert (list(hosts), {host.gpus for host in hosts.values()}) == (["n1", "n2", "n3", "n4"], {2})
     assert {host.partitions for host in hosts.values()} == {("batch", "verify")}
     assert hosts["n2"].boot_time > 1_700_000_000
     assert hosts["n4"].boot_time == 0
@@ -48,7 +47,6 @@ def test_each_dialect_gives_the_same_states(hosts: dict[str, Host]) -> None:
 
 def test_a_reason_is_told_from_the_record_that_it_looks_like(hosts: dict[str, Host]) -> None:
     host = hosts["n1"]
-
     # As text, Slurm itself leaves out a reason's empty lines.
     assert host.reason in {REASON, REASON.replace("\n\n", "\n")}
     assert host.reason_user == "root"
@@ -67,7 +65,6 @@ def test_json_gives_a_reason_word_for_word(name: str) -> None:
 @pytest.mark.parametrize("name", DIALECTS)
 def test_an_answer_that_breaks_off_is_none(name: str) -> None:
     whole = (RECORDED / name).read_text().rstrip()
-
     for end in range(whole.rindex("n4"), len(whole), 41):
         with pytest.raises(SlurmError):
             DIALECTS[name](whole[:end])
@@ -81,7 +78,6 @@ def test_no_node_at_all_is_no_answer(printed: str) -> None:
 
 def test_a_controller_that_is_away_is_no_empty_cluster() -> None:
     away = {"errors": [{"error": "Unspecified error", "errno": -1}], "nodes": []}
-
     with pytest.raises(SlurmError, match="Unspecified error"):
         from_json(json.dumps(away))
 
@@ -95,7 +91,6 @@ def test_json_without_nodes_is_no_answer() -> None:
 
 def test_a_node_that_is_there_twice_is_refused() -> None:
     whole = (RECORDED / "node-22.05.txt").read_text()
-
     with pytest.raises(SlurmError, match="twice"):
         from_text(whole + whole)
 

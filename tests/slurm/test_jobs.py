@@ -21,7 +21,6 @@ def row(state: str = "COMPLETED", node: str = "n1", preempted: str = "N/A", code
 @pytest.mark.parametrize("version", ["22.05", "24.11"])
 def test_only_jobs_of_the_prefix_are_given(version: str) -> None:
     jobs = from_squeue((RECORDED / f"squeue-{version}.txt").read_text(), "hpcverify-la")
-
     assert [job.name for job in jobs.values()] == ["hpcverify-late"]
     assert {(job.state, job.start, job.end) for job in jobs.values()} == {("PENDING", 0, 0)}
 
@@ -40,7 +39,6 @@ def test_when_a_job_may_start_is_not_when_it_started() -> None:
 
 def test_a_job_that_was_given_up_while_it_waited_never_started() -> None:
     job = row("CANCELLED", node="")
-
     assert (job.start, job.end) == (0, 200)
 
 
@@ -65,5 +63,4 @@ def test_a_job_that_ended_in_its_grace_time_was_preempted() -> None:
 def test_sacct_names_who_cancelled_and_that_is_no_state() -> None:
     printed = "8|CANCELLED by 0|None assigned|None|200|0:0|None|hpcverify-8-n1\n"
     job = from_sacct(printed, "hpcverify-")[8]
-
     assert (job.state, job.node, job.start) == ("CANCELLED", "", 0)

@@ -150,7 +150,6 @@ def test_what_was_refused_is_told_again(
 ) -> None:
     with listening(handler) as port:
         (line,) = tell(tmp_path, example(port), BAD)
-
     assert "Traceback" not in line
     assert line.endswith("; the next turn tries again")
     assert len(Ledger(tmp_path / "state").list_pending_transitions(10)) == 1
@@ -158,7 +157,6 @@ def test_what_was_refused_is_told_again(
 
 def test_the_unit_of_the_timer_hides_no_brake() -> None:
     unit = (SLURM / "hpcverify-sweep.service").read_text()
-
     (line,) = (x for x in unit.splitlines() if x.startswith("SuccessExitStatus="))
     assert "4" not in line.partition("=")[2].split()
     assert "ExecStart=/opt/hpcverify/bin/hpcverify sweep" in unit.splitlines()

@@ -22,5 +22,4 @@ def test_a_thousand_questions_take_a_thousand_seconds_less_those_at_once() -> No
 
 def test_a_few_questions_and_whatever_acts_are_not_held_back() -> None:
     acts = [["sbatch", "x"], ["scontrol", "update"], ["scancel", "1"]] * 100
-
     assert seconds_for([*[["scontrol", "show", "nodes"]] * 10, *acts]) == 0

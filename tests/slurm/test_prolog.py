@@ -59,7 +59,6 @@ def test_a_job_runs_unless_a_word_that_stands_refuses_it(
     if word is not None:
         hooks.word(word)
     cluster.until(lambda: cluster.idle(NODE))
-
     assert job(cluster).stdout == "the job ran\n"
     cluster.until(lambda: cluster.idle(NODE))
 
@@ -80,7 +79,6 @@ def test_a_job_on_a_quarantined_node_does_not_run_and_slurmd_is_told_why(
 def test_hard_evidence_refuses_the_job(cluster: Cluster, hooks: Hooks) -> None:
     hooks.word(f"ok\n{LATER}\n\ninventory\n")
     hooks.command("echo FAIL inventory: GPU 3 is gone", "exit 1")
-
     assert "the job ran" not in job(cluster).stdout
     back(cluster)
 
@@ -120,7 +118,6 @@ def test_without_hpcverify_jobs_run_and_nodes_stay(
 ) -> None:
     hooks.prepare(HPCVERIFY=broken, HPCVERIFY_USERS="4242")
     hooks.word(f"ok\n{LATER}\n\ninventory\n")
-
     assert job(cluster).stdout == "the job ran\n"
     cluster.until(lambda: cluster.idle(NODE))
 

@@ -76,7 +76,6 @@ def test_settings_are_read_as_either_version_prints_them() -> None:
 @pytest.mark.parametrize("printed", ["(null)", "preempt/none"])
 def test_a_slurm_without_preemption_is_known_as_either_version_prints_it(printed: str) -> None:
     lines = f"PreemptType             = {printed}\nPreemptExemptTime       = 00:00:00\n"
-
     assert Slurm(run=lambda _: lines).read_preemption() == OFF
 
 
@@ -113,7 +112,6 @@ def test_a_slurm_with_all_of_it_needs_nothing() -> None:
 
 def test_a_health_check_that_never_runs_needs_an_interval() -> None:
     idle = HookSettings(version=OLD, health_check=f"{HOOKS}/healthcheck")
-
     assert list_missing(idle)["HealthCheckProgram"].list_lines(Place.END) == [
         "HealthCheckInterval=300"
     ]
@@ -121,7 +119,6 @@ def test_a_health_check_that_never_runs_needs_an_interval() -> None:
 
 def test_where_slurm_takes_several_programs_ours_is_one_more_line() -> None:
     missing = list_missing(HookSettings(version=NEW, prolog=("/site/prolog",)))
-
     assert missing["Prolog"].list_lines(*Place) == [f"Prolog={HOOKS}/prolog"]
 
 
@@ -163,7 +160,6 @@ def test_a_folder_of_programs_gets_one_more_until_ours_is_there(
 @pytest.mark.parametrize("conf", ["/run/slurm/conf/slurm.conf", ""])
 def test_what_slurm_itself_fetched_is_no_place_for_a_script(conf: str) -> None:
     settings = HookSettings(version=OLD, conf=conf, health_check="/usr/sbin/nhc")
-
     assert list_missing(settings)["HealthCheckProgram"].list_lines(Place.REPLACE) == [
         "HealthCheckProgram=/etc/slurm/healthchecks"
     ]
@@ -201,14 +197,12 @@ def test_a_copy_among_several_programs_is_named_and_none_is_added(tmp_path: Path
 
 def test_a_program_of_the_site_that_is_elsewhere_is_never_replaced() -> None:
     gone = HookSettings(version=OLD, conf="/etc/slurm/slurm.conf", prolog=("/site/prolog",))
-
     assert any("exec /site/prolog" in x for x in list_missing(gone)["Prolog"].list_lines(*Place))
 
 
 @pytest.mark.parametrize("pattern", ["/site/*/prolog", "/site/[a-z]*.sh", "/site/prolo?"])
 def test_where_a_pattern_matches_no_name_of_ours_a_person_chooses_one(pattern: str) -> None:
     prolog = list_missing(HookSettings(version=OLD, prolog=(pattern,)))["Prolog"]
-
     assert prolog.list_lines(*Place) == []
     assert (str(HOOKS / "prolog") in prolog.fix, pattern in prolog.fix) == (True, True)
 
@@ -259,14 +253,12 @@ def test_a_link_to_a_hook_is_the_hook(tmp_path: Path) -> None:
     (tmp_path / "prolog").touch()
     (tmp_path / "linked").symlink_to(tmp_path / "prolog")
     linked = HookSettings(version=OLD, prolog=(f"{tmp_path}/linked",))
-
     assert "Prolog" not in list_missing(linked, tmp_path)
 
 
 def test_a_health_check_of_the_site_that_never_runs_gets_an_interval_too() -> None:
     idle = HookSettings(version=OLD, conf="/etc/slurm/slurm.conf", health_check="/usr/sbin/nhc")
     health = list_missing(idle)["HealthCheckProgram"]
-
     assert health.list_lines(Place.END) == ["HealthCheckInterval=300"]
     assert health.list_lines(Place.REPLACE) == ["HealthCheckProgram=/etc/slurm/healthchecks"]
 
@@ -275,19 +267,16 @@ def test_a_health_check_of_the_site_that_never_runs_gets_an_interval_too() -> No
 def test_a_prolog_of_ours_must_end_before_slurm_ends_it(seconds: int, *, is_met: bool) -> None:
     """At its limit Slurm drains the node."""
     missing = list_missing(HookSettings(version=OLD, prolog_timeout=seconds))
-
     assert ("PrologEpilogTimeout" not in missing) == is_met
 
 
 def test_slurm_takes_a_parameter_of_the_scheduler_in_any_case() -> None:
     settings = HookSettings(version=OLD, scheduler=("NoHold_On_Prolog_Fail",))
-
     assert "SchedulerParameters" not in list_missing(settings)
 
 
 def test_parameters_of_the_scheduler_are_added_to() -> None:
     settings = HookSettings(version=OLD, scheduler=("bf_interval=1", "sched_interval=2"))
-
     assert list_missing(settings)["SchedulerParameters"].list_lines(Place.REPLACE) == [
         "SchedulerParameters=bf_interval=1,sched_interval=2,nohold_on_prolog_fail"
     ]
@@ -307,7 +296,6 @@ def list_partition_lines(
 
 def test_without_preemption_the_modes_of_users_partitions_are_kept_off() -> None:
     lines = list_partition_lines(OFF, BATCH, fleet=Fleet())
-
     assert lines[Place.ABOVE] == ["PartitionName=DEFAULT PreemptMode=OFF"]
     assert lines[Place.END][:2] == ["PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE"]
     assert lines[Place.END][2].startswith("PartitionName=verify Nodes=ALL PriorityTier=0 ")
@@ -317,7 +305,6 @@ def test_without_preemption_the_modes_of_users_partitions_are_kept_off() -> None
 def test_time_slices_of_a_site_are_not_ended_by_a_line_of_ours() -> None:
     gang = Preemption(kind="preempt/none", exempt="0", mode="GANG")
     first, *_ = list_partition_requirements(Fleet(), gang, {})
-
     assert first.instructions == ()
     assert "GANG" in first.fix
 
@@ -339,7 +326,6 @@ def test_the_partition_that_is_proposed_surprises_nobody() -> None:
     fleet = Fleet(suite="prolog")
     proposed = propose_partition(fleet, {"batch": BATCH})
     on = Preemption(kind=PREEMPT_BY_PARTITION, exempt="00:00:00")
-
     assert [*check_partitions(fleet, on, {"batch": BATCH, "verify": proposed})] == []
 
 
@@ -373,10 +359,8 @@ def test_the_accounting_gets_what_the_sweeps_jobs_lack(
 ) -> None:
     settings = HookSettings(version=OLD, enforced=enforced)
     names = {"user": {"root"}, "qos": {"normal", "high"}}
-
     (accounting,) = list_account_requirements(fleet, settings, preemption, names)
-    assert accounting.list_lines(Place.ONCE) == lines
-    assert accounting.is_met == (not lines)
+    assert (accounting.list_lines(Place.ONCE), accounting.is_met) == (lines, not lines)
 
 
 def test_where_there_is_no_other_qos_none_is_changed() -> None:
@@ -395,7 +379,6 @@ def test_a_group_that_the_partition_names_is_made_where_there_is_none(
 ) -> None:
     preemption = Preemption(kind=PREEMPT_BY_PARTITION, exempt="0")
     lines = list_partition_lines(preemption, BATCH, fleet=Fleet(user=user))
-
     assert f"AllowGroups={user}" in lines[Place.END][0]
     made = [] if is_group else [f"groupadd --system {user}", f"gpasswd --add {user} {user}"]
     assert lines.get(Place.ONCE, []) == made

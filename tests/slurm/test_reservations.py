@@ -16,17 +16,13 @@ RESERVED = "ReservationName=a StartTime=1 Nodes={nodes} Flags={flags} State=ACTI
 @pytest.mark.parametrize("version", ["22.05", "24.11"])
 def test_a_reservation_is_read_with_its_nodes_and_flags(version: str) -> None:
     found = from_text((RECORDED / f"reservation-{version}.txt").read_text())
-
-    assert list(found) == ["hv-n3", "licences"]
-    assert found["hv-n3"].nodes == ("n3",)
+    assert (list(found), found["hv-n3"].nodes) == (["hv-n3", "licences"], ("n3",))
     assert found["hv-n3"].flags == {"MAINT", "IGNORE_JOBS", "SPEC_NODES"}
 
 
 def test_a_list_of_nodes_is_expanded() -> None:
     found = from_text(RESERVED.format(nodes="n[1-2],x7", flags="(null)"))
-
-    assert found["a"].nodes == ("n1", "n2", "x7")
-    assert found["a"].flags == frozenset()
+    assert (found["a"].nodes, found["a"].flags) == (("n1", "n2", "x7"), frozenset())
 
 
 def test_a_reservation_without_nodes_is_read() -> None:

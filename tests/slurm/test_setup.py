@@ -83,8 +83,7 @@ class Administrator:
         self.cluster.run("scancel", users)
 
     def read_state(self, job: str) -> str:
-        shown = self.cluster.run("squeue", "-ah", "-t", "all", "-j", job, "-o", "%T")
-        return shown.strip()
+        return self.cluster.run("squeue", "-ah", "-t", "all", "-j", job, "-o", "%T").strip()
 
     def list_left(self) -> set[str]:
         """List the subjects of what is still missing."""
@@ -160,8 +159,7 @@ def test_from_a_bare_slurm_the_printed_lines_lead_to_hooks_that_observe(
     hooks, settings = find_hooks(), bare.read_settings()
     assert settings.health_check == str(hooks / "healthcheck")
     assert settings.prolog == (str(hooks / "prolog"),)
-    assert settings.epilog == (str(hooks / "epilog"),)
-    assert settings.prolog_timeout == 120
+    assert (settings.epilog, settings.prolog_timeout) == ((str(hooks / "epilog"),), 120)
     assert "nohold_on_prolog_fail" in settings.scheduler
     partitions = bare.cluster.slurm.list_partitions()
     assert partitions["verify"].tier < partitions["batch"].tier
@@ -247,10 +245,8 @@ def test_what_somebody_has_written_is_never_overwritten(bare: Administrator) -> 
 
 def test_where_it_may_not_write_it_says_so_in_one_line(bare: Administrator) -> None:
     subprocess.run(["mount", "-o", "remount,ro", CONFIG], check=True)
-
     done = bare.cli("setup", "slurm", "--spool", str(bare.spool), "--write")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert f"{CONFIG}/site.d/50-slurm.toml cannot be written: Read-only" in done.stderr
 
 

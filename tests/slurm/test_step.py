@@ -31,8 +31,7 @@ def test_srun_tells_rank_world_and_the_node_of_each_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"SLURM_DISTRIBUTION": "cyclic"}, {"SLURM_STEP_TASKS_PER_NODE": "3,2"}],
+    "change", [{"SLURM_DISTRIBUTION": "cyclic"}, {"SLURM_STEP_TASKS_PER_NODE": "3,2"}]
 )
 def test_where_ranks_are_is_not_guessed(change: dict[str, str]) -> None:
     place = read_step(STEP | change)

@@ -76,32 +76,21 @@ def a_job(**changes: Any) -> Job:
 # ---- what becomes of a job: every state that Slurm has
 
 
+STATES = {
+    Ending.PENDING: "PENDING CONFIGURING REQUEUED REQUEUE_HOLD",
+    Ending.RUNNING: "RUNNING COMPLETING SUSPENDED STOPPED STAGE_OUT RESIZING A_STATE_OF_SLURM_30",
+    Ending.PREEMPTED: "PREEMPTED",
+    Ending.NODE_FAIL: "NODE_FAIL BOOT_FAIL",
+    Ending.TIMEOUT: "TIMEOUT DEADLINE",
+    Ending.CANCELLED: "CANCELLED REVOKED",
+    Ending.OUT_OF_MEMORY: "OUT_OF_MEMORY",
+    Ending.LAUNCH_FAILED: "LAUNCH_FAILED",
+    Ending.FAILED: "COMPLETED FAILED",
+}
+
+
 @pytest.mark.parametrize(
-    ("state", "ending"),
-    [
-        ("PENDING", Ending.PENDING),
-        ("CONFIGURING", Ending.PENDING),
-        ("REQUEUED", Ending.PENDING),
-        ("REQUEUE_HOLD", Ending.PENDING),
-        ("RUNNING", Ending.RUNNING),
-        ("COMPLETING", Ending.RUNNING),
-        ("SUSPENDED", Ending.RUNNING),
-        ("STOPPED", Ending.RUNNING),
-        ("STAGE_OUT", Ending.RUNNING),
-        ("RESIZING", Ending.RUNNING),
-        ("A_STATE_OF_SLURM_30", Ending.RUNNING),
-        ("PREEMPTED", Ending.PREEMPTED),
-        ("NODE_FAIL", Ending.NODE_FAIL),
-        ("BOOT_FAIL", Ending.NODE_FAIL),
-        ("TIMEOUT", Ending.TIMEOUT),
-        ("CANCELLED", Ending.CANCELLED),
-        ("REVOKED", Ending.CANCELLED),
-        ("OUT_OF_MEMORY", Ending.OUT_OF_MEMORY),
-        ("LAUNCH_FAILED", Ending.LAUNCH_FAILED),
-        ("COMPLETED", Ending.FAILED),
-        ("FAILED", Ending.FAILED),
-        ("DEADLINE", Ending.TIMEOUT),
-    ],
+    ("state", "ending"), [(state, e) for e, states in STATES.items() for state in states.split()]
 )
 def test_each_state_of_slurm_has_its_ending(state: str, ending: Ending) -> None:
     assert classify_ending(a_job(state=state), document=False, now=NOW) is ending
@@ -127,9 +116,7 @@ def test_each_state_of_slurm_has_its_ending(state: str, ending: Ending) -> None:
 def test_a_state_alone_does_not_tell_it_all(
     changes: dict[str, Any], documents: int, ending: Ending
 ) -> None:
-    ended = classify_ending(a_job(**changes), document=bool(documents), now=NOW)
-
-    assert ended is ending
+    assert classify_ending(a_job(**changes), document=bool(documents), now=NOW) is ending
 
 
 def test_a_job_that_slurm_has_forgotten_is_known_by_its_document_alone() -> None:
@@ -139,14 +126,12 @@ def test_a_job_that_slurm_has_forgotten_is_known_by_its_document_alone() -> None
 
 def test_a_document_is_waited_for_and_not_for_ever() -> None:
     job = a_job(end=int(NOW) - 10)
-
     assert classify_ending(job, document=False, now=NOW) is Ending.ARRIVING
     assert classify_ending(job, document=False, now=NOW, max_arrival=9) is Ending.FAILED
 
 
 def test_only_what_waits_runs_or_arrives_is_not_over() -> None:
     going_on = {ending for ending in Ending if not ending.is_over}
-
     assert going_on == {Ending.PENDING, Ending.RUNNING, Ending.ARRIVING}
     assert Ending.RUNNING not in ENDING_BY_STATE.values()
 
@@ -182,9 +167,7 @@ class Scheduler:
 
 def test_the_token_is_in_the_script_alone_which_only_we_can_read() -> None:
     scheduler = Scheduler()
-
     assert submit(an_errand(), scheduler) == 12
-
     assert f"export HPCVERIFY_TOKEN={shlex.quote(TOKEN)}" in scheduler.script
     assert not any(TOKEN in option for option in scheduler.options)
     assert scheduler.mode == 0o700
@@ -192,21 +175,18 @@ def test_the_token_is_in_the_script_alone_which_only_we_can_read() -> None:
 
 def test_a_job_has_its_node_to_itself_and_gives_way() -> None:
     options = set(list_options(an_errand()))
-
     assert options >= {"--nodelist=n1", "--exclusive", "--mem=0", "--no-requeue"}
     assert options >= {"--gpus-per-node=2", f"--nice={NICE}", "--partition=verify"}
 
 
 def test_the_deadline_leaves_a_job_that_starts_in_time_its_whole_time() -> None:
     options = list(list_options(an_errand(minutes=10, deadline_hours=0.5)))
-
     assert {"--time=10", "--deadline=now+2400seconds"} <= set(options)
 
 
 def test_what_is_not_wanted_is_not_asked_for() -> None:
     plain = " ".join(list_options(an_errand(gpus=0)))
     full = " ".join(list_options(an_errand(reservation="hv-n1", user="verifier")))
-
     assert not any(o in plain for o in ("--gpus", "--reservation", "--uid"))
     assert "--reservation=hv-n1 --uid=verifier" in full
 
@@ -220,7 +200,6 @@ def test_what_is_not_wanted_is_not_asked_for() -> None:
 )
 def test_an_option_of_the_sites_own_comes_before_ours(option: str) -> None:
     options = [*list_options(an_errand(options=(option,)))]
-
     assert check_option(option) == ""
     assert options == [option, *list_options(an_errand())]
 
@@ -251,7 +230,6 @@ def test_an_option_that_would_break_a_verification_is_refused(option: str, why: 
 
 def test_every_option_that_we_set_is_refused_from_others() -> None:
     errand = an_errand(reservation="hpcverify-n1", user="nobody")
-
     for option in list_options(errand):
         assert check_option(option), option
 
@@ -263,7 +241,6 @@ def test_a_job_may_take_longer_than_its_suite() -> None:
 
 def test_the_script_is_plain_sh_that_tells_the_program_what_to_run() -> None:
     script = build_script(an_errand(program="/opt/x/hpcverify"))
-
     subprocess.run(["sh", "-n"], input=script, text=True, check=True)
     assert script.startswith("#!/bin/sh\n")
     assert "\nprogram=/opt/x/hpcverify\nsuite=idle\nspool='/shared/a spool'\n" in script
@@ -296,8 +273,7 @@ def program(tmp_path: Path) -> Path:
 
 def on(cluster: Cluster, node: str, program: object, **changes: Any) -> int:
     name = build_job_name(int(time.time() * 1000), node)
-    errand = an_errand(node=node, name=name, program=str(program), **changes)
-    return submit(errand, cluster.slurm)
+    return submit(an_errand(node=node, name=name, program=str(program), **changes), cluster.slurm)
 
 
 def a_user_wants(cluster: Cluster, node: str) -> None:
@@ -326,8 +302,7 @@ def test_the_node_runs_what_it_is_told_in_an_environment_of_our_making(
     called = (tmp_path / "called").read_text()
     assert called == "run --suite idle --spool /shared/a spool --wait 60\n"
     told_by_env = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
-    assert told_by_env["HPCVERIFY_TOKEN"] == TOKEN
-    assert told_by_env["HPCVERIFY_STATE"] == "/var/a b"
+    assert (told_by_env["HPCVERIFY_TOKEN"], told_by_env["HPCVERIFY_STATE"]) == (TOKEN, "/var/a b")
     assert told_by_env["CUDA_VISIBLE_DEVICES"] == "0,1"
     ours = {k for k in told_by_env if not k.startswith("SLURM")}
     assert ours <= {
@@ -356,9 +331,7 @@ def test_a_job_gives_way_to_a_users_and_hears_of_it_itself(
 ) -> None:
     number = on(cluster, "n1", program)
     cluster.until((tmp_path / "ready").exists)
-
     a_user_wants(cluster, "n1")
-
     assert ended(cluster, number) is Ending.PREEMPTED
     assert (tmp_path / "heard").exists()
 
@@ -385,8 +358,7 @@ def test_a_preempted_run_leaves_all_that_it_had_measured_with_its_token(
     assert ended(cluster, number) is Ending.PREEMPTED
     (document,) = (tmp_path / "spool/n1").glob("*.json")
     run = json.loads(document.read_text())
-    assert run["token"] == TOKEN
-    assert [r["cause"] for r in run["results"]] == ["interrupted"]
+    assert (run["token"], [r["cause"] for r in run["results"]]) == (TOKEN, ["interrupted"])
     assert run["results"][0]["measurements"][0]["name"] == "before"
 
 
@@ -405,18 +377,14 @@ def test_a_program_that_is_not_there_is_a_deployment_error(cluster: Cluster) -> 
 
 def test_a_job_whose_node_is_not_free_in_time_never_starts(cluster: Cluster) -> None:
     cluster.run("scontrol", "update", "nodename=n3", "state=drain", "reason=test")
-
     number = on(cluster, "n3", "/bin/true", deadline_hours=3 / 3600)
-
     assert ended(cluster, number) is Ending.NEVER_STARTED
 
 
 def test_a_cancelled_job_is_cancelled(cluster: Cluster, program: Path, tmp_path: Path) -> None:
     number = on(cluster, "n4", program)
     cluster.until((tmp_path / "ready").exists)
-
     cluster.slurm.cancel(number)
-
     assert ended(cluster, number) is Ending.CANCELLED
 
 
@@ -478,5 +446,4 @@ def test_each_step_has_its_ranks_in_its_own_order_and_the_last_replaces_the_shel
 
 def test_a_step_without_an_order_has_a_rank_for_each_gpu_of_each_node() -> None:
     script = build_script(a_group_job(steps=(JobStep(arguments=("collectives",)),)))
-
     assert "exec srun --nodes=2 --ntasks-per-node=2 --cpu-bind=none" in script

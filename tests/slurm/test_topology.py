@@ -28,7 +28,6 @@ BLOCK_OF_24_05 = "BlockName=block001 BlockIndex=0 Nodes=sched-worker[1-2]\n"
 
 def test_a_node_of_a_tree_is_at_the_switch_of_level_0() -> None:
     found = from_text(TREE)
-
     assert len(found) == 16
     assert (found["lrdn0008"], found["lrdn0009"]) == ("isw10100", "isw10102")
 
@@ -50,7 +49,6 @@ def test_a_block_without_a_size_counts_too() -> None:
 def test_a_node_at_several_leaf_switches_is_at_the_first() -> None:
     """As with a rail-optimized network: each adapter has a leaf switch of its own."""
     rails = "".join(f"SwitchName=rail{n} Level=0 LinkSpeed=1 Nodes=n[1-2]\n" for n in range(8))
-
     assert from_text(rails) == {"n1": "rail0", "n2": "rail0"}
 
 

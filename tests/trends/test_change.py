@@ -49,7 +49,6 @@ def test_a_step_of_1_percent_is_found_within_5_runs_on_real_gpus() -> None:
 
 def test_no_real_gpu_that_is_what_it_was_is_flagged() -> None:
     flagged = [change for values in read_quiet_gpus() for change in find_changes(values)]
-
     assert flagged == []
 
 
@@ -88,7 +87,6 @@ def test_a_smaller_step_than_the_least_one_is_none() -> None:
     rng = random.Random(1)
     size = DEFAULT_STEP / 2
     values = [100 * rng.gauss(1, 0.0002) * (1 + (size if i >= 30 else 0)) for i in range(60)]
-
     assert find_changes(values) == []
 
 
@@ -96,7 +94,6 @@ def test_each_of_two_steps_is_found() -> None:
     rng = random.Random(1)
     steps = accumulate(0.03 if i in {20, 40} else 0.0 for i in range(60))
     values = [100 * rng.gauss(1, 0.001) * (1 + step) for step in steps]
-
     assert [change.index for change in find_changes(values)] == [20, 40]
 
 

@@ -10,12 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.trends.change import find_changes
-from hpcverify.trends.fleet import (
-    PartChange,
-    TrendJudgement,
-    describe_shared,
-    judge_histories,
-)
+from hpcverify.trends.fleet import PartChange, TrendJudgement, describe_shared, judge_histories
 from hpcverify.trends.marks import PartHistory, count_population
 
 DAY = 86400.0
@@ -24,12 +19,7 @@ ROLLOUT = 20
 
 
 def make_part(
-    i: int,
-    steps: Mapping[int, float],
-    *,
-    noise: float,
-    driver_from: int = RUNS,
-    seed: int = 0,
+    i: int, steps: Mapping[int, float], *, noise: float, driver_from: int = RUNS, seed: int = 0
 ) -> PartHistory:
     """Make a part with a run a day, whose values rise by *steps*; a new driver from a run on."""
     rng = random.Random(1000 * seed + i)
@@ -125,7 +115,6 @@ def test_a_loss_before_a_day_on_which_all_gained_is_still_seen() -> None:
 @pytest.mark.parametrize("gap", [4, 6, 9])
 def test_a_second_step_is_found_soon_after_the_first(gap: int) -> None:
     found = [_find_two(seed, gap) for seed in range(200)]
-
     assert sum(found) >= 0.95 * len(found)
 
 

@@ -99,9 +99,7 @@ def test_a_trend_that_many_have_is_said_once(steps: Mapping[int, float]) -> None
 def test_a_change_of_many_on_one_day_is_no_trend_of_those_in_which_it_is_no_step() -> None:
     fleet = [make_history(i, {15: 0.008}) for i in range(100)]
     wearing = make_history(100, {15: 0.008}, per_run=0.001)
-
     judged = judge_histories([*fleet, wearing], low_is_bad=False)
-
     assert [shared.mark for shared in judged.shared] == [None]
     assert [(change.node, change.kind) for change in judged.changes] == [("n100", "trend")]
 
@@ -120,19 +118,14 @@ def test_who_gained_nothing_where_most_gained_is_no_worse(driver_from: int) -> N
 
 def test_a_part_that_changed_with_a_driver_that_changed_nobody_else_is_named() -> None:
     fleet = [make_history(i, {20: 0.02} if i == 7 else None, driver_from=20) for i in range(80)]
-
     (change,) = judge_histories(fleet, low_is_bad=False).changes
-
-    assert change.node == "n7"
-    assert [str(mark) for mark in change.marks] == ["driver 580.1 to 590.2"]
+    assert (change.node, [str(mark) for mark in change.marks]) == ("n7", ["driver 580.1 to 590.2"])
     assert change.why.endswith("80 parts with it are what they were in the median")
 
 
 def test_a_part_that_lost_with_a_driver_by_which_the_others_gained_is_named() -> None:
     fleet = [make_history(i, {20: 0.02 if i == 7 else -0.02}, driver_from=20) for i in range(80)]
-
     changes = judge_histories(fleet, low_is_bad=False).changes
-
     (change,) = [change for change in changes if change.verdict is Verdict.WARN]
     assert change.node == "n7"
     assert change.why.endswith("80 parts with it are 2 % better in the median")
@@ -140,11 +133,8 @@ def test_a_part_that_lost_with_a_driver_by_which_the_others_gained_is_named() ->
 
 def test_a_part_that_changed_far_more_than_the_rollout_is_named_beside_it() -> None:
     fleet = [make_history(i, {20: 0.10 if i == 7 else 0.01}, driver_from=20) for i in range(80)]
-
     judged = judge_histories(fleet, low_is_bad=False)
-
-    assert [change.node for change in judged.changes] == ["n7"]
-    assert len(judged.shared) == 1
+    assert ([change.node for change in judged.changes], len(judged.shared)) == (["n7"], 1)
 
 
 def test_a_change_of_many_on_one_day_without_a_mark_is_said_once() -> None:
@@ -160,13 +150,11 @@ def test_a_change_of_many_on_one_day_without_a_mark_is_said_once() -> None:
 
 def test_a_change_that_is_gone_is_not_reported_as_worse() -> None:
     fleet = [make_history(7, {12: 0.02, 22: -0.02})]
-
     assert all(c.size < 0 for c in judge_histories(fleet, low_is_bad=False).changes)
 
 
 def test_a_part_that_became_better_is_told_and_is_no_warning() -> None:
     (change,) = judge_histories([make_history(7, {20: -0.02})], low_is_bad=False).changes
-
     assert (change.verdict, change.size < 0) == (Verdict.PASS, True)
 
 
@@ -185,11 +173,8 @@ def test_a_part_that_wears_is_warned_of_before_it_crosses_its_limit() -> None:
 def test_healthy_fleets_change_in_nothing() -> None:
     for seed in range(5):
         fleet = [make_history(1000 * seed + i, driver_from=15) for i in range(100)]
-
         judged = judge_histories(fleet, low_is_bad=False)
-
-        assert judged.changes == ()
-        assert judged.shared == ()
+        assert (judged.changes, judged.shared) == ((), ())
 
 
 @pytest.mark.parametrize("spread", [0.004, 0.006])

@@ -31,7 +31,6 @@ def test_the_slope_and_its_interval_are_found() -> None:
 
 def test_runs_without_a_trend_seldom_have_one() -> None:
     found = [find_slope(*make_runs(random.Random(seed), 0, 0.3)) for seed in range(200)]
-
     assert sum(slope is not None for slope in found) <= 18
 
 
@@ -56,6 +55,5 @@ def test_the_day_of_the_crossing_lies_in_its_interval() -> None:
 @pytest.mark.parametrize("limit", [99.0, 101.0])
 def test_a_limit_that_is_behind_is_not_crossed(limit: float) -> None:
     slope = find_slope(*make_runs(random.Random(1), 0.05, 0.1))
-
     assert slope is not None
     assert project_crossing(slope, limit) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,56 +16,28 @@ from hpcverify.plan.nhc.syntax import Line, Unturned, read_lines
 from hpcverify.plan.suite import load_suite, make_plan
 from hpcverify_checks.host.needs import Expectation, HostParams, names_node
 from tests.plan.nhc.files import CLOUD, SAMPLE, UNIVERSITY
+from tests.tables import read_table
 
-BUILT_IN = {
-    "check_cmd_dmesg",
-    "check_cmd_output",
-    "check_cmd_status",
-    "check_dmi_data_match",
-    "check_dmi_raw_data_match",
-    "check_file_contents",
-    "check_file_stat",
-    "check_file_test",
-    "check_fs_free",
-    "check_fs_ifree",
-    "check_fs_inodes",
-    "check_fs_iused",
-    "check_fs_mount",
-    "check_fs_mount_ro",
-    "check_fs_mount_rw",
-    "check_fs_size",
-    "check_fs_used",
-    "check_hw_cpuinfo",
-    "check_hw_eth",
-    "check_hw_gm",
-    "check_hw_ib",
-    "check_hw_mcelog",
-    "check_hw_mem",
-    "check_hw_mem_free",
-    "check_hw_physmem",
-    "check_hw_physmem_free",
-    "check_hw_swap",
-    "check_hw_swap_free",
-    "check_moab_rm",
-    "check_moab_sched",
-    "check_moab_torque",
-    "check_net_ping",
-    "check_net_socket",
-    "check_nv_healthmon",
-    "check_nvsmi_healthmon",
-    "check_ps_blacklist",
-    "check_ps_cpu",
-    "check_ps_daemon",
-    "check_ps_kswapd",
-    "check_ps_loadavg",
-    "check_ps_mem",
-    "check_ps_physmem",
-    "check_ps_service",
-    "check_ps_time",
-    "check_ps_unauth_users",
-    "check_ps_userproc_lineage",
-}
+HERE = Path(__file__).parent
+BUILT_IN = {*(HERE / "built_in.txt").read_text().split()}
 """Every function check_* under scripts/ of mej/nhc."""
+
+
+@dataclass(frozen=True)
+class Turned:
+    """A row of ``turned.csv``: a check of NHC, and what it becomes, as JSON."""
+
+    check: str
+    key: str
+    piece: str
+
+
+@dataclass(frozen=True)
+class NotTurned:
+    """A row of ``not_turned.csv``: a line, and words of why it is not turned."""
+
+    line: str
+    reason: str
 
 
 def turn(*lines: str) -> dict[str, Any]:
@@ -93,71 +67,9 @@ def test_a_check_without_a_counterpart_says_why(name: str) -> None:
     assert reason(f"* || {name} 1") == REASONS[name]
 
 
-@pytest.mark.parametrize(
-    ("check", "key", "piece"),
-    [
-        ("check_fs_mount_rw /", "mounts", {"path": "/", "writable": True}),
-        (
-            "check_fs_mount /home filer:/home nfs",
-            "mounts",
-            {"path": "/home", "type": "nfs", "source": "filer:/home"},
-        ),
-        ("check_fs_mount_ro -f /sw", "mounts", {"path": "/sw", "writable": False}),
-        (
-            "check_fs_mount -t nfs -o '/(^|,)vers=3(,|$)/' -f /home",
-            "mounts",
-            {"path": "/home", "type": "nfs", "options": ["/(^|,)vers=3(,|$)/"]},
-        ),
-        ("check_fs_free /data 3%", "space", {"path": "/data", "free_share": {"low": 0.03}}),
-        ("check_fs_free /data 2gb", "space", {"path": "/data", "free": {"low": 2}}),
-        ("check_fs_used / 95%", "space", {"path": "/", "free_share": {"low": 0.05}}),
-        ("check_fs_used / 1tb", "space", {"path": "/", "used": {"high": 1024}}),
-        ("check_fs_size / 1g 1t", "space", {"path": "/", "size": {"low": 1, "high": 1024}}),
-        ("check_fs_inodes / 10k", "space", {"path": "/", "inodes": {"low": 10000}}),
-        ("check_fs_ifree / 1k", "space", {"path": "/", "free_inodes": {"low": 1000}}),
-        ("check_fs_iused / 98%", "space", {"path": "/", "free_inodes_share": {"low": 0.02}}),
-        ("check_hw_eth eth0", "files", {"path": "/sys/class/net/eth0"}),
-        (
-            'check_dmi_data_match "BIOS Information: Version: 2.0.1"',
-            "files",
-            {"path": "/sys/class/dmi/id/bios_version", "contains": ["2.0.1"]},
-        ),
-        (
-            "check_file_contents /etc/hosts '/[[:space:]]head$/' '!*old*'",
-            "files",
-            {"path": "/etc/hosts", "contains": [r"/[\s]head$/", "!*old*"]},
-        ),
-        (
-            "check_file_test -r -w -x -d -k /data",
-            "files",
-            {"path": "/data", "type": "directory", "mode": "1000"},
-        ),
-        ("check_file_test -s /etc/passwd", "files", {"path": "/etc/passwd", "empty": False}),
-        (
-            "check_file_stat -m 0666 -u 0 -G root /dev/null",
-            "files",
-            {"path": "/dev/null", "mode": "=0666", "user": "0", "group": "root"},
-        ),
-        ("check_ps_service -u root sshd", "processes", {"name": "sshd", "user": "root"}),
-        ("check_ps_service -d rpc.statd nfslock", "processes", {"name": "rpc.statd"}),
-        ("check_ps_daemon slurmd root", "processes", {"name": "*slurmd*", "user": "root"}),
-        ('check_fs_size /data "" 4tb', "space", {"path": "/data", "size": {"high": 4096}}),
-        (
-            "check_file_contents /x a#b '# c' # d",
-            "files",
-            {"path": "/x", "contains": ["a#b", "# c"]},
-        ),
-        (r"check_fs_free \/data \3%", "space", {"path": "/data", "free_share": {"low": 0.03}}),
-        (
-            "check_ps_blacklist sshd '!root'",
-            "processes",
-            {"name": "*sshd*", "user": "!root", "running": False},
-        ),
-        ("check_cmd_status -t 5 -r 0 id operator", "users", "operator"),
-    ],
-)
-def test_a_check_becomes_what_means_the_same(check: str, key: str, piece: Any) -> None:
-    assert turn(f"* || {check}") == {key: [piece]}
+@pytest.mark.parametrize("row", read_table(HERE / "turned.csv", Turned), ids=lambda r: r.check)
+def test_a_check_becomes_what_means_the_same(row: Turned) -> None:
+    assert turn(f"* || {row.check}") == {row.key: [json.loads(row.piece)]}
 
 
 @pytest.mark.parametrize(
@@ -175,7 +87,6 @@ def test_a_check_becomes_what_means_the_same(check: str, key: str, piece: Any) -
 )
 def test_a_number_becomes_a_bound(check: str, bounds: dict[str, tuple[Any, Any]]) -> None:
     found = turn(f"* || {check}")["bounds"]
-
     assert {n: (b.get("low"), b.get("high")) for n, b in found.items()} == bounds
 
 
@@ -191,61 +102,23 @@ def test_a_port_of_infiniband_becomes_its_files() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("* || export TIMEOUT=15", "setting of NHC"),
-        ("* || FOO=1", "setting of NHC"),
-        ("* || check_own_thing", "the site's own"),
-        ("* || check_ps_loadavg $((2*HW_CORES))", "only a shell"),
-        ("* || check_fs_free `pwd` 3%", "only a shell"),
-        ("* || check_fs_mount_rw / && true", "program of the shell"),
-        ("* || check_fs_mount_rw 'x", "cannot be split"),
-        ("* || check_hw_eth eth0; check_hw_eth eth1", "program of the shell"),
-        ("* || check_hw_eth eth0>/dev/null", "program of the shell"),
-        ("* || if check_hw_eth eth0", "program of the shell"),
-        ("* || check_fs_mount_rw -f /{home,scratch}", "its braces"),
-        ("* || check_file_test -e /dev/sd{a..d}", "its braces"),
-        ("* || check_fs_mount_rw '$HOME' $1", "only a shell"),
-        ("* || check_ps_loadavg 0 0 0", "asks for nothing"),
-        ("* || check_hw_cpuinfo", "asks for nothing"),
-        ("* || check_hw_eth eth*", "no pattern of devices"),
-        ("* || DEBUG=1 check_hw_eth eth0", "write the check alone"),
-        ("source /etc/nhc/scripts/own.nhc", "it has no ||"),
-        ("@rack1@ || check_fs_mount_rw /", "kind of the site's own"),
-        ("{n01..n64} || check_fs_mount_rw /", "as pdsh writes them"),
-        ("* || check_fs_free /dev/mapper/root 5%", "NHC ignores it"),
-        ("* || check_fs_free / much", "is not a size"),
-        ("* || check_fs_free /", "an argument is missing"),
-        ("* || check_hw_ib 100", "names no device"),
-        ("* || check_fs_mount -q /", "no option -q"),
-        ("* || check_ps_service -f -d x.py x", "services instead"),
-        ("* || check_cmd_output -m 'yes' -e 'timedatectl'", "clock_offset"),
-        ("* || check_cmd_status -t 1 -r 1 selinuxenabled", "check of your own"),
-        ('* || check_dmi_data_match -t "Memory Device" "*Speed: 1866 MHz"', "inventory"),
-        ("* || check_file_test -O /x", "does not test -O"),
-        ("* || check_file_stat -n 7200 /var/log/messages", "not times"),
-        ("* || check_file_contents /x '/(/'", "regular expression"),
-    ],
+    "row", read_table(HERE / "not_turned.csv", NotTurned), ids=lambda r: r.line
 )
-def test_what_is_not_turned_is_told_with_its_reason(line: str, says: str) -> None:
-    imported = import_nhc(line)
-
-    assert imported.site == {}
-    assert says in reason(line)
+def test_what_is_not_turned_is_told_with_its_reason(row: NotTurned) -> None:
+    assert import_nhc(row.line).site == {}
+    assert row.reason in reason(row.line)
 
 
 @pytest.mark.parametrize("action", ["-s", "-k", "-E 'service x stop'", "-s -S"])
 def test_a_service_that_nhc_stops_must_not_run(action: str) -> None:
     imported = import_nhc(f"* || check_ps_service {action} -u root ntpd")
     (expectation,) = imported.site["params"]["host"]["expect"]
-
     assert expectation["processes"] == [{"name": "ntpd", "user": "root", "running": False}]
     assert "repairs nothing" in imported.unturned[0].reason
 
 
 def test_two_lines_about_one_number_must_both_hold() -> None:
     turned = turn("* || check_hw_physmem 64gb 128gb", "* || check_hw_physmem 32gb 96gb")
-
     assert turn("* || check_ps_loadavg 9", "* || check_ps_loadavg 8") == {
         "bounds": {"load.1m": {"high": 8}}
     }
@@ -254,7 +127,6 @@ def test_two_lines_about_one_number_must_both_hold() -> None:
 
 def test_a_line_goes_on_after_a_backslash() -> None:
     (line,) = read_lines("* || check_fs_mount_rw \\\n   -f /home")
-
     assert isinstance(line, Line)
     assert (line.number, line.words) == (1, ("check_fs_mount_rw", "-f", "/home"))
 
@@ -262,7 +134,6 @@ def test_a_line_goes_on_after_a_backslash() -> None:
 @pytest.mark.parametrize("target", ["x*.cluster.example.org", "n1.x", "!n1.x"])
 def test_a_target_with_a_domain_is_turned_and_told(target: str) -> None:
     imported = import_nhc(f"{target} || check_fs_mount_rw /")
-
     assert imported.turned == 1
     assert "has a domain" in imported.unturned[0].reason
     assert not import_nhc("{n[1-4]} || check_fs_mount_rw /").unturned
@@ -270,7 +141,6 @@ def test_a_target_with_a_domain_is_turned_and_told(target: str) -> None:
 
 def test_what_is_lost_of_a_line_that_is_turned_is_told_too() -> None:
     imported = import_nhc("* || check_ps_service -u root -S sshd")
-
     assert imported.turned == 1
     assert "repairs nothing" in imported.unturned[0].reason
 
@@ -291,7 +161,6 @@ def test_what_is_lost_of_a_line_that_is_turned_is_told_too() -> None:
 )
 def test_a_target_names_the_same_nodes(target: str, names: list[str], others: list[str]) -> None:
     (line,) = read_lines(f"{target} || check_fs_mount_rw /")
-
     assert isinstance(line, Line)
     assert [n for n in (*names, *others) if names_node(line.target, n)] == names
 
@@ -317,14 +186,11 @@ def test_a_line_that_host_would_refuse_spoils_no_other(line: str, why: str) -> N
 
 def test_lines_of_one_target_are_one_expectation() -> None:
     text = "a* || check_fs_mount_rw /\nb* || check_hw_eth e0\na* || check_hw_cpuinfo 1 2 4"
-    expect = import_nhc(text).site["params"]["host"]["expect"]
-
-    assert [e["nodes"] for e in expect] == ["a*", "b*"]
+    assert [e["nodes"] for e in import_nhc(text).site["params"]["host"]["expect"]] == ["a*", "b*"]
 
 
 def test_comments_and_empty_lines_say_nothing() -> None:
     lines = list(read_lines("\n  # x || y\n* || check_fs_mount_rw / # trailing\n"))
-
     assert [line.words for line in lines if isinstance(line, Line)] == [("check_fs_mount_rw", "/")]
     assert not [line for line in lines if isinstance(line, Unturned)]
 
