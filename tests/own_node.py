@@ -41,6 +41,8 @@ def separate_node() -> None:
         os.write(descriptor, KERNEL_LOG.encode())
         os.close(descriptor)
         subprocess.run(["mount", "--bind", log, "/dev/kmsg"], check=True)
+        # A daemon of a test that writes to the kernel log must not empty it for later tests.
+        subprocess.run(["mount", "-o", "remount,bind,ro", "/dev/kmsg"], check=True)
         Path(log).unlink()
 
 
