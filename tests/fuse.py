@@ -17,6 +17,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.own_node import require_root
+
 FUSE_INIT = 26
 HEADER = struct.Struct("<IIQQIIII")
 ANSWER = struct.Struct("<IiQ")
@@ -31,6 +33,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 @contextmanager
 def silent_file_system(path: Path, error: int = 0) -> Generator[Path]:
     """Mount one on *path*, or one that answers *error*; who waits in it is let go at the end."""
+    require_root()
     device = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0"
     check(libc.mount(b"silent", bytes(path), b"fuse", 0, options.encode()))

@@ -222,7 +222,8 @@ def refuse_unwritable(file: str) -> None:
         raise ConfigError(f"{file} cannot be written: there is no directory {folder}")
     try:
         with _open_target(path) as target:
-            writable = os.access(".", os.W_OK, dir_fd=target.folder)
+            written = target.name if path.is_char_device() else "."
+            writable = os.access(written, os.W_OK, dir_fd=target.folder)
     except (StoreError, OSError) as exc:
         raise ConfigError(str(exc)) from exc
     if not writable:

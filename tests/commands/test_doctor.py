@@ -275,6 +275,7 @@ def a_fleet(cli: Cli, spool: Path, **settings: str) -> None:
     hooks.write_text("\n".join(["# what the hooks read", *lines]))
 
 
+@pytest.mark.needs("root")
 def test_a_complete_node_of_a_cluster_needs_no_fix(cli: Cli, tmp_path: Path) -> None:
     a_fleet(cli, tmp_path, HPCVERIFY_DEADLINE="15", HPCVERIFY_USERS="0 64030")
     found = advice(cli, 0)
@@ -302,6 +303,7 @@ def test_a_setting_that_the_hooks_would_ignore_is_named(
     assert why in state
 
 
+@pytest.mark.needs("root")
 def test_hooks_whose_settings_others_can_change_are_named(cli: Cli, tmp_path: Path) -> None:
     a_fleet(cli, tmp_path)
     hooks = Path(cli.environment["HPCVERIFY_CONFIG"]).with_name("hooks.conf")

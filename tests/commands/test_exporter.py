@@ -58,6 +58,7 @@ def ask(directory: Path, address: tuple[str, int]) -> Advice:
     return last
 
 
+@pytest.mark.needs("prometheus-node-exporter")
 def test_an_exporter_that_lists_our_files_needs_no_fix(directory: Path, tmp_path: Path) -> None:
     with exporter_of(directory, tmp_path) as address:
         advice = [*inspect_exporter(directory, address)]
@@ -65,6 +66,7 @@ def test_an_exporter_that_lists_our_files_needs_no_fix(directory: Path, tmp_path
     assert not any(item.fix for item in advice)
 
 
+@pytest.mark.needs("prometheus-node-exporter")
 def test_an_exporter_of_another_directory_gets_its_option(directory: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
@@ -75,6 +77,7 @@ def test_an_exporter_of_another_directory_gets_its_option(directory: Path, tmp_p
     assert f"--collector.textfile.directory={directory}" in advice.fix
 
 
+@pytest.mark.needs("prometheus-node-exporter")
 def test_a_file_that_the_exporter_drops_is_an_error_to_look_into(
     directory: Path, tmp_path: Path
 ) -> None:

@@ -92,6 +92,7 @@ def test_a_number_of_gpus_is_not_asked_for_where_nothing_counts_them(node: Cli) 
     assert "needs the check inventory" in done.stderr
 
 
+@pytest.mark.needs("root")
 def test_a_gpu_may_take_seconds_to_initialise(node: Cli, lab: Lab) -> None:
     # In real time: NVIDIA's page on persistence says 1 to 3 s, 8 A100 take 3.75 s each.
     node.preload = ""
@@ -168,6 +169,7 @@ def test_memory_that_could_not_be_remapped_fails_and_names_the_gpu(node: Cli, la
     assert "GPU " in ecc["reason"]
 
 
+@pytest.mark.needs("root")
 def test_a_gpu_that_holds_the_driver_is_the_one_cause_of_all_that_cannot_be_read(
     node: Cli, lab: Lab
 ) -> None:

@@ -399,6 +399,7 @@ def test_a_full_state_directory_hides_no_verdict(cli: Cli) -> None:
     assert "bug" not in done.stderr
 
 
+@pytest.mark.needs("root")
 def test_a_report_that_cannot_be_written_hides_no_verdict(cli: Cli) -> None:
     cli.site('[limits.steady]\nlevel = { high = 1, unit = "ms" }')
     done = cli("run", "--check", "steady", "--html", "/dev/full")

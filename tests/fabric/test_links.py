@@ -31,7 +31,7 @@ from hpcverify.isolation.links import count_coverage
 from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
 from hpcverify.slurm import Host
 from tests.fleet.builders import make_controller
-from tests.fleet.paper import PaperNode
+from tests.fleet.paper import ME, PaperNode
 from tests.isolation.paper import PaperCluster, TestJob, kill_at
 from tests.isolation.stand_in import SimulatedCluster
 
@@ -66,7 +66,7 @@ class Site16:
         spool = self.folder / "spool"
         spool.mkdir(exist_ok=True)
         site = Site(
-            fleet=Fleet(spool=str(spool), **self.fleet),
+            fleet=Fleet(spool=str(spool), user=ME, **self.fleet),
             quarantine=self.quarantine,
             fabric=self.fabric,
         )

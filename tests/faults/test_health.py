@@ -14,6 +14,8 @@ from tests.faults.test_passive import verified
 from tests.nvml_lab.nvmllab import Lab
 from tests.nvml_lab.parts import profile, strangers
 
+pytestmark = pytest.mark.needs("root")
+
 QUIET = {"pass", "skip"}
 IDLE, BUSY = (
     {s.key: profile(s, busy=busy) for s in load_specs()} | dict(strangers(busy=busy))

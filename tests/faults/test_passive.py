@@ -15,6 +15,8 @@ from tests.cli import Cli, make_cli
 from tests.faults.table import PASSIVE, Fault
 from tests.nvml_lab.nvmllab import Lab
 
+pytestmark = pytest.mark.needs("root")
+
 HURRY = "tests.nvml_lab.hurry"
 STATUS = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1, Verdict.ERROR: 3}
 

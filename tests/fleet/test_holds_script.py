@@ -118,6 +118,7 @@ def test_an_answer_that_is_not_whole_is_an_error(tmp_path: Path, printed: str, w
         keeper.read_hold("n1")
 
 
+@pytest.mark.needs("root")
 @pytest.mark.parametrize("loose", ["hold.sh", "."])
 def test_a_script_that_others_can_change_is_refused(
     keeper: ScriptBackend, tmp_path: Path, loose: str

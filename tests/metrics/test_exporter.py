@@ -56,6 +56,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str
         yield directory, fetch(address, "/metrics")
 
 
+@pytest.mark.needs("root")
 def test_no_file_is_dropped(served: tuple[Path, str]) -> None:
     directory, text = served
     files = {dict(labels)["file"] for labels in read_samples(text)["node_textfile_mtime_seconds"]}
@@ -63,6 +64,7 @@ def test_no_file_is_dropped(served: tuple[Path, str]) -> None:
     assert {Path(file).name for file in files} == {path.name for path in directory.iterdir()}
 
 
+@pytest.mark.needs("root")
 def test_every_series_is_served_as_it_was_written(served: tuple[Path, str]) -> None:
     directory, text = served
     shown = read_samples(text)
@@ -71,6 +73,7 @@ def test_every_series_is_served_as_it_was_written(served: tuple[Path, str]) -> N
         assert values.items() <= shown[name].items(), name
 
 
+@pytest.mark.needs("root")
 def test_type_and_help_are_those_of_the_table(served: tuple[Path, str]) -> None:
     _, text = served
     families = read_families(text)

@@ -119,6 +119,7 @@ def test_a_scratch_that_answers_leaves_no_process(tmp_path: Path) -> None:
     assert children.read_text() == before
 
 
+@pytest.mark.needs("root")
 def test_a_link_called_like_ours_is_never_followed(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "elsewhere").mkdir()

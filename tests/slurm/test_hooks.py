@@ -20,6 +20,8 @@ from tests.slurm.hooks import HERE, LATER, Hooks
 from tests.test_gate import CORRUPT
 from tests.waiting import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.needs("root")  # as slurmd starts hooks
+
 HOOKS = ("prolog", "epilog", "healthcheck")
 SHELLS = {"sh": ("dash",), "bash": ("bash", "--posix")}
 HELD = f"quarantined\n{LATER}\nGPU 3: fell off the bus\n\n"
@@ -270,7 +272,6 @@ def test_health_checks_do_not_pile_up(hooks: Hooks) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.needs("root")
 @pytest.mark.parametrize("hangs", ["spool", "state"])
 def test_hooks_on_a_file_system_that_hangs_end_and_leave_one_process_at_most(
     hooks: Hooks, hangs: str
@@ -291,7 +292,6 @@ def test_hooks_on_a_file_system_that_hangs_end_and_leave_one_process_at_most(
 
 
 @pytest.mark.system
-@pytest.mark.needs("root")
 def test_a_spool_that_hangs_keeps_a_held_node_held_and_costs_one_process(hooks: Hooks) -> None:
     mount = hooks.folder / "spool"
     mount.mkdir()

@@ -14,6 +14,8 @@ from tests.nvml_lab.nvmllab import Lab
 from tests.slurm.hooks import LATER, Hooks
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.needs("root")  # as slurmd starts hooks
+
 WORN = ("gpu.3.ecc.volatile.dram_uncorrectable = 1", "gpu.3.ecc.aggregate.dram_uncorrectable = 1")
 HUNG = ("fault = nvmlDeviceGetCount_v2 hang=forever lock=1",)
 

@@ -92,6 +92,7 @@ def prepared(made: ProductTask) -> PartSoak:
 
 @pytest.fixture(autouse=True)
 def _work_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    CLOCK.now = 0.0
     CLOCK.put_into(monkeypatch)
 
 

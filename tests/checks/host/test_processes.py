@@ -151,6 +151,7 @@ def test_a_node_with_nearly_all_its_pids_taken_warns(tmp_path: Path) -> None:
     assert "processes.share" in judged.reason
 
 
+@pytest.mark.needs("root")
 @pytest.mark.parametrize(
     ("need", "codes"),
     [
@@ -174,6 +175,7 @@ def test_processes_are_held_to_what_the_site_needs(
     assert list_codes(look(tmp_path, node, Expectation(processes=(need,)))) == codes
 
 
+@pytest.mark.needs("root")
 def test_files_in_memory_of_a_user_who_runs_nothing_are_told(tmp_path: Path) -> None:
     node = a_node(tmp_path / "r")
     shared = tmp_path / "shm"

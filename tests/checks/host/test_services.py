@@ -129,6 +129,7 @@ def test_only_a_name_service_with_a_server_is_asked(
     assert list_servers(grow(tmp_path, {"etc/nsswitch.conf": line})) == servers
 
 
+@pytest.mark.needs("root")
 @pytest.mark.parametrize(
     ("need", "codes"),
     [

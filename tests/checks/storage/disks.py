@@ -15,6 +15,7 @@ from hpcverify.telemetry.blockdev import Mount
 from hpcverify_checks.storage.extents import FileExtent
 from hpcverify_checks.storage.fio_runner import Fio, FioReport
 from hpcverify_checks.storage.scratch import ScratchSite
+from tests.own_node import require_root
 
 ACCESSES = 16
 """The most accesses of a stream in a load of `CountedFio` that time would limit."""
@@ -43,6 +44,7 @@ class CountedFio(Fio):
 @contextmanager
 def mounted(*arguments: object) -> Generator[Path]:
     """Mount as ``mount ARGUMENTS`` does; the last of them is the mount point."""
+    require_root()
     point = Path(str(arguments[-1]))
     point.mkdir(exist_ok=True)
     subprocess.run(["mount", *map(str, arguments)], check=True)
