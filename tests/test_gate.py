@@ -148,6 +148,7 @@ def test_what_an_acl_lets_somebody_else_write_is_not_believed(
     assert not fetch(spool, tmp_path / "state", "n1")
 
 
+@pytest.mark.needs("root")
 def test_a_word_by_another_user_is_not_believed(tmp_path: Path, spool: Path) -> None:
     os.chown(spool / "gate/n1", 4242, 4242)
 

@@ -81,6 +81,7 @@ def test_the_commands_of_the_wheel_run_without_a_checkout(installed: Path) -> No
     assert "Usage: hpcverify setup slurm" in run(installed, "hpcverify", "setup", "slurm", "--help")
 
 
+@pytest.mark.needs("root")  # as slurmd starts it
 def test_a_hook_of_the_wheel_runs_where_it_lies(installed: Path, tmp_path: Path) -> None:
     hooks = Hooks(tmp_path)
     hooks.prepare()

@@ -272,6 +272,7 @@ def read_judged(home: Home) -> FleetJudgement:
 ABSURD = [(1.7e308,), (-1.7e308,) * 8, (1e200, 1.0) * 4, (1e30, 1e-30) * 4, (5e-324, -0.0) * 4]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("values", ABSURD)
 def test_absurd_numbers_of_a_node_leave_the_nights_judged_and_the_views_whole(
     home: Home, values: tuple[float, ...]
@@ -281,6 +282,7 @@ def test_absurd_numbers_of_a_node_leave_the_nights_judged_and_the_views_whole(
     require_sound_judgement(home)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("values", ABSURD)
 def test_absurd_numbers_that_the_history_has_from_before_are_not_judged(
     home: Home, monkeypatch: pytest.MonkeyPatch, values: tuple[float, ...]

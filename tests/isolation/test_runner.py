@@ -291,6 +291,7 @@ def test_of_no_submission_that_works_slurms_reason_is_told(tmp_path: Path) -> No
         paper.run()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("number", range(2, 30))
 def test_killed_at_any_line_it_goes_on_and_comes_to_the_same(
     tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
@@ -327,6 +328,7 @@ def die_after(_slurm: PaperCluster, _job: TestJob) -> None:
     """Die once Slurm has the job, and before we know its number."""
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("death", [die_before, die_meanwhile, die_after])
 @pytest.mark.parametrize("number", range(1, 10))
 def test_killed_at_any_submission_no_test_is_submitted_twice(

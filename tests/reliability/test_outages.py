@@ -27,6 +27,7 @@ def simulate(rates: list[float], seed: int, repair_days: float = 2.0) -> FleetRe
     return measure_reliability(since, outages, 0.0, DAYS)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("rates", [[0.01] * 100, [0.002] * 80 + [0.05] * 20])
 def test_intervals_hold_the_true_rate_nearly_as_often_as_they_say(rates: list[float]) -> None:
     truth = sum(rates) / len(rates)
@@ -55,6 +56,7 @@ def simulate_racks(seed: int, *, apart: bool) -> FleetReliability:
     return measure_reliability(dict.fromkeys(nodes, 0.0), outages, 0.0, DAYS, racks)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("apart", [False, True])
 def test_intervals_hold_where_racks_fail_as_a_whole(*, apart: bool) -> None:
     """By their racks, and by how much weeks differ where racks are not known."""

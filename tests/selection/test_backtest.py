@@ -73,6 +73,7 @@ def test_weeks_belong_to_the_quarter_in_which_they_began() -> None:
     assert [quarter.outages for quarter in quarters] == [1, 1, 1, 1]
 
 
+@pytest.mark.system
 def test_on_a_real_fleet_a_tenth_of_the_nodes_holds_2_4_times_the_outages_of_chance() -> None:
     history = read_fleet(INFINITE_HBD, INFINITE_HBD_NODES)
 
@@ -87,6 +88,7 @@ def test_on_a_real_fleet_a_tenth_of_the_nodes_holds_2_4_times_the_outages_of_cha
     assert all(q.lift > 1 for q in split_quarters(weeks, INFINITE_HBD_DAYS))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("hazard", "whole", "later"),
     [("wear-out, repaired as new", 1.1, 1.3), ("safe returns", 1.1, 1.1), ("place", 2.0, 2.0)],

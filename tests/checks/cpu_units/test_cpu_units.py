@@ -399,6 +399,7 @@ def test_a_healthy_node_passes(healthy: list[CheckItem]) -> None:
         assert find_value(healthy, "results", f"cpu{core}")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seed", range(2, 8))
 def test_healthy_cores_agree_whatever_the_data(seed: int) -> None:
     exam = Examination(core_set(3), tuple(UNITS.values()), (), seed)

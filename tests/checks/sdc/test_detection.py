@@ -36,11 +36,13 @@ def excepted(stage: sdc_trials.TrialSetup, at: int) -> tuple[int, ...]:
     return tuple(bit for bit in bits if not stage.can_show(faults.stick(bit, at=at)))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", EVERY)
 def test_every_fault_comes_out_as_it_must(name: str) -> None:
     assert [trial for trial in tried(name) if not trial.is_as_expected] == []
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", EVERY)
 def test_only_what_changes_nothing_is_let_pass(name: str) -> None:
     passed = {f for f, t in by_fault(name).items() if t.outcome == FOUND_NOTHING}
@@ -52,6 +54,7 @@ def test_only_what_changes_nothing_is_let_pass(name: str) -> None:
     }
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", EVERY)
 def test_every_type_is_tried_with_faults_of_all_kinds(name: str) -> None:
     outcomes = {trial.outcome for trial in tried(name)}
