@@ -135,6 +135,7 @@ def test_a_build_of_torch_without_cuda_is_named_where_there_are_gpus(cli: Cli, l
     assert found["fix"] == "correct that, then run hpcverify doctor again"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("key", "model", "bf16"),
     [
@@ -283,6 +284,7 @@ def test_a_complete_node_of_a_cluster_needs_no_fix(cli: Cli, tmp_path: Path) -> 
     assert found["hooks"]["state"].endswith("hooks.conf")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [

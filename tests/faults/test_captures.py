@@ -18,7 +18,7 @@ from tests.faults.test_passive import verified
 from tests.nvml_lab.hurry import SCALE
 from tests.nvml_lab.nvmllab import Lab
 
-pytestmark = pytest.mark.needs("root")
+pytestmark = [pytest.mark.system, pytest.mark.needs("root")]
 
 BOARDS = ("1xa100", "1xl40s", "4xgb200", "8xb200", "8xh100")
 PASSIVE = ("inventory", "recovery", "ecc", "nvlink", "pcie", "gpu_setup")

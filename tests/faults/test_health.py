@@ -14,7 +14,7 @@ from tests.faults.test_passive import verified
 from tests.nvml_lab.nvmllab import Lab
 from tests.nvml_lab.parts import profile, strangers
 
-pytestmark = pytest.mark.needs("root")
+pytestmark = [pytest.mark.system, pytest.mark.needs("root")]
 
 QUIET = {"pass", "skip"}
 IDLE, BUSY = (

@@ -15,6 +15,7 @@ from tests.nvml_lab.parts import profile
 (H100,) = (sheet for sheet in load_specs() if sheet.key == "h100-sxm5-80gb")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("fault", LOADED, ids=lambda fault: fault.name)
 def test_a_fault_under_load_is_seen_for_what_it_is(lab: Lab, tmp_path: Path, fault: Fault) -> None:
     inventory, watch = watched(lab, [*profile(H100, busy=True), *fault.lines])

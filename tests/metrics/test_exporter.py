@@ -23,6 +23,8 @@ from tests.metrics.reading import read_families, read_samples, read_value
 from tests.prometheus_lab.lab import fetch, start_exporter
 from tests.prometheus_lab.tools import run_promtool
 
+pytestmark = pytest.mark.needs("prometheus-node-exporter", "promtool")
+
 ODD_VALUES = ('a "quoted" one', "back\\slash", "two\nlines", "")
 
 
@@ -56,7 +58,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str
         yield directory, fetch(address, "/metrics")
 
 
-@pytest.mark.needs("root")
 def test_no_file_is_dropped(served: tuple[Path, str]) -> None:
     directory, text = served
     files = {dict(labels)["file"] for labels in read_samples(text)["node_textfile_mtime_seconds"]}
@@ -64,7 +65,6 @@ def test_no_file_is_dropped(served: tuple[Path, str]) -> None:
     assert {Path(file).name for file in files} == {path.name for path in directory.iterdir()}
 
 
-@pytest.mark.needs("root")
 def test_every_series_is_served_as_it_was_written(served: tuple[Path, str]) -> None:
     directory, text = served
     shown = read_samples(text)
@@ -73,7 +73,6 @@ def test_every_series_is_served_as_it_was_written(served: tuple[Path, str]) -> N
         assert values.items() <= shown[name].items(), name
 
 
-@pytest.mark.needs("root")
 def test_type_and_help_are_those_of_the_table(served: tuple[Path, str]) -> None:
     _, text = served
     families = read_families(text)
@@ -81,7 +80,6 @@ def test_type_and_help_are_those_of_the_table(served: tuple[Path, str]) -> None:
         assert families[metric.name] == (metric.type.value, metric.help)
 
 
-@pytest.mark.needs("promtool")
 def test_promtool_finds_nothing_to_say_of_the_names() -> None:
     text = render(map(make_family, (*CONTROLLER_METRICS, *NODE_METRICS))).decode()
     done = run_promtool("check", "metrics", text=text)
