@@ -36,6 +36,8 @@ NEEDED_BY_FIXTURE = {
     "nvml_library": ("cc",),
     "certificate": ("openssl",),
     "simulator": ("ipmi_sim",),
+    "munge": ("munged",),
+    "image": ("root", "mkfs.ext4"),
     "cluster": SLURM,
     "fleet": SLURM,
     "fabric": SLURM,

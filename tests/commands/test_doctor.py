@@ -32,6 +32,7 @@ def advice(cli: Cli, status: int) -> dict[str, dict[str, str]]:
     return {item["subject"]: item for item in json.loads(done.stdout)}
 
 
+@pytest.mark.needs("smartctl")
 def test_a_complete_node_needs_no_fix(cli: Cli) -> None:
     assert all(not item["fix"] for item in advice(cli, 0).values())
 
@@ -263,6 +264,7 @@ def test_a_torch_that_does_not_import_is_named_on_every_node(
     assert found["fix"] == "correct that, then run hpcverify doctor again"
 
 
+@pytest.mark.needs("smartctl")
 def test_a_node_without_gpus_has_no_floors_and_starts_none(cli: Cli) -> None:
     assert not {"floors", "computing"} & advice(cli, 0).keys()
 

@@ -705,6 +705,7 @@ def test_a_fio_that_keeps_one_access_in_flight_will_not_do(
         fio_runner.find_engine()
 
 
+@pytest.mark.needs("root", "mkfs.ext4")
 def test_streams_stay_within_what_a_file_system_holds_of_a_sparse_file(
     tmp_path: Path, rng: random.Random
 ) -> None:
