@@ -278,7 +278,7 @@ def a_fleet(cli: Cli, spool: Path, **settings: str) -> None:
     hooks.write_text("\n".join(["# what the hooks read", *lines]))
 
 
-@pytest.mark.needs("root")
+@pytest.mark.needs("root", "smartctl")
 def test_a_complete_node_of_a_cluster_needs_no_fix(cli: Cli, tmp_path: Path) -> None:
     a_fleet(cli, tmp_path, HPCVERIFY_DEADLINE="15", HPCVERIFY_USERS="0 64030")
     found = advice(cli, 0)
