@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -91,6 +92,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("system")
         if not item.get_closest_marker("system") or fixtures & SHARED_IN_MODULE:
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def pytest_collection_finish() -> None:
+    """Keep what collection made out of each later garbage collection: it stays anyway."""
+    gc.collect()
+    gc.freeze()
 
 
 def list_needs(item: pytest.Item) -> set[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,19 @@ def list_files(*rooms: str) -> Iterator[tuple[str, ast.Module]]:
     for room in rooms:
         path = ROOT / room
         for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
-            yield str(file.relative_to(ROOT)), ast.parse(file.read_text())
+            yield str(file.relative_to(ROOT)), parse(file)
+
+
+@cache
+def parse(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_files() -> Iterator[None]:
+    """Drop the trees after the last test: garbage collection in later tests walks them all."""
+    yield
+    parse.cache_clear()
 
 
 def list_calls(tree: ast.AST, function: str = "") -> Iterator[tuple[str, ast.Call]]:

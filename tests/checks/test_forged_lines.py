@@ -129,7 +129,7 @@ def list_forged(text: str) -> Iterator[str]:
     for quote in QUOTES:
         yield from (quote.format(begin + text) for begin in BREAKS)
     for crash in CRASHES:
-        for length in range(3, MAX_NAME + 1):
+        for length in range(3, MAX_NAME + 1, 3):
             name, rest = text[:length], text[length:].lstrip()
             padding = MAX_NAME - length
             # The kernel prints a byte that is none of ASCII's in four characters.
