@@ -298,7 +298,7 @@ def told_by_node(fleet: BmcFleet, verdict: Verdict, *marks: CarryOver) -> None:
 
 @pytest.mark.system
 def test_a_bmc_that_gives_no_answer_accuses_no_node(fleet_of_bmcs: BmcFleet) -> None:
-    fleet_of_bmcs.configure(seconds=20)
+    fleet_of_bmcs.configure(seconds=60)
     fleet_of_bmcs.bmcs["n2"].faults["Chassis"] = hang
 
     done = fleet_of_bmcs.ask()

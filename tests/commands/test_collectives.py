@@ -91,13 +91,13 @@ def test_the_ranks_of_a_step_leave_one_document_and_one_table(tmp_path: Path) ->
 
 def test_a_rank_that_never_comes_is_named_with_its_node(tmp_path: Path) -> None:
     out, port = tmp_path / "run.json", find_port()
-    arguments = (*QUICK, "--timeout", "15", "--address", "127.0.0.1", "--out", str(out))
+    arguments = (*QUICK, "--timeout", "40", "--address", "127.0.0.1", "--out", str(out))
     ranks = [start(tmp_path, f"n{rank}", *arguments, **step_of(rank, 3, port)) for rank in (0, 2)]
     (status, text), (other_status, other_text) = map(finish, ranks)
 
     assert (status, other_status) == (1, 3)  # it measured nothing either
-    assert "rank 1 on n1 was lost: it did not start or answer within 15 s" in text
-    assert "rank 1 was lost: it did not start or answer within 15 s" in other_text
+    assert "rank 1 on n1 was lost: it did not start or answer within 40 s" in text
+    assert "rank 1 was lost: it did not start or answer within 40 s" in other_text
     assert "rank 0" not in other_text  # which only gave up first
     run = parse_collective_run(out.read_bytes(), str(out))
     assert (run.missing, run.ranks[1].node) == ((1,), "n1")

@@ -204,7 +204,7 @@ def test_no_label_explodes_with_10000_nodes(tmp_path: Path) -> None:
     site = Exporting(a_room(tmp_path), text_files)
     site.write(make_nodes(**FAILED))
 
-    with start_monitoring(text_files, seconds=20) as monitoring:
+    with start_monitoring(text_files, seconds=60) as monitoring:
         monitoring.until(lambda: monitoring.query(TURN))
         ours = 'last_over_time({__name__=~"hpcverify_.*"}[1h])'
         (series,) = monitoring.query(f"count({ours})")
