@@ -15,7 +15,9 @@ from pathlib import Path
 import click
 import msgspec
 
+from hpcverify.commands._json import print_json_text
 from hpcverify.commands._since import SINCE_TYPE
+from hpcverify.console import echo
 from hpcverify.errors import ConfigError
 from hpcverify.events.chain import ChainedLine, ChainReport, verify_chain
 from hpcverify.events.event import EventKind
@@ -92,7 +94,7 @@ def command(
     wanted = EventFilter(since=since, node=node, kind=kind)
     with _end_quietly():
         for line in iterate_events(ledger, wanted, follow=follow):
-            click.echo(format_line(line, style))
+            print_json_text(format_line(line, style))
 
 
 def iterate_events(ledger: Ledger, wanted: EventFilter, *, follow: bool) -> Iterator[bytes]:
@@ -134,13 +136,13 @@ def verify(files: Sequence[Path]) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     report = verify_files(files) if files else Ledger(state_dir()).verify_events()
     if not report.first and not report.wrong:
-        click.echo("there is no event")
+        echo("there is no event")
     if report.first:
         count = format_count(report.last.number - report.first + 1, "event")
         last = report.last
-        click.echo(f"{count} in order: {report.first} to {last.number}, digest {last.digest}")
+        echo(f"{count} in order: {report.first} to {last.number}, digest {last.digest}")
     if report.wrong:
-        click.echo(f"event {report.wrong}: {report.why}")
+        echo(f"event {report.wrong}: {report.why}")
         sys.exit(EXIT_BROKEN)
 
 

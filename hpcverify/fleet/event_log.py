@@ -29,6 +29,7 @@ from hpcverify.events.event import (
     StateChange,
 )
 from hpcverify.events.severity import grade_event
+from hpcverify.summary.printable import escape_json
 
 CONTROLLER_ACTOR = "hpcverify"
 """The actor when no person acted."""
@@ -139,7 +140,7 @@ def append_event(db: Connection, new: NewEvent, at: float, host: str) -> int:
         what=new.what,
         text=new.text,
     )
-    line = msgspec.json.encode(event)
+    line = escape_json(msgspec.json.encode(event))
     db.execute(
         "insert into events values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (

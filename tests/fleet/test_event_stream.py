@@ -66,6 +66,16 @@ def test_the_file_has_each_event_of_the_ledger_once_and_others_cannot_read_it(
     assert verify_chain(read_file(ledger).splitlines()).wrong == 0
 
 
+def test_an_event_is_one_printable_line_whatever_its_text(ledger: Ledger) -> None:
+    text = "\x1b[2J\x9b31m\x7f\x85\u2028\u2029\u202e\u2066 Zoë"
+    ledger.record_event(NewEvent(kind=EventKind.HEARTBEAT, text=text))
+    make_stream(ledger).drain()
+
+    (line,) = read_file(ledger).decode().splitlines()
+    assert line.isprintable()
+    assert json.loads(line)["text"] == text
+
+
 def test_a_ledger_from_a_backup_gives_no_id_again(ledger: Ledger, tmp_path: Path) -> None:
     add_events(ledger, 2)
     backup = tmp_path / "backup.sqlite"
