@@ -151,6 +151,8 @@ class EventStream:
             fits = content.startswith(end.torn)
             content = content[len(end.torn) :] if fits else b"\n" + content
         begin, left = os.fstat(file).st_size, memoryview(content)
+        if not begin:
+            self.ledger.record_file(lines[0][0])
         while left:
             left = left[self.write(file, left) :]
         os.fsync(file)
