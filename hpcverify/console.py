@@ -8,7 +8,7 @@ import select
 import sys
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import NoReturn, TextIO
+from typing import IO, NoReturn, TextIO
 
 from hpcverify.errors import HpcverifyError, OutputError, explain_shortage
 from hpcverify.summary.printable import make_printable
@@ -102,7 +102,7 @@ def report_mistakes(mistakes: Iterable[str]) -> None:
         sys.exit(HpcverifyError.exit_code)
 
 
-def echo(text: str = "", stream: TextIO | None = None) -> None:
+def echo(text: str = "", stream: IO[str] | None = None) -> None:
     """Print *text*, which may quote others, to *stream* or standard output."""
     print(make_printable(text), file=stream, flush=True)
 

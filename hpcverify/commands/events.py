@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain
@@ -134,7 +134,7 @@ def _end_quietly() -> Generator[None]:
         sys.exit(0)
 
 
-class ExpectedDigest(click.ParamType):
+class ExpectedDigest(click.ParamType[tuple[int, str]]):
     """The number of an event and the digest of its line."""
 
     name = "NUMBER:DIGEST"
@@ -176,7 +176,8 @@ def verify(files: Sequence[Path], expected: Sequence[tuple[int, str]]) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     state, digests = state_dir(), dict(expected)
     reports: dict[str, tuple[ChainReport, str]] = {}
-    if is_controller := os.path.exists(state / LEDGER_FILE_NAME):  # noqa: PTH110 - never raises
+    pruned = 0
+    if os.path.exists(state / LEDGER_FILE_NAME):  # noqa: PTH110 - never raises
         ledger = Ledger(state)
         pruned = ledger.read_anchor().number
         kept = {number: digest for number, digest in digests.items() if number > pruned}
@@ -191,9 +192,11 @@ def verify(files: Sequence[Path], expected: Sequence[tuple[int, str]]) -> None:
         raise ConfigError(f"there is no ledger in {state}: name files, such as events.jsonl")
     for name, (report, place) in reports.items():
         _print_report(name, report, place)
-    if any(report.wrong for report, _ in reports.values()):
+    found = {name: report for name, (report, _) in reports.items()}
+    if any(report.wrong for report in found.values()):
         sys.exit(EXIT_BROKEN)
-    echo(_explain_limits(report, max(digests, default=0), is_controller=is_controller))
+    limits = _list_limits(found, pruned, max(digests, default=0))
+    echo(f"not shown: {', or '.join(limits)}; your collector has the digests for --expect")
 
 
 def _print_report(name: str, report: ChainReport, place: str) -> None:
@@ -207,12 +210,15 @@ def _print_report(name: str, report: ChainReport, place: str) -> None:
         echo(f"{place}: event {report.wrong}: {report.why}")
 
 
-def _explain_limits(report: ChainReport, proven: int, *, is_controller: bool) -> str:
-    """Say what a good *report* does not show; events up to *proven* were expected so."""
-    first, end = report.first, report.last.number
-    where = " in ledger and files alike" if is_controller else ""
-    limits = [] if is_controller or first <= 1 else [f"events missing before {first}"]
-    limits.append(f"events deleted after {end}{where}")
-    if proven < end:
-        limits.append(f"all events{f' after {proven}' if proven else ''} written anew{where}")
-    return f"not shown: {', or '.join(limits)}; your collector has the digests for --expect"
+def _list_limits(reports: Mapping[str, ChainReport], pruned: int, proven: int) -> Iterator[str]:
+    """List what good *reports* do not show; events up to *proven* were expected so."""
+    ledger, files = reports.get("ledger"), reports.get("files")
+    alike = " in ledger and files alike" if ledger and files else ""
+    if files and files.first > 1:
+        yield f"{'old files' if ledger else 'events'} removed before {files.first}"
+    if files and files.first and files.last.number < pruned:
+        yield f"files written anew, as the ledger begins with {pruned + 1}"
+    report = ledger or files or ChainReport()
+    yield f"events deleted after {report.last.number}{alike}"
+    if proven < report.last.number:
+        yield f"all events{f' after {proven}' if proven else ''} written anew{alike}"

@@ -140,7 +140,7 @@ def test_without_a_ledger_what_a_chain_does_not_show_is_said_and_a_digest_shows_
 
     done = cli("events", "verify", str(path))
     assert done.returncode == 0
-    limits = "not shown: events missing before 2, or events deleted after 3, or all events written"
+    limits = "not shown: events removed before 2, or events deleted after 3, or all events written"
     assert limits in done.stdout
     known = f"2:{json.loads(lines[2])['previous']}"
     done = cli("events", "verify", str(path), "--expect", known)
