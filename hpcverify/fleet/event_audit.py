@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from hpcverify.fleet.event_stream import EVENTS_FILE_NAME, FILE_READER
 from hpcverify.fleet.ledger import Ledger
 
 BATCH_EVENTS = 1000
+CLOCK_RESOLUTION_S = 1e-3
 OTHER_LINE = "the ledger has another line"
 
 
@@ -63,12 +63,13 @@ class LedgerEvents:
             return f"it is not an event: {exc}"
         if compute_detail_digest(kept.detail, self.ends.key) != event.detail_digest:
             return "its detail in the audit log is not the one that was written"
+        is_same_time = abs(kept.at - event.time.timestamp()) < CLOCK_RESOLUTION_S
         for name, shown, written in (
             ("kind", kept.kind, event.kind),
             ("node", kept.node, event.node),
             ("actor", kept.actor, event.actor.name),
             ("action", kept.what, event.what),
-            ("time", datetime.fromtimestamp(kept.at, UTC), event.time),
+            ("time", event.time if is_same_time else kept.at, event.time),
         ):
             if shown != written:
                 return f"its {name} in the audit log is {shown}, and in its line {written}"

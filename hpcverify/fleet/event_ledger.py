@@ -115,12 +115,13 @@ class EventLedger(LedgerFile):
 
     def read_kept_events(self, after: int, limit: int) -> list[KeptEvent]:
         """Read events with a later number than *after*, with all that is kept of them."""
-        rows = self._select(
+        query = (
             "select number, cast(line as blob), digest, kind, node, actor, what, at, detail"
-            " from events where number > ? order by number limit ?",
-            *(after, limit),
+            " from events where number > ? order by number limit ?"
         )
-        return [KeptEvent(*row) for row in rows]
+        with self._open_database() as db:
+            rows = db.execute(query, (after, limit)).fetchall()
+            return msgspec.convert(rows, list[KeptEvent])
 
     def read_anchor(self) -> ChainLink:
         """Read which event the oldest one comes after."""
@@ -165,8 +166,10 @@ class EventLedger(LedgerFile):
 
     def record_file(self, number: int) -> None:
         """Record that a file of events begins with *number*."""
-        begins = " ".join(map(str, [*self.read_files(), number][-MAX_FILES:]))
-        self._execute(SET_FACT, FILES_FACT, begins)
+        known = self.read_files()
+        if number not in known:
+            begins = " ".join(map(str, [*known, number][-MAX_FILES:]))
+            self._execute(SET_FACT, FILES_FACT, begins)
 
     def read_files(self) -> list[int]:
         """Read with which numbers files of events begin, the oldest first."""

@@ -127,7 +127,7 @@ class LogEnds(Struct, frozen=True, kw_only=True):
     """That of the digests of details."""
 
 
-class KeptEvent(Struct, frozen=True):
+class KeptEvent(Struct, frozen=True, array_like=True):
     """An event as it is kept: its line, and the columns beside it."""
 
     number: int

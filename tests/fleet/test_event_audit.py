@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hpcverify.errors import DamagedError
 from hpcverify.events.chain import compute_digest
 from hpcverify.events.event import EventKind
 from hpcverify.fleet.event_audit import list_event_files, verify_files, verify_ledger
@@ -75,6 +76,7 @@ def test_a_log_is_whole_while_it_grows_and_the_file_lags_behind(log: Ledger) -> 
         ("update events set node = 'n1' where number = 7", 7, "its node in the audit log is n1"),
         ("update events set kind = 'x' where number = 7", 7, "its kind in the audit log is x"),
         ("update events set at = at - 60 where number = 7", 7, "its time in the audit log"),
+        ("update events set at = 9e99 where number = 7", 7, "its time in the audit log is 9e+99"),
         ("update events set detail = 'no' where number = 7", 7, "its detail in the audit log"),
         ("update events set detail = '' where number = 7", 7, "its detail in the audit log"),
         ("update events set detail = 'no' where number = 1", 1, "its detail in the audit log"),
@@ -201,3 +203,9 @@ def test_what_a_collector_has_must_be_there(log: Ledger, number: int, wrong: int
     path.write_bytes(b"".join(line + b"\n" for line in forged))
     assert verify_files([path])[0].wrong == 0
     assert verify_files([path], expected=known)[0].wrong == (number if number > 1 else 0)
+
+
+def test_a_column_of_another_type_is_damage_in_one_line(log: Ledger) -> None:
+    change_ledger(log, "update events set at = 'soon' where number = 7")
+    with pytest.raises(DamagedError, match="sqlite is damaged"):
+        verify_ledger(log)
