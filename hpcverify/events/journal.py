@@ -15,6 +15,7 @@ from uuid import UUID, uuid5
 
 from hpcverify.errors import ActionError
 from hpcverify.events.event import Event, EventKind, Severity, summarize_event
+from hpcverify.summary.printable import make_printable
 
 JOURNAL_SOCKET = Path("/run/systemd/journal/socket")
 KIND_NAMESPACE = UUID("6da44e05-930e-4794-9996-8fc0c95cf51f")
@@ -117,7 +118,7 @@ def _list_fields(event: Event) -> Iterator[tuple[str, str]]:
 
 def _encode_field(name: str, value: str) -> bytes:
     """Encode a field in a line, or behind its length (64 bits, little endian) if it has lines."""
-    data = value.encode(errors="replace")
+    data = make_printable(value).encode()
     if b"\n" not in data:
         return b"%s=%s\n" % (name.encode(), data)
     return b"%s\n%s%s\n" % (name.encode(), len(data).to_bytes(8, "little"), data)

@@ -104,6 +104,13 @@ def test_a_text_arrives_whole_however_many_lines_it_has(text: str) -> None:
     assert parse_datagram(datagram)["MESSAGE"] == text
 
 
+def test_what_others_wrote_gives_a_terminal_of_journalctl_no_orders() -> None:
+    text = "\x1b[2J\x9b31m\u202e\u2028"
+    datagram = build_datagram(make_event(EventKind.HEARTBEAT, text=text, node=text))
+    assert all(c.isprintable() for c in parse_datagram(datagram)["MESSAGE"])
+    assert parse_datagram(datagram)["HPCVERIFY_NODE"].isprintable()
+
+
 def test_an_event_without_a_node_has_no_field_for_it() -> None:
     assert "HPCVERIFY_NODE" not in parse_datagram(build_datagram(make_event(EventKind.HEARTBEAT)))
 
