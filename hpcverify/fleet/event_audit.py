@@ -7,6 +7,7 @@ The ledger is read in batches: the controller can write meanwhile.
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from io import BytesIO
@@ -99,9 +100,9 @@ def verify_ledger(ledger: Ledger, expected: Mapping[int, str] = {}) -> ChainRepo
 
 
 def list_event_files(state: Path) -> list[Path]:
-    """List the file of events in the directory *state*, and its rotated ones."""
-    old = state.glob(f"{EVENTS_FILE_NAME}.[0-9]*")
-    return [path for path in (state / EVENTS_FILE_NAME, *sorted(old)) if path.exists()]
+    """List the file of events in *state*, and its rotated ones, such as .1 or -20261128.gz."""
+    name = re.compile(re.escape(EVENTS_FILE_NAME) + r"([.-]\d+)?(\.gz)?")
+    return sorted(path for path in state.iterdir() if name.fullmatch(path.name))
 
 
 class EventFiles:

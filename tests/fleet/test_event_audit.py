@@ -151,6 +151,20 @@ def test_what_was_done_to_the_file_is_named_with_its_place(
     assert find_in_files(log) == expected
 
 
+@pytest.mark.parametrize("ending", [".1", "-20261128", ".2.gz", "-20261128.gz"])
+def test_a_file_that_logrotate_has_just_moved_is_no_gap(log: Ledger, ending: str) -> None:
+    path = log.path.parent / EVENTS_FILE_NAME
+    content = path.read_bytes()
+    path.write_bytes(b"")
+    packed = gzip.compress(content) if ending.endswith(".gz") else content
+    path.with_name(f"{EVENTS_FILE_NAME}{ending}").write_bytes(packed)
+    path.with_name(f"{EVENTS_FILE_NAME}.swp").write_bytes(b"not ours\n")
+    assert find_in_files(log)[0] == 0
+    log.record_event(NewEvent(kind=EventKind.NIGHT_JUDGED))
+    EventStream(log.path.parent, Events(), log).drain()
+    assert find_in_files(log)[0] == 0
+
+
 def write_small_files(ledger: Ledger) -> list[Path]:
     """Write four files, the oldest packed."""
     for _ in range(4):
