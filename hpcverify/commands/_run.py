@@ -14,7 +14,7 @@ import msgspec
 
 from hpcverify.check import TELEMETRY_WORKER, RuleOverride, write_clauses
 from hpcverify.commands._request import RunRequest
-from hpcverify.console import ignore_closed_pipe, say
+from hpcverify.console import echo, ignore_closed_pipe, say
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.model import Run, Verdict
 from hpcverify.plan.config import Site, load_site, node_name, state_dir
@@ -31,7 +31,7 @@ from hpcverify.run.orchestrator import Verification
 from hpcverify.run.process import ForkedWorker
 from hpcverify.run.stop import StopFlag, stop_on_signals
 from hpcverify.summary import wording
-from hpcverify.summary.printable import make_printable
+from hpcverify.summary.printable import format_json
 from hpcverify.summary.progress import Progress
 from hpcverify.summary.verdict import needs_vendor
 from hpcverify.summary.wording import PlainProgress, TolerantProgress
@@ -124,7 +124,7 @@ def write_outputs(run: Run, request: RunRequest, store: Store) -> Iterator[Store
         if not mishaps and html != STDOUT_NAME:
             print_to(f"wrote {html}", stream)
     if json == STDOUT_NAME:
-        print_to(msgspec.json.format(msgspec.json.encode(run), indent=1).decode(), sys.stdout)
+        print_to(format_json(run).decode(), sys.stdout)
     elif json:
         yield from catch_store_errors(lambda: documents.write(run, Path(json)))
 
@@ -137,7 +137,7 @@ def _takes_stdout(request: RunRequest) -> bool:
 def print_to(text: str, stream: TextIO) -> None:
     """Print *text*; if nobody reads *stream* any more, go on: the verdict still counts."""
     with ignore_closed_pipe(stream):
-        print(text, file=stream, flush=True)
+        echo(text, stream)
 
 
 def exchange_with_spool(run: Run, spool: Path) -> None:
@@ -173,7 +173,7 @@ def write_metrics(run: Run, folder: Path) -> Iterator[StoreError]:
 def print_refusals(refusals: Sequence[str]) -> int:
     """Print *refusals*, and return the exit status: 1 if there are any."""
     for line in refusals:
-        print_to(make_printable(" ".join(line.split())), sys.stdout)
+        print_to(" ".join(line.split()), sys.stdout)
     return int(bool(refusals))
 
 

@@ -21,6 +21,7 @@ from hpcverify.commands._advice import Advice
 from hpcverify.commands._exporter import inspect_exporter
 from hpcverify.commands._json import print_json
 from hpcverify.commands._own_files import list_own_requirements
+from hpcverify.console import echo
 from hpcverify.errors import ConfigError, HpcverifyError, SlurmError, write_install_command
 from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor, list_floored
@@ -49,7 +50,6 @@ from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.hooks import find_hooks
 from hpcverify.slurm.requirements import Requirement, Stage, list_hook_requirements
 from hpcverify.summary.figures import format_scaled
-from hpcverify.summary.printable import make_printable
 from hpcverify.summary.verdict import REMEDY_STEPS
 from hpcverify.telemetry import ipmi, pci
 from hpcverify.telemetry.problems import PROBLEM_RULES
@@ -106,10 +106,10 @@ def command(*, floors: bool, as_json: bool) -> None:
     else:
         for item in advice:
             if not item.fix and (floors or not item.subject.startswith(FLOOR_PREFIX)):
-                click.echo(_fold(make_printable(f"ok  {item.subject}: {item.state}")))
+                echo(_fold(f"ok  {item.subject}: {item.state}"))
         for item in fixes:
-            click.echo(_fold(make_printable(f"fix {item.subject}: {item.state}: {item.fix}")))
-        click.echo(f"{format_count(len(fixes), 'thing')} to fix" if fixes else "nothing to fix")
+            echo(_fold(f"fix {item.subject}: {item.state}: {item.fix}"))
+        echo(f"{format_count(len(fixes), 'thing')} to fix" if fixes else "nothing to fix")
     sys.exit(UNVERIFIED_STATUS if fixes else 0)
 
 

@@ -13,6 +13,7 @@ import click
 import msgspec
 from rich.text import Text
 
+from hpcverify.commands._json import print_json_text
 from hpcverify.commands._since import SINCE_TYPE
 from hpcverify.console import say
 from hpcverify.errors import ConfigError
@@ -143,7 +144,7 @@ def command(
     else:
         document, past = judge_history(since, known)
     if as_json:
-        click.echo(msgspec.json.format(encode(document, past), indent=1))
+        print_json_text(msgspec.json.format(encode(document, past), indent=1))
     else:
         show(document)
         show_past(past)

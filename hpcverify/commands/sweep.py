@@ -16,7 +16,7 @@ from hpcverify.commands._controller import (
     tell_once_of_measurements,
 )
 from hpcverify.commands._json import print_json
-from hpcverify.console import say
+from hpcverify.console import echo, say
 from hpcverify.errors import ActionError, ConfigError, SlurmError
 from hpcverify.fabric.admission import BatchTester
 from hpcverify.fabric.links import plan_fabric, try_links
@@ -198,11 +198,9 @@ def show_plan(
             document |= {"explained": explained, "risks": risks}
         print_json(document)
         return
-    click.echo(f"{len(plan.chosen)} to verify, {len(plan.passed_over)} passed over")
+    echo(f"{len(plan.chosen)} to verify, {len(plan.passed_over)} passed over")
     if wanted:
-        click.echo(
-            f"{format_count(len(pairs), 'pair')} of nodes to try links between, if idle then"
-        )
+        echo(f"{format_count(len(pairs), 'pair')} of nodes to try links between, if idle then")
     console = Console(highlight=False)
     print_items(console, explained)
     links = [("link", fold(pair.nodes), "", describe_link(pair)) for pair in pairs]
@@ -265,7 +263,7 @@ def report_isolations(controller: Controller, answers: Iterable[IsolationAnswer]
     """Print what was isolated, and act on it; return the exit status."""
     status = 0
     for answer in answers:
-        click.echo("\n".join(describe_answer(answer)))
+        echo("\n".join(describe_answer(answer)))
         status = 1 if answer.has_cause or status == 1 else UNCLEAR_STATUS
         if answer.faulty:
             with controller.hold_lock():
@@ -414,7 +412,7 @@ class Sweep:
         silent = len(self.tickets) - len(verdicts)
         outcomes += [f"{silent} without a verdict"] if silent else []
         them = format_count(len(self.tickets), "node")
-        click.echo(f"{them}: {', '.join(outcomes) or self._explain_nobody_due()}")
+        echo(f"{them}: {', '.join(outcomes) or self._explain_nobody_due()}")
         worst = EXIT_STATUSES.get(max(verdicts, default=Verdict.PASS), 0)
         not_acted_on = report_brakes(self.controller) or self.controller.choose_exit_status()
         return not_acted_on or worst or (3 if silent else 0)
