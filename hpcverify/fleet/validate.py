@@ -18,7 +18,6 @@ from pathlib import Path
 
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.fleet.evidence import ALL_CHECKS, is_enforced
-from hpcverify.fleet.orders import look_up_uid
 from hpcverify.fleet.states import DAY_S, HOUR_S
 from hpcverify.model import BMC_SUITE, JOBS_SUITE, PEERS_SUITE, Verdict
 from hpcverify.peers.floors import PeerFloor
@@ -31,6 +30,7 @@ from hpcverify.plan.config import (
     Site,
     Suppression,
     TextFiles,
+    look_up_uid,
     suites_dir,
 )
 from hpcverify.plan.hostlist import expand

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import os
+import pwd
 import socket
 import stat
 import tomllib
@@ -357,6 +358,28 @@ def _read_source(path: Path) -> SiteSource:
     refuse_if_others_can_change(path)
     raw = load_toml(path)
     return SiteSource(str(path), convert_config(raw, SiteFile, str(path)), raw)
+
+
+def look_up_uid(user: str) -> int:
+    """
+    Return the uid of *user*, as `Fleet` names who acts on the fleet.
+
+    Raises:
+        ConfigError: there is no such user here.
+
+    """
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise ConfigError(f"fleet.user: there is no user {user!r} on this machine") from None
+
+
+def find_uid(user: str) -> int:
+    """Return the uid of *user*; root's, if there is no such user on this node."""
+    try:
+        return look_up_uid(user)
+    except ConfigError:
+        return 0
 
 
 def suites_dir() -> Path:

@@ -229,7 +229,7 @@ def test_where_the_sites_program_runs_a_folder_each_program_runs_once(
     bare.cluster.run("scontrol", "reconfigure")
     bare.cluster.until(bare.cluster.answers)
     bare.follow(bare.setup("--spool", str(bare.spool), "--write"))
-    assert [path.name for path in etc.glob("*log.d/*")] == ["10-site"] * 2
+    assert [path.name for path in etc.glob("[ep]*log.d/*")] == ["10-site"] * 2
     bare.observe()
     assert bare.list_left() <= {"sweeps"}
 
