@@ -407,7 +407,7 @@ def _state_path() -> Path:
     elif os.geteuid() == 0:
         path = Path("/var/lib/hpcverify")
     else:
-        home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+        home = os.environ.get("XDG_STATE_HOME") or _find_home() / ".local/state"
         path = Path(home) / "hpcverify"
     if not str(path).isprintable():  # no document could hold it
         raise ConfigError(
@@ -415,6 +415,16 @@ def _state_path() -> Path:
             "HPCVERIFY_STATE to another"
         )
     return path
+
+
+def _find_home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise ConfigError(
+            f"user {os.geteuid()} has no entry in passwd and HOME is not set: set HPCVERIFY_STATE "
+            "to a directory for runs"
+        ) from None
 
 
 def node_name() -> str:
