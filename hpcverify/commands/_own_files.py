@@ -27,7 +27,7 @@ from hpcverify.trust import ROOT, refuse_if_others_can_change, refuse_link_of_ot
 
 DROP_IN = "50-slurm.toml"
 SPOOL_MODE = 0o755
-MAKE_AGAIN = "hpcverify setup slurm --write makes a new one"
+REMOVE = "find out who made it, remove it, and repeat hpcverify setup slurm --write"
 CHOOSE_SPOOL = "choose a directory that all nodes share: hpcverify setup slurm --spool DIR"
 
 
@@ -89,7 +89,7 @@ def _need_spool(fleet: Fleet) -> Requirement:
         return Requirement(Stage.OBSERVE, "spool", str(path))
     state = f"{path} has the owner {found.st_uid} and the mode {stat.S_IMODE(found.st_mode):04o}"
     if found.st_uid not in {ROOT, owner}:
-        fix = f"find out who made it, and remove it: {MAKE_AGAIN}"
+        fix = f"if user {found.st_uid} acts on the fleet, set user of [fleet] to it; else {REMOVE}"
         return Requirement(Stage.OBSERVE, "spool", state, fix=fix)
     instructions = () if any(path.iterdir()) else (Instruction(Place.OURS, (make,)),)
     return Requirement(Stage.OBSERVE, "spool", state, instructions, fix=make)

@@ -12,7 +12,7 @@ import grp
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import IntEnum, StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -34,6 +34,8 @@ RUN_TIME_FOLDER = "/run"
 """Where nodes without a slurm.conf of their own keep what the controller sent them."""
 SITE_SCRIPT, OUR_SCRIPT = "90-site", "00-hpcverify"
 """In a folder of programs: Slurm starts the last name first (measured: 22.05, 24.11)."""
+Script = tuple[str, ...]
+"""The lines of a script."""
 ONCE = '[ -z "$HPCVERIFY_CHAIN" ] || exit 0'
 """A line of our scripts: one that a program of the site starts, which started it, ends."""
 QOS = "verify"
@@ -152,41 +154,41 @@ def _need_both(
     stage: Stage, name: str, value: str, hook: Path, settings: HookSettings
 ) -> Requirement:
     """Have Slurm run all programs of a folder: that is one value in every version."""
-    start = ("#!/bin/sh", ONCE, f'exec {shlex.quote(str(hook))} "$@"')
+    start: Script = ("#!/bin/sh", ONCE, f'exec {shlex.quote(str(hook))} "$@"')
+    replaced: tuple[Instruction, ...] = ()
     if glob.has_magic(value):
         own, folder = _choose_name(value), Path(value).parent
         if not own:
             fix = f"start {hook} from a program that {value} matches"
             return Requirement(stage, name, value, fix=fix)
         taken, scripts = folder / own, {folder / own: start}
-        commands, replaced = [_write_script(*item) for item in scripts.items()], ()
+        command = _write_script(taken, start)
     else:
         taken = folder = _find_folder(settings) / f"hpcverify-{name.lower()}.d"
         site = _call_site(f'exec {shlex.quote(value)} "$@"')
         scripts = {folder / SITE_SCRIPT: site, folder / OUR_SCRIPT: start}
         make = f"mkdir -m 0755 {shlex.quote(str(folder))}"  # fails if it is there
-        commands = [" && ".join((make, *(_write_script(*item) for item in scripts.items())))]
+        command = " && ".join((make, *(_write_script(*item) for item in scripts.items())))
         replaced = (Instruction(Place.REPLACE, (f"{name}={folder}/*",)),)
     if fix := _explain_taken(value, taken, hook, scripts):
         return Requirement(stage, name, value, fix=fix)
-    written = Instruction(Place.NODES, tuple(commands))
+    written = Instruction(Place.NODES, (command,))
     return Requirement(stage, name, value, (written, *replaced))
 
 
-def _call_site(*lines: str) -> tuple[str, ...]:
+def _call_site(*lines: str) -> Script:
     """Write a script that starts a program of the site, which may run whole folders itself."""
     return ("#!/bin/sh", ONCE, "export HPCVERIFY_CHAIN=1", *lines)
 
 
-def _explain_taken(
-    value: str, place: Path, hook: Path, scripts: Mapping[Path, tuple[str, ...]]
-) -> str:
+def _explain_taken(value: str, place: Path, hook: Path, scripts: Mapping[Path, Script]) -> str:
     """Say what to do if *place*, where our *scripts* would go, has others; empty if it has none."""
     if value == str(place):  # as on a host that is no node: the site's own program is not known
         return f"have {value} start {hook}: on this host it does not"
     there = os.path.lexists(place)
     if there and any(_read_script(path).splitlines() != [*x] for path, x in scripts.items()):
-        return f"remove {place} on every node, and run this again: it does not start {hook}"
+        fix = "remove it on every node, and run this again"
+        return f"look at {place}: it is not what starts {hook}; {fix}"
     return ""
 
 
@@ -368,7 +370,7 @@ def _find_folder(settings: HookSettings) -> Path:
     return DEFAULT_FOLDER if temporary else folder
 
 
-def _write_script(path: Path, lines: Iterable[str]) -> str:
+def _write_script(path: Path, lines: Script) -> str:
     """Write the command that makes the script *path* of *lines*; it overwrites nothing."""
     name = shlex.quote(str(path))
     return f"(set -C; printf '%s\\n' {shlex.join(lines)} >{name}) && chmod 0755 {name}"

@@ -141,6 +141,7 @@ def test_a_folder_that_somebody_else_has_prepared_is_not_taken_over(config: Path
     os.chown(spool, STRANGER, -1)
     [item] = [i for i in list_own_requirements(load_site(), fleet) if i.subject == "spool"]
     assert (item.instructions, "chown" in item.fix) == ((), False)
+    assert f"if user {STRANGER} acts on the fleet, set user of [fleet]" in item.fix
     with pytest.raises(ConfigError, match=f"user {STRANGER} has just made it"):
         make_spool(spool, NOBODY)
     assert spool.stat().st_uid == STRANGER

@@ -212,7 +212,7 @@ def test_nothing_that_is_there_is_overwritten(tmp_path: Path) -> None:
     ]
     for item, name in zip(taken, own, strict=True):
         assert item.instructions == ()
-        assert f"remove {tmp_path / name} on every node" in item.fix
+        assert f"look at {tmp_path / name}: it is not what starts {HOOKS}/" in item.fix
 
 
 def test_what_was_written_on_this_host_is_printed_for_the_others(tmp_path: Path) -> None:
