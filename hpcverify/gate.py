@@ -8,7 +8,8 @@ Four lines of plain text, since the prolog reads them in sh before any Python st
     why
     the checks whose conclusive evidence may refuse a job here, separated by spaces
 
-`fleet.publish` writes it; slurm/hooks.sh and `print_gate` read it. A file that is
+`fleet.publish` writes it, `spool.fetch_gate` brings it to the node; slurm/hooks.sh and
+`print_gate` read it. A file that is
 missing, stale or unreadable lets the job run.
 
 It imports little, and from the standard library only: `print_gate` should take no
@@ -143,46 +144,6 @@ def write(path: Path, job_gate: JobGate) -> None:
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
-
-
-def fetch(spool: Path, state: Path, node: str) -> bool:
-    """
-    Copy the gate file of *node* from the *spool*; return whether there was a good one.
-
-    A file that is corrupt, stale or not by the owner of its folder is ignored, and so is
-    one in a folder that others may write to.
-    """
-    source = spool / GATE_NAME / node
-    if "/" in node or not _is_trusted(source):
-        return False
-    job_gate = read(source)
-    if job_gate is None:
-        return False
-    try:
-        write(state / GATE_NAME, job_gate)
-    except OSError:  # a full disk must not stop the verification
-        return False
-    return True
-
-
-def _is_trusted(source: Path) -> bool:
-    """Whether nobody but the owner of its folder can have written *source*."""
-    try:
-        folder, file = source.parent.lstat(), source.lstat()
-    except OSError:
-        return False
-    loose = 0o022 if folder.st_gid or _has_acl(source.parent) else 0o002
-    written = 0o022 if _has_acl(source) else 0o002
-    same = file.st_uid == folder.st_uid
-    return same and not folder.st_mode & loose and not file.st_mode & written
-
-
-def _has_acl(path: Path) -> bool:
-    """Whether *path* has an ACL: the mode then shows for the group what anybody named may do."""
-    try:
-        return bool(os.getxattr(path, "system.posix_acl_access", follow_symlinks=False))
-    except OSError:
-        return False
 
 
 def find_gate_path() -> str:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify import gate
-from hpcverify.gate import JobGate, fetch, read, write
-from tests.test_trust import USER, grant
+from hpcverify.gate import JobGate, read, write
 
 LATER = 99_999_999_999
 NOW = 1_800_000_000.0
@@ -106,65 +105,6 @@ def test_a_write_that_fails_leaves_the_old_word_and_nothing_else(tmp_path: Path)
 
     assert read(tmp_path / "gate") == BAD
     assert [p.name for p in tmp_path.iterdir()] == ["gate"]
-
-
-@pytest.fixture
-def spool(tmp_path: Path) -> Path:
-    (tmp_path / "spool").mkdir()
-    write(tmp_path / "spool/gate/n1", BAD)
-    (tmp_path / "spool/gate").chmod(0o755)
-    return tmp_path / "spool"
-
-
-def test_a_node_takes_over_the_word_to_it(tmp_path: Path, spool: Path) -> None:
-    assert fetch(spool, tmp_path / "state", "n1")
-    assert read(tmp_path / "state/gate") == BAD
-
-
-@pytest.mark.parametrize("node", ["n2", "../gate/n1", "", "."])
-def test_without_a_word_to_it_a_node_keeps_what_it_has(
-    tmp_path: Path, spool: Path, node: str
-) -> None:
-    write(tmp_path / "state/gate", JobGate("ok", LATER))
-
-    assert not fetch(spool, tmp_path / "state", node)
-    assert read(tmp_path / "state/gate") == JobGate("ok", LATER)
-
-
-def test_a_folder_that_others_may_write_to_is_not_believed(tmp_path: Path, spool: Path) -> None:
-    (spool / "gate").chmod(0o757)
-
-    assert not fetch(spool, tmp_path / "state", "n1")
-
-
-@pytest.mark.needs("root")
-@pytest.mark.parametrize("name", ["gate", "gate/n1"])
-def test_what_an_acl_lets_somebody_else_write_is_not_believed(
-    tmp_path: Path, spool: Path, name: str
-) -> None:
-    grant(spool / name, USER, 4242, perms=5, mask=5)
-    assert fetch(spool, tmp_path / "state", "n1")
-    grant(spool / name, USER, 4242)
-    assert not fetch(spool, tmp_path / "state", "n1")
-
-
-@pytest.mark.needs("root")
-def test_a_word_by_another_user_is_not_believed(tmp_path: Path, spool: Path) -> None:
-    os.chown(spool / "gate/n1", 4242, 4242)
-
-    assert not fetch(spool, tmp_path / "state", "n1")
-
-
-def test_a_stale_word_stays_in_the_spool(tmp_path: Path, spool: Path) -> None:
-    write(spool / "gate/n1", JobGate("quarantined", 1))
-
-    assert not fetch(spool, tmp_path / "state", "n1")
-
-
-def test_a_state_that_cannot_be_written_is_no_error(tmp_path: Path, spool: Path) -> None:
-    (tmp_path / "state").write_text("in the way")
-
-    assert not fetch(spool, tmp_path / "state", "n1")
 
 
 def test_the_word_is_in_the_state_directory(monkeypatch: pytest.MonkeyPatch) -> None:

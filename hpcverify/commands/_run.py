@@ -17,7 +17,7 @@ from hpcverify.commands._request import RunRequest
 from hpcverify.console import echo, ignore_closed_pipe, say
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.model import Run, Verdict
-from hpcverify.plan.config import Site, load_site, node_name, state_dir
+from hpcverify.plan.config import Site, find_uid, load_site, node_name, state_dir
 from hpcverify.plan.suite import Plan, Suite, make_plan, refuse_endless
 from hpcverify.records import documents
 from hpcverify.records.documents import STDOUT_NAME
@@ -73,15 +73,15 @@ def carry_out(request: RunRequest, suite: Suite, early: ForkedWorker) -> int:
             mishaps = [*catch_store_errors(lambda: store.save(run))]
         # Not under the lock: the spool may be on a file server that does not answer.
         if spool := request.spool:
-            mishaps += catch_store_errors(lambda: exchange_with_spool(run, Path(spool)))
+            mishaps += exchange_with_spool(run, Path(spool), site.fleet.user)
     show(run, store, to_stderr=_takes_stdout(request))
     mishaps += write_outputs(run, request, store)
     mishaps += catch_store_errors(lambda: store.prune(run.node, MAX_KEPT_RUNS))
     if not passive:
         mishaps += catch_store_errors(store.shrink)
     unwritten = write_metrics(run, Path(folder)) if (folder := site.metrics.directory) else ()
-    for mishap in (*mishaps, *store.warnings[known:], *unwritten):
-        say(str(mishap))
+    for mishap in dict.fromkeys(map(str, (*mishaps, *store.warnings[known:], *unwritten))):
+        say(mishap)
     if request.fail_closed is not None:
         return print_refusals(list_refusals(run, request.fail_closed.split()))
     return choose_exit_status(run, mishaps, strict=request.strict)
@@ -140,18 +140,19 @@ def print_to(text: str, stream: TextIO) -> None:
         echo(text, stream)
 
 
-def exchange_with_spool(run: Run, spool: Path) -> None:
+def exchange_with_spool(run: Run, spool: Path, user: str) -> Iterator[StoreError]:
     """
     Fetch the controller's decision on this node from *spool*, and leave *run* there.
 
-    Only that copy has the token: those who may read this node's runs must not see it.
+    Both only if nobody but root and *user* can change it. Yield why not. Only that copy has the
+    token: those who may read this node's runs must not see it.
     """
-    from hpcverify import gate
     from hpcverify.records import spool as room
 
+    owner, token = find_uid(user), os.environ.get(TOKEN_VARIABLE, "")
     # First, so that a spool that we cannot write to still gives us its decision.
-    gate.fetch(spool, state_dir(), run.node)
-    room.deposit(run, spool, os.environ.get(TOKEN_VARIABLE, ""))
+    yield from catch_store_errors(lambda: room.fetch_gate(spool, state_dir(), run.node, owner))
+    yield from catch_store_errors(lambda: room.deposit(run, spool, token, owner=owner))
 
 
 def write_metrics(run: Run, folder: Path) -> Iterator[StoreError]:

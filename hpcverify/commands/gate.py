@@ -16,7 +16,11 @@ from msgspec import Struct
 
 from hpcverify import gate
 from hpcverify.commands._json import print_json
-from hpcverify.plan.config import node_name, state_dir
+from hpcverify.console import say
+from hpcverify.errors import ConfigError, StoreError
+from hpcverify.plan.config import find_uid, load_site, node_name, state_dir
+from hpcverify.records.spool import fetch_gate
+from hpcverify.trust import ROOT
 from hpcverify.units import MAX_SECONDS, UtcTime, convert_time
 
 SCHEMA: Literal[1] = 1
@@ -67,13 +71,25 @@ def command(spool: Path | None, *, as_json: bool) -> None:
       hpcverify gate || echo "no job starts here"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if spool is not None:
-        gate.fetch(spool, state_dir(), node_name())
+        try:
+            fetch_gate(spool, state_dir(), node_name(), _find_owner())
+        except StoreError as exc:
+            say(str(exc))
     path = gate.find_gate_path()
     if not as_json:
         sys.exit(gate.print_gate(path))
     document = read_document(path)
     print_json(document)
     sys.exit(int(document.refuses_jobs))
+
+
+def _find_owner() -> int:
+    """Find who acts on the fleet; root, if the site file cannot be read: that must hold nobody."""
+    try:
+        return find_uid(load_site().fleet.user)
+    except ConfigError as exc:
+        say(str(exc))
+        return ROOT
 
 
 def read_document(path: str) -> GateDocument:

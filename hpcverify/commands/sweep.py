@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 
 import click
 
@@ -46,6 +47,8 @@ POLL_S = 0.1
 """Between looks at whether we are to end."""
 TURN_INTERVAL_S = 1.5
 """Between turns; what they ask Slurm is paced besides."""
+CYCLE_S = 60.0
+"""Between the controller's cycles while nodes are tested with each other."""
 MAX_AWAY_S = 600.0
 """How long a sweep waits for a Slurm that does not answer."""
 MAX_REASONS = 5
@@ -247,16 +250,44 @@ def carry_out(controller: Controller, suite: str, only: Collection[str], limit: 
             judge_finished_night(controller)
             controller.ledger.record_sweep_end()
         statuses = {sweep.choose_exit_status()}
-        tested = BatchTester(controller, limit, stop).test_ready(only)
+        sleep = make_sleep(controller)
+        tested = BatchTester(controller, limit, stop, sleep).test_ready(only)
         tested = controller.iterate_convenience("tests of admitted nodes", tested)
         statuses.add(report_isolations(controller, tested))
         if controller.site.fabric.period_days:
-            tried = try_links(controller, only, limit, stop)
+            tried = try_links(controller, only, limit, stop, sleep)
             tried = controller.iterate_convenience("tests of links", tried)
             statuses.add(report_isolations(controller, tried))
             statuses.add(UNCLEAR_STATUS if stop() else 0)
         statuses.add(controller.choose_exit_status())
     return next((status for status in STATUS_RANKS if status in statuses), 0)
+
+
+def make_sleep(
+    controller: Controller, sleep: Callable[[float], None] = time.sleep
+) -> Callable[[float], None]:
+    """
+    Make a *sleep* for tests between nodes in which the controller takes each cycle that is due.
+
+    The tests take hours, and no other sweep starts: failures are held meanwhile, and metrics
+    are written.
+    """
+    last = controller.clock()
+
+    def rest(seconds: float) -> None:
+        nonlocal last
+        sleep(seconds)
+        if 0 <= controller.clock() - last < CYCLE_S:
+            return
+        with (
+            controller.run_convenience("cycles while nodes are tested with each other"),
+            suppress(SlurmError),  # the tests ask it too, and say so
+            controller.hold_lock(),
+        ):
+            controller.reconcile()
+        last = controller.clock()
+
+    return rest
 
 
 def report_isolations(controller: Controller, answers: Iterable[IsolationAnswer]) -> int:

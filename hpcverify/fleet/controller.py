@@ -49,7 +49,7 @@ from hpcverify.fleet.holds import (
 from hpcverify.fleet.intake import Intake, JudgedRun
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.notify import TransitionNotifier
-from hpcverify.fleet.orders import Dispatcher, look_up_uid
+from hpcverify.fleet.orders import Dispatcher
 from hpcverify.fleet.publish import publish_job_gates
 from hpcverify.fleet.risk import read_ranking
 from hpcverify.fleet.schedule import SweepPlan, is_overdue, is_rerun_due, plan_sweep
@@ -81,7 +81,7 @@ from hpcverify.fleet.transitions import (
 )
 from hpcverify.history.writer import MeasurementWriter
 from hpcverify.model import Run
-from hpcverify.plan.config import Site
+from hpcverify.plan.config import Site, look_up_uid
 from hpcverify.records import spool
 from hpcverify.records.store import Store
 from hpcverify.selection.ranking import RiskRanking

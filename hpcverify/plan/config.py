@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import os
+import pwd
 import socket
 import stat
 import tomllib
@@ -359,6 +360,28 @@ def _read_source(path: Path) -> SiteSource:
     return SiteSource(str(path), convert_config(raw, SiteFile, str(path)), raw)
 
 
+def look_up_uid(user: str) -> int:
+    """
+    Return the uid of *user*, as `Fleet` names who acts on the fleet.
+
+    Raises:
+        ConfigError: there is no such user here.
+
+    """
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise ConfigError(f"fleet.user: there is no user {user!r} on this machine") from None
+
+
+def find_uid(user: str) -> int:
+    """Return the uid of *user*; root's, if there is no such user on this node."""
+    try:
+        return look_up_uid(user)
+    except ConfigError:
+        return 0
+
+
 def suites_dir() -> Path:
     """Return the folder of the site's own suites: beside the site file."""
     return site_path().parent / "suites"
@@ -384,7 +407,7 @@ def _state_path() -> Path:
     elif os.geteuid() == 0:
         path = Path("/var/lib/hpcverify")
     else:
-        home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+        home = os.environ.get("XDG_STATE_HOME") or _find_home() / ".local/state"
         path = Path(home) / "hpcverify"
     if not str(path).isprintable():  # no document could hold it
         raise ConfigError(
@@ -392,6 +415,16 @@ def _state_path() -> Path:
             "HPCVERIFY_STATE to another"
         )
     return path
+
+
+def _find_home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise ConfigError(
+            f"user {os.geteuid()} has no entry in passwd and HOME is not set: set HPCVERIFY_STATE "
+            "to a directory for runs"
+        ) from None
 
 
 def node_name() -> str:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from hpcverify.memory_files import create_memory_file
 from hpcverify_checks.storage.extents import (
     BLOCK_BYTES,
     SECTOR_BYTES,
@@ -255,7 +256,7 @@ def _divide_depth(depth: int, extents: Sequence[FileExtent]) -> int:
 @contextmanager
 def _memory_file(text: str = "") -> Generator[Path]:
     """Make a file that is on no disk, which a child process opens by its path."""
-    with os.fdopen(os.memfd_create("trace"), "w") as file:
+    with os.fdopen(create_memory_file("trace"), "w") as file:
         file.write(text)
         file.flush()
         yield Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
