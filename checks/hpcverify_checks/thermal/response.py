@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from math import sqrt
 from operator import itemgetter
 from statistics import fmean, median, stdev
 
-from hpcverify.check import CheckItem, Context, Finding, Measurement, Sample, Watch
+from hpcverify.check import (
+    CheckItem,
+    Context,
+    Finding,
+    Inventory,
+    JudgedItem,
+    Measurement,
+    Sample,
+    Watch,
+)
+from hpcverify.model import MIN_PARTS_FOR_ALL
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.thinning import build_series
 from hpcverify_checks.common.counters import sum_increases
@@ -49,6 +59,15 @@ USED_SERIES = frozenset(
         *problems.PROBLEM_RULES,
     )
 )
+
+NODE_CAUSES = frozenset({"hw_power_brake", "hw_thermal", "hw_slowdown", "sw_thermal"})
+"""Those that the node's power supply or cooling can bring upon all GPUs."""
+SPECIFIC_CAUSES = NODE_CAUSES - {"hw_slowdown"}
+"""Where the hardware shows one of these, it shows "hardware slowdown" as well."""
+MIN_SHARED_SECONDS = 1.0
+"""The time from which a GPU is slowed down, as by the limits of one."""
+MAX_SHARED_RATIO = 2.0
+"""A GPU that is slowed down for more times the median has trouble of its own as well."""
 
 QUARTERS = 4
 MIN_SAMPLES = 8
@@ -208,6 +227,33 @@ def _measure_throttling(observed: LoadSamples) -> Iterator[Measurement]:
             name = f"throttled.{cause}"
             yield Measurement(name, seconds, "s", observed.part_id)
             yield Measurement(f"{name}.share", seconds / span, "ratio", observed.part_id)
+
+
+def move_to_node(items: Iterable[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
+    """Yield *items*, with what slowed all GPUs as the node's: it supplies and cools them."""
+    gpus = {device.part for device in inventory.devices if device.kind == "cuda"}
+    items = list(items)
+    times: dict[str, dict[str, float]] = {}
+    for item in items:
+        if isinstance(item, Measurement) and item.part_id in gpus and item.value is not None:
+            times.setdefault(item.name, {})[item.part_id] = item.value
+    shared = {
+        cause
+        for cause in NODE_CAUSES
+        if (seconds := times.get(f"throttled.{cause}", {})).keys() == gpus
+        and len(gpus) >= MIN_PARTS_FOR_ALL
+        and min(seconds.values()) > MIN_SHARED_SECONDS
+    }
+    told = shared - {"hw_slowdown"} if shared & SPECIFIC_CAUSES else shared
+    moved = {f"throttled.{cause}{end}": cause in told for cause in shared for end in ("", ".share")}
+    for item in items:
+        if not isinstance(item, Measurement) or item.name not in moved:
+            yield item
+        elif (item.value or 0) > MAX_SHARED_RATIO * median(times[item.name].values()):
+            yield item
+    for name in (name for name, is_told in moved.items() if is_told):
+        unit = "s" if name.removeprefix("throttled.") in told else "ratio"
+        yield Measurement(name, median(times[name].values()), unit, "node")
 
 
 def _sum_event_seconds(event: Sequence[Sample]) -> float:

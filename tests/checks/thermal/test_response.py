@@ -227,6 +227,17 @@ def test_a_throttled_gpu_works_well_in_the_ticks_that_it_is_given(tmp_path: Path
     assert "work_per_clock" not in reason
 
 
+@pytest.mark.parametrize("cause", ["hw_power_brake", "hw_thermal"])
+def test_what_slows_all_gpus_down_is_the_nodes(tmp_path: Path, cause: str) -> None:
+    braked = Gpu(mhz=700, watts=300, events=(cause, "hw_slowdown"))
+    verdict, reason, remedy = judge_board(tmp_path, [braked] * 8)
+    assert (verdict, remedy) == (Verdict.FAIL, "inspect")
+    assert reason.startswith(f"node: throttled.{cause} 119 s > 1 (")
+    assert ";" not in reason
+    _, reason, _ = judge_board(tmp_path, [*[braked] * 7, Gpu()])
+    assert f"GPU 6: throttled.{cause} 119 s" in reason
+
+
 def test_a_defective_gpu_has_its_clock_and_does_less_with_it(tmp_path: Path) -> None:
     bad = Gpu(efficiency=0.75)
     found = observed(tmp_path, alike(gpu3=bad))
