@@ -27,6 +27,7 @@ SEQUENTIAL_DEPTH = 16
 RANDOM_DEPTH = 32
 """Accesses in flight, over all streams."""
 
+
 def write(
     fio: Fio, extents: Sequence[FileExtent], rng: random.Random, seconds: float = 0.0
 ) -> FioReport:

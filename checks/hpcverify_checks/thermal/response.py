@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from math import sqrt
@@ -21,6 +21,7 @@ from hpcverify.check import (
 )
 from hpcverify.model import MIN_PARTS_FOR_ALL
 from hpcverify.telemetry import problems
+from hpcverify.telemetry.reading import MAX_CELSIUS
 from hpcverify.telemetry.thinning import build_series
 from hpcverify_checks.common.counters import sum_increases
 from hpcverify_checks.common.parts import find_model, look_up_spec
@@ -59,6 +60,11 @@ USED_SERIES = frozenset(
         *problems.PROBLEM_RULES,
     )
 )
+
+WATCHED_GAUGES = {"temperature": "cooling", "power": "power"}
+"""The gauges that follow the load of a GPU, and what is judged by them."""
+MIN_SWING = 1.5
+"""By what factor another gauge moves where the load changed."""
 
 NODE_CAUSES = frozenset({"hw_power_brake", "hw_thermal", "hw_slowdown", "sw_thermal"})
 """Those that the node's power supply or cooling can bring upon all GPUs."""
@@ -160,9 +166,14 @@ def observe_soak(watch: Watch, ctx: Context, account: LoadRecord | None) -> Iter
     """Yield how the part of *ctx* coped with its load, from its samples."""
     part_id = ctx.device.part
     parts = group_samples(watch)
-    observed = split_by_load(parts.get(part_id, {}), part_id, account)
-    seen = max(len(observed.all.get(name, ())) for name in GAUGES)
+    own = dict(parts.get(part_id, {}))
+    seen = max(len(own.get(name, ())) for name in GAUGES)
     yield Measurement("samples", seen, "", part_id)
+    stuck = find_stuck_gauges(own) if account and ctx.device.kind != "cpu" else {}
+    yield from (Finding("gauge_stuck", part_id, text) for text in stuck.values())
+    for name in stuck:
+        del own[name]
+    observed = split_by_load(_drop_impossible(own, stuck), part_id, account)
     yield from _report_problems(observed)
     yield from _measure_extremes(observed)
     yield from _measure_throttling(observed)
@@ -173,6 +184,38 @@ def observe_soak(watch: Watch, ctx: Context, account: LoadRecord | None) -> Iter
     yield from (
         build_series(observed.all[n], watch.start) for n in REPORTED_SERIES if n in observed.all
     )
+
+
+def find_stuck_gauges(series: Values) -> dict[str, str]:
+    """Say in words, by gauge, which stay at one value although others follow the load."""
+    spans: dict[str, str] = {}
+    for name in (*WATCHED_GAUGES, "clock"):
+        values = [sample.value for sample in series.get(name, ())]
+        if values and max(values) >= MIN_SWING * min(values):
+            spans[name] = f"{min(values):.0f} to {max(values):.0f} {series[name][0].unit}"
+    stuck: dict[str, str] = {}
+    for name, judged in WATCHED_GAUGES.items():
+        samples = series.get(name, ())
+        moved = [f"{other} goes from {span}" for other, span in spans.items() if other != name]
+        constant = len({sample.value for sample in samples}) == 1
+        if constant and len(samples) >= 2 * MIN_SAMPLES and moved:
+            at = f"{samples[0].value:g} {samples[0].unit}"
+            stuck[name] = (
+                f"{name} stays at {at} while {moved[0]}: its sensor is broken, and its {judged} "
+                "was not judged"
+            )
+    return stuck
+
+
+def _drop_impossible(series: Values, stuck: Collection[str]) -> Values:
+    """Leave out temperatures that no part has, and what a broken sensor says of the margin."""
+    kept = dict(series)
+    for name in ("temperature", "temperature.memory"):
+        if name in kept:
+            kept[name] = [s for s in kept[name] if s.value <= MAX_CELSIUS]
+    if "temperature" in stuck:
+        kept.pop("temperature.headroom", None)
+    return kept
 
 
 def _report_problems(observed: LoadSamples) -> Iterator[Finding]:
@@ -247,9 +290,11 @@ def move_to_node(items: Iterable[JudgedItem], inventory: Inventory) -> Iterator[
     told = shared - {"hw_slowdown"} if shared & SPECIFIC_CAUSES else shared
     moved = {f"throttled.{cause}{end}": cause in told for cause in shared for end in ("", ".share")}
     for item in items:
-        if not isinstance(item, Measurement) or item.name not in moved:
-            yield item
-        elif (item.value or 0) > MAX_SHARED_RATIO * median(times[item.name].values()):
+        if (
+            not isinstance(item, Measurement)
+            or item.name not in moved
+            or (item.value or 0) > MAX_SHARED_RATIO * median(times[item.name].values())
+        ):
             yield item
     for name in (name for name, is_told in moved.items() if is_told):
         unit = "s" if name.removeprefix("throttled.") in told else "ratio"
