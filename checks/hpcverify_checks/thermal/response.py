@@ -288,17 +288,21 @@ def move_to_node(items: Iterable[JudgedItem], inventory: Inventory) -> Iterator[
         and min(seconds.values()) > MIN_SHARED_SECONDS
     }
     told = shared - {"hw_slowdown"} if shared & SPECIFIC_CAUSES else shared
-    moved = {f"throttled.{cause}{end}": cause in told for cause in shared for end in ("", ".share")}
+    usual = {
+        f"throttled.{cause}{end}": median(times[f"throttled.{cause}{end}"].values())
+        for cause in shared
+        for end in ("", ".share")
+    }
     for item in items:
-        if (
-            not isinstance(item, Measurement)
-            or item.name not in moved
-            or (item.value or 0) > MAX_SHARED_RATIO * median(times[item.name].values())
-        ):
+        if isinstance(item, Measurement) and item.part_id in gpus and item.name in usual:
+            most = MAX_SHARED_RATIO * usual[item.name]
+            yield from [item] * ((item.value or 0) > most)
+        else:
             yield item
-    for name in (name for name, is_told in moved.items() if is_told):
-        unit = "s" if name.removeprefix("throttled.") in told else "ratio"
-        yield Measurement(name, median(times[name].values()), unit, "node")
+    for cause in sorted(told):
+        name = f"throttled.{cause}"
+        yield Measurement(name, usual[name], "s", "node")
+        yield Measurement(f"{name}.share", usual[f"{name}.share"], "ratio", "node")
 
 
 def _sum_event_seconds(event: Sequence[Sample]) -> float:
