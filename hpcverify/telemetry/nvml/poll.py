@@ -13,9 +13,11 @@ from msgspec import Struct
 from hpcverify.model import Coverage, Finding
 from hpcverify.telemetry.gpus import GpuAnswers, Linkage, PcieLink, Recovery, Setup
 from hpcverify.telemetry.nvml import questions
-from hpcverify.telemetry.nvml.query import Gpu, GpuQuery
+from hpcverify.telemetry.nvml.binding import pynvml as nv
+from hpcverify.telemetry.nvml.query import DRIVER_CODES, DRIVER_FIXES, Gpu, GpuQuery
 from hpcverify.telemetry.nvml.session import DeviceList, Session
 from hpcverify.telemetry.nvml.watchdog import Visit
+from hpcverify.telemetry.problems import MUTE
 from hpcverify.telemetry.reading import Reader, Reading
 
 T = TypeVar("T")
@@ -113,20 +115,35 @@ class _Silences:
 
 def _find_unlike(spoken: Sequence[GpuQuery]) -> Iterator[Finding]:
     """Name the GPUs that cannot say what most of the same part can."""
-    kinds = {(who.gpu.name, who.is_cut_up) for who in spoken if who.gpu.name}
-    for kind in kinds:
-        like = [who for who in spoken if (who.gpu.name, who.is_cut_up) == kind]
+    kinds: dict[tuple[str, bool, bool], list[GpuQuery]] = {}
+    for who in spoken:
+        kinds.setdefault((who.gpu.name, who.is_cut_up, who.is_without_ecc), []).append(who)
+    for like in (like for (name, *_), like in kinds.items() if name):
         for who in like:
             odd = [c for c in who.no_answers if _is_odd(c, like) and LINK_CALL_SUFFIX not in c]
             if odd:
-                refused = any(who.no_answers[call] not in LACKING_REASONS for call in odd)
-                yield Finding(
-                    "gpu_silent" if refused else "gpu_unlike",
-                    who.gpu.uuid,
-                    f"cannot answer questions that its siblings can: {', '.join(odd)} "
-                    f"({who.no_answers[odd[0]]})",
-                    {"calls": " ".join(odd)},
-                )
+                yield _describe_unlike(who, odd)
+
+
+def _describe_unlike(who: GpuQuery, odd: Sequence[str]) -> Finding:
+    refused = any(who.no_answers[call] not in LACKING_REASONS for call in odd)
+    code = "gpu_silent" if refused else "gpu_unlike"
+    calls = f"{', '.join(odd)} ({who.no_answers[odd[0]]})"
+    text = f"cannot answer questions that its siblings can: {calls}"
+    if refused and not who.has_answered:
+        code = MUTE
+        text = "answers no call, unlike its siblings: somebody may have reset it; run again"
+    return Finding(code, who.gpu.uuid, text, {"calls": " ".join(odd)})
+
+
+def _list_troubles(spoken: Sequence[GpuQuery]) -> Iterator[Finding]:
+    """Say what is wrong with each GPU; what all say of the driver is the node's."""
+    of_node = frozenset(DRIVER_CODES).intersection(*(who.list_driver_errors() for who in spoken))
+    for number in sorted(of_node) if spoken else ():
+        code = DRIVER_CODES[number]
+        text = f"NVML says '{nv.NVMLError(number)}': {DRIVER_FIXES[code]}"
+        yield Finding(code, "node", text)
+    yield from (finding for who in spoken for finding in who.list_findings(of_node))
 
 
 def _is_odd(call: str, like: Sequence[GpuQuery]) -> bool:
@@ -188,7 +205,7 @@ class NvmlSource:
             findings=(
                 *devices.unlisted_findings,
                 *hanging,
-                *(f for query in spoken for f in query.list_findings()),
+                *_list_troubles(spoken),
                 *_find_unlike(spoken),
             ),
             unanswered=_merge_coverage([list(who.list_unanswered()) for who in spoken]),

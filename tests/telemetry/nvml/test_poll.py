@@ -525,6 +525,19 @@ def test_a_gpu_that_cannot_be_asked_what_its_like_can_is_named(
     assert [(f.code, f.part_id) for f in findings] == [(code, list(answers)[3])]
 
 
+LISTING = ("HandleByIndex", "UUID", "PciInfo", "Name")
+
+
+def test_a_gpu_that_answers_no_call_is_named_for_that(lab: Lab) -> None:
+    lab.write(
+        *(f"fault = nvmlDeviceGet{what} return=SUCCESS" for what in LISTING),
+        "fault = nvmlDevice* gpu=3 return=INVALID_ARGUMENT",
+    )
+    ((answers, findings, _),) = hear(lab, "read_recovery")
+    assert [(f.code, f.part_id) for f in findings] == [("gpu_mute", list(answers)[3])]
+    assert "somebody may have reset it" in findings[0].text
+
+
 def test_what_half_of_the_like_cannot_say_is_no_oddity(lab: Lab) -> None:
     lab.write("fault = nvmlDeviceGetRowRemapperHistogram gpu=0-3 return=NOT_SUPPORTED")
     ((_, findings, _),) = hear(lab, "read_memory_errors")
