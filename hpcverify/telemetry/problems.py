@@ -73,6 +73,7 @@ _RULES = {
     "gpu_inforom_corrupted": FindingRule(Verdict.FAIL, Remedy.CONTACT_VENDOR),
     "gpu_unpowered": FindingRule(Verdict.FAIL, Remedy.INSPECT),
     "gpu_flaky": FindingRule(Verdict.WARN, Remedy.RERUN),
+    "gpu_slow": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "gpu_unlike": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "gpu_silent": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.UNMEASURED),
     MUTE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.UNMEASURED),

@@ -39,6 +39,17 @@ MAX_SILENT_IN_A_ROW = 2
 holds the driver's lock."""
 
 
+SLOW_SECONDS = 0.05
+"""The median time of calls from which a GPU is slow: most take a few milliseconds."""
+MIN_TIMED_CALLS = 3
+SLOW_ROUND_SECONDS, MIN_SLOW_IN_A_ROW = 3.0, 2
+"""Seconds of one question that slow GPUs in a row may take, and the fewest of them, upon which
+the others are not asked: the driver is slow, and a prolog has little time."""
+
+
+SLOW_FIX = "see what else asks the driver (nvidia-smi, DCGM), and the kernel log"
+
+
 class _Silence(Struct, frozen=True):
     """A question to a GPU that was left behind, with its call under way."""
 
@@ -111,6 +122,28 @@ class _Silences:
             else:
                 text = f"{own.query.call} has not returned within {self._hung_seconds:g} s"
                 yield Finding("gpu_hung", gpu.uuid, text, {"call": own.query.call})
+
+
+def _is_slow(query: GpuQuery) -> bool:
+    return len(query.durations) >= MIN_TIMED_CALLS and _find_usual(query) >= SLOW_SECONDS
+
+
+def _find_usual(query: GpuQuery) -> float:
+    """Find the median time of its calls: one that waits does not make a GPU slow."""
+    return sorted(query.durations)[len(query.durations) // 2]
+
+
+def _list_slow(spoken: Sequence[GpuQuery], unasked: Sequence[Gpu]) -> Iterator[Finding]:
+    """Name the GPUs whose calls are slow, and those that were not asked since others were."""
+    slow = [query for query in spoken if _is_slow(query)]
+    for query in slow:
+        times = query.durations
+        took = f"{sum(times):.1f} s (median {_find_usual(query):.2f} s)"
+        text = f"{len(times)} calls of NVML took {took}"
+        yield Finding("gpu_slow", query.gpu.uuid, f"{text}: {SLOW_FIX}")
+    for gpu in unasked:
+        text = f"not read: {len(slow)} other GPUs take {_find_usual(slow[-1]):.2f} s for a call"
+        yield Finding("gpu_slow", gpu.uuid, f"{text}: {SLOW_FIX}")
 
 
 def _find_unlike(spoken: Sequence[GpuQuery]) -> Iterator[Finding]:
@@ -195,8 +228,8 @@ class NvmlSource:
         """
         with self._turn:
             devices = self._session.list_devices()
-            answers = self._visit(devices.gpus, question, patience or self._hung_seconds)
-            heard = {query.gpu.uuid for query, _ in answers}
+            answers, unasked = self._visit(devices.gpus, question, patience or self._hung_seconds)
+            heard = {gpu.uuid for gpu in (*(query.gpu for query, _ in answers), *unasked)}
             silent = [gpu for gpu in devices.gpus if gpu.uuid not in heard]
             hanging = list(self._silences.list_findings(silent, self._session.list_late()))
         spoken = [query for query, _ in answers]
@@ -206,6 +239,7 @@ class NvmlSource:
                 *devices.unlisted_findings,
                 *hanging,
                 *_list_troubles(spoken),
+                *_list_slow(spoken, unasked),
                 *_find_unlike(spoken),
             ),
             unanswered=_merge_coverage([list(who.list_unanswered()) for who in spoken]),
@@ -213,14 +247,20 @@ class NvmlSource:
 
     def _visit(
         self, gpus: Sequence[Gpu], question: Callable[[GpuQuery], T], patience: float
-    ) -> list[tuple[GpuQuery, T]]:
+    ) -> tuple[list[tuple[GpuQuery, T]], list[Gpu]]:
+        """Return the answers, and the GPUs that were not asked since the others are slow."""
         answers: list[tuple[GpuQuery, T]] = []
+        unasked: list[Gpu] = []
+        slow: list[float] = []
         left_behind: list[tuple[GpuQuery, Visit[T]]] = []
         self._silences.drop_ended(patience, self._hurried_seconds * GRACE_SHARE)
         is_held = self._silences.may_hold_up(self._session.list_late())
         in_a_row = int(is_held)
         for gpu in gpus:
             if gpu in self._silences or in_a_row == MAX_SILENT_IN_A_ROW:
+                continue
+            if len(slow) >= MIN_SLOW_IN_A_ROW and sum(slow) >= SLOW_ROUND_SECONDS:
+                unasked.append(gpu)
                 continue
             query = GpuQuery(gpu)
             visit = Visit(partial(question, query))
@@ -229,13 +269,14 @@ class NvmlSource:
                 answers.append((query, visit.take()))
                 self._silences.note_answer(visit)
                 in_a_row = 0
+                slow = [*slow, sum(query.durations)] if _is_slow(query) else []
             else:
                 self._silences.note_silence(query, visit)
                 left_behind.append((query, visit))
                 in_a_row += 1
                 is_held = True
         answers += [(query, visit.take()) for query, visit in left_behind if visit.ends_within(0)]
-        return sorted(answers, key=lambda answer: answer[0].gpu.index)
+        return sorted(answers, key=lambda answer: answer[0].gpu.index), unasked
 
     def list_reachable(self) -> Iterator[Gpu]:
         """List the GPUs that have no call under way which an earlier question left behind."""

@@ -128,6 +128,8 @@ class GpuQuery:
         """The call that is under way, or was the last."""
         self.began = time.monotonic()
         """When that call began, on the clock of `time.monotonic`."""
+        self.durations: list[float] = []
+        """The seconds that each call took."""
         self.is_cut_up = False
         """Whether it is in MIG mode, if that was asked: then it answers fewer calls."""
         self.is_without_ecc = False
@@ -165,6 +167,8 @@ class GpuQuery:
             return code_of(err), None
         except UnicodeDecodeError:  # garbage, as a corrupt InfoROM gives
             return nv.NVML_ERROR_UNKNOWN, None
+        finally:
+            self.durations.append(time.monotonic() - self.began)
 
     def _retry_field(self, value: Any, wanted: Field) -> float | None:
         of_link = " of a link" if isinstance(wanted, tuple) else ""

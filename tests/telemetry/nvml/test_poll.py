@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -365,7 +366,7 @@ def test_neighbours_that_hang_by_themselves_are_told_apart_once_another_gpu_answ
     [
         "nvmlDeviceGetFieldValues gpu=2 hang=0.2 times=1",
         "nvmlDeviceGetRepairStatus gpu=* hang=0.2",
-        "nvmlDeviceGet* gpu=6 hang=0.2 times=8",
+        "nvmlDeviceGet* gpu=6 hang=0.2 times=1",
         "nvmlDeviceGetRepairStatus gpu=3 hang=0.2 lock=1 times=1",
     ],
 )
@@ -507,6 +508,18 @@ def test_a_gpu_that_is_slow_and_comes_back_is_not_hung(lab: Lab) -> None:
     lab.write("fault = nvmlDeviceGetRepairStatus gpu=3 hang=0.3 times=1")
     ((answers, findings, _),) = hear(lab, "read_recovery")
     assert (len(answers), findings) == (8, [])
+
+
+@pytest.mark.parametrize(("slow", "unread"), [("1", 0), ("0-7", 5)])
+def test_a_gpu_that_takes_long_for_each_call_is_slow_and_not_hung(
+    lab: Lab, slow: str, unread: int
+) -> None:
+    calls = ("ValidateInforom", "GetFieldValues", "GetRepairStatus", "GetUnrepairableMemoryFlag_v1")
+    lab.write(*(f"fault = nvmlDevice{call} gpu={slow} hang=0.3" for call in calls))
+    ((answers, findings, _),) = hear(lab, "read_recovery")
+    assert {f.code for f in findings} == {"gpu_slow"}
+    assert (len(answers), sum("not read" in f.text for f in findings)) == (8 - unread, unread)
+    assert re.match(r"4 calls of NVML took \d+\.\d s \(median \d\.\d\d s\): see", findings[0].text)
 
 
 @pytest.mark.parametrize(
