@@ -73,8 +73,8 @@ def read_lines(file: IO[str]) -> Iterator[str]:
     while line := file.readline(MAX_LINE_CHARACTERS + 1):
         if len(line) > MAX_LINE_CHARACTERS:
             raise ConfigError(
-                f"line {number} has more than {MAX_LINE_CHARACTERS} characters: this is not a table "
-                "with a row for each run of each part"
+                f"line {number} has more than {MAX_LINE_CHARACTERS} characters: give a table with "
+                "a row for each run of each part"
             )
         yield line
         number += 1
