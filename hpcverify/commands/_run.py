@@ -23,7 +23,7 @@ from hpcverify.records import documents
 from hpcverify.records.documents import STDOUT_NAME
 from hpcverify.records.store import Store
 from hpcverify.run.conclude import list_conclusive
-from hpcverify.run.folders import make_run_folders
+from hpcverify.run.folders import explain_silence, make_run_folders
 from hpcverify.run.history import NodeHistory
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.lock import node_lock
@@ -162,7 +162,12 @@ def write_metrics(run: Run, folder: Path) -> Iterator[StoreError]:
     Not of some checks that a person chose, nor for a user who may not write there: the file
     has what the last whole run of its suite says of this node.
     """
-    if run.chosen or not os.access(folder, os.W_OK):
+    if run.chosen:
+        return
+    if silence := explain_silence(folder):
+        yield StoreError(f"no metrics: {silence}")
+        return
+    if not os.access(folder, os.W_OK):
         return
     from hpcverify.metrics.node import list_run_families, name_run_file
     from hpcverify.records.text_files import write_text_file

@@ -42,6 +42,7 @@ from hpcverify.plan.config import Site, load_site, node_name, state_dir
 from hpcverify.plan.suite import Step, list_suites, load_suite, make_plan, refuse_endless
 from hpcverify.records.store import Store
 from hpcverify.run.executor import Answer
+from hpcverify.run.folders import explain_silence
 from hpcverify.run.gather import HOST_DEVICE, describe_holders, probe_node
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.lock import find_lock_holder
@@ -140,6 +141,9 @@ def inspect_configuration() -> Iterator[Advice]:
         yield Advice("check of the site", mistake, "correct the file")
     yield Advice("configuration", ", ".join(file.path for file in site.files))
     if not site.scratch:
+        return
+    if silence := explain_silence(Path(site.scratch)):
+        yield Advice("scratch", silence, "do that, or set scratch to another directory")
         return
     if not Path(site.scratch).is_dir():
         yield Advice("scratch", f"{site.scratch} is not a directory", "create it")

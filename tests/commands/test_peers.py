@@ -437,3 +437,15 @@ def test_a_broken_line_of_superbench_is_named(
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "r.jsonl" in done.stderr
     assert message in done.stderr
+
+
+@pytest.mark.parametrize("head", [b"", b"host,ms\n", b"{", b"# nThread 1\n"])
+def test_a_packed_file_with_one_endless_line_is_refused_before_it_is_read(
+    cli: Cli, tmp_path: Path, head: bytes
+) -> None:
+    table = tmp_path / "a.csv.gz"
+    table.write_bytes(gzip.compress(head + b"7" * 2**23, compresslevel=1))
+    done = cli("peers", str(table))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "has more than 4194304 characters" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

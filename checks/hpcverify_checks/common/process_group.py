@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -68,6 +68,14 @@ NCCL_SETTINGS = {
 }
 """How torch's NCCL groups treat a lost peer, whatever the site has set. They read it when
 they are made."""
+LOOPBACK_SETTINGS = {
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_FAMILY": "AF_INET",
+    "NCCL_COMM_ID": "",
+}
+"""How the ranks of one node find each other. What a job between nodes has set in their place may
+name an interface or an address of another node."""
 PEER_ERRORS = ("timeout", "timed out", "remote process exited", "ncclremoteerror")
 """Words of the errors of gloo, NCCL and torch that are about a peer and not about this part."""
 BROKEN_CONNECTIONS = ("connection closed by peer", "connection reset", "broken pipe")
@@ -113,7 +121,7 @@ def _make_group(group: RankGroup, rank: int, device: torch.device) -> None:
         device_id=device if device.type == "cuda" else None,
     )
     loopback = _choose_loopback(open_board(group.folder))
-    with set_environment(loopback | NCCL_SETTINGS), _allow_nvls(), _reset_group_count():
+    with set_environment({**loopback, **NCCL_SETTINGS}), _allow_nvls(), _reset_group_count():
         if group.backend == "nccl":
             _start_in_background(group, rank, device, begin)
         else:
@@ -152,12 +160,10 @@ def _make_store(group: RankGroup, rank: int) -> Any:
         raise LostRanks({0: describe_unreadable(exc)}) from exc
 
 
-def _choose_loopback(board: Board) -> dict[str, str]:
+def _choose_loopback(board: Board) -> Mapping[str, str]:
     """Let the ranks of one node meet on its loopback, whatever its name resolves to."""
-    if not isinstance(board, FolderBoard):
-        return {}  # the launcher of the rank knows its interfaces
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    return {name: "lo" for name in names if name not in os.environ}
+    # Between nodes, the launcher of the rank knows its interfaces.
+    return LOOPBACK_SETTINGS if isinstance(board, FolderBoard) else {}
 
 
 def _start_in_background(
@@ -400,15 +406,16 @@ def _is_idle(device: torch.device) -> bool:
 
 def report_nccl_settings(ctx: Context) -> Iterator[Coverage]:
     """Report the settings of NCCL in the environment, and those that were ignored."""
-    if ctx.device.kind != "cuda" or ctx.rank != 0:
+    if ctx.rank != 0:
         return
-    ignored = [
-        name for name, value in NCCL_SETTINGS.items() if os.environ.get(name, value) != value
-    ]
+    forced = {**_choose_loopback(open_board(str(ctx.shared))), **NCCL_SETTINGS}
+    ignored = [name for name, value in forced.items() if os.environ.get(name, value) != value]
     if ignored:
         yield Coverage("node", f"set in the environment and ignored: {', '.join(ignored)}")
     settings = [
-        f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")
+        f"{name}={value}"
+        for name, value in sorted(os.environ.items())
+        if name.startswith("NCCL_") and name not in ignored
     ]
-    if settings:
+    if settings and ctx.device.kind == "cuda":
         yield Coverage("node", f"NCCL's settings in the environment: {', '.join(settings)}")
