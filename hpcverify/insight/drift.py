@@ -4,7 +4,7 @@ Which nodes differ from their peers in a version or a setting, and what is being
 Only nodes of one kind are compared: the same machine, CPUs and GPUs. What two thirds of them
 have is the majority, and a node that has something else deviates. If many nodes changed
 the same way in the last two weeks, that is a rollout: those that have not changed yet are
-behind it. Neither says anything about health, and no state of a node depends on it.
+behind it. Neither says anything about health.
 
 A node that is out of service, or was silent for a week, does not count; where it
 deviates, it is listed.

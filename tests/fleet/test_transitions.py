@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from itertools import product
 from math import inf
 from pathlib import Path
@@ -40,11 +41,13 @@ from hpcverify.fleet.transitions import (
     admit,
     apply_evidence,
     explains_refusal,
+    forget_evidence,
     hold,
     keep_until_verified,
     quarantine_refused,
     release,
     repair,
+    reserve_for_evidence,
     restrain_hold,
 )
 from hpcverify.model import BMC_SUITE, FABRIC_SUITE, Cause, Maturity, Result, Verdict, verdict_of
@@ -212,11 +215,15 @@ def take_step(node: Node, step: str, site: Site, number: int) -> Node:
 def decide(node: Node, how: dict[str, str], site: Site, number: int, past: int) -> Node:
     """Return *node* after a decision: only a run with the ticket *number* or later counts."""
     decision = Decision(by="ann", reason="new", at=NOW, last_ticket=number - 1)
+    happenings = {
+        "refused": partial(quarantine_refused, node, "Prolog error", site, NOW, past),
+        "keep": partial(keep_until_verified, node, NOW, last=number - 1),
+        "turn": partial(reserve_for_evidence, node, last=number - 1),
+        "reset": partial(forget_evidence, node, NOW),
+    }
     match next(iter(how)):
-        case "refused":
-            return quarantine_refused(node, "Prolog error", site, NOW, past)
-        case "keep":
-            return keep_until_verified(node, NOW, last=number - 1)
+        case word if word in happenings:
+            return happenings[word]()
         case "hold":
             return hold(node, decision).node
         case "repair":
