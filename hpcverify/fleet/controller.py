@@ -732,6 +732,9 @@ class Controller:
 
     def _find_suspects_with_evidence(self, nodes: Iterable[Node]) -> list[Node]:
         """Find the suspects in service that wait for a verification, the oldest first."""
+        found = [n for n in nodes if has_unanswered_evidence(n, self.site) and not n.foreign]
+        if not found:
+            return []
         now, doubts, ended = self.clock(), self.find_doubts(), self.ledger.find_last_ended()
 
         def is_due(node: Node) -> bool:
@@ -740,15 +743,8 @@ class Controller:
                 return True
             return not last.run and is_rerun_due(node, last, now)
 
-        found = [
-            node
-            for node in nodes
-            if has_unanswered_evidence(node, self.site)
-            and not node.foreign
-            and not doubts.keys() >= set(node.checks)
-            and is_due(node)
-        ]
-        return sorted(found, key=lambda node: (node.since, node.name))
+        believed = (node for node in found if not doubts.keys() >= set(node.checks))
+        return sorted(filter(is_due, believed), key=lambda node: (node.since, node.name))
 
     def _find_overdue_nodes(self, nodes: Iterable[Node]) -> list[Node]:
         """Find the overdue nodes, the one that has waited longest first."""

@@ -92,6 +92,18 @@ def test_a_drain_of_somebody_else_is_not_undone(tmp_path: Path) -> None:
     assert list_drained(room) == {"n3", "n4"}
 
 
+def test_a_prolog_error_for_a_check_that_is_in_doubt_is_undone(tmp_path: Path) -> None:
+    room = a_room(tmp_path, 12)
+    room.policy = {**CLOSED, "check_share": 0.3}
+    for name in ("n1", "n2", "n3"):
+        room.finds(name, SLOW)
+    room.collect()
+    refuse(room, ("n4", "n5"))
+    room.collect()
+    assert (list_drained(room), room.ledger.read_trip_reason()) == (set(), "")
+    assert room.node("n4").state is State.SUSPECT
+
+
 # -- how many are out at all
 
 
