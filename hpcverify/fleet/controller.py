@@ -482,22 +482,26 @@ class Controller:
         """
         known = self.ledger.list_nodes()
         drains = {name: there for name, there in sorted(seen.items()) if there.hook_failed}
-        refused = [
-            node
-            for node in (known[name] for name in drains)
-            if node.desired_hold is not Hold.DRAIN and explains_refusal(node, self.site)
-        ]
+        refused = [known[name] for name in drains if self._has_refused(known[name], drains[name])]
         believed = self._quarantine_refused(refused, drains) if refused else set[str]()
         changed: dict[str, HoldReading] = {}
         for name, there in drains.items():
             if known[name].desired_hold is Hold.DRAIN or name in believed:
                 self._try(name, partial(self._take_over_hook_drain, there, changed))
         for node in refused:
-            there = drains[node.name]
-            ours = there.reason == PROLOG_ERROR and self._has_refused_at(node.name, there.at)
-            if node.name not in believed and ours:
-                self._try(node.name, partial(self._undo_hook_drain, node, there, changed))
+            if node.name not in believed:
+                undo = partial(self._undo_hook_drain, node, drains[node.name], changed)
+                self._try(node.name, undo)
         return changed
+
+    def _has_refused(self, node: Node, there: HoldReading) -> bool:
+        """Whether the prolog of *node* refused a job for a run that failed just before."""
+        held = node.desired_hold is Hold.DRAIN or there.reason != PROLOG_ERROR
+        if held or not explains_refusal(node, self.site):
+            return False
+        failed = (run for run in self.store.list_runs(node.name) if run.verdict is Verdict.FAIL)
+        delays = (there.at - run.started.timestamp() for run in failed)
+        return any(-MAX_NODE_SKEW_S <= delay <= REFUSAL_S for delay in delays)
 
     def _quarantine_refused(
         self, nodes: Sequence[Node], drains: Mapping[str, HoldReading]
@@ -514,12 +518,6 @@ class Controller:
             self.ledger.put(gone, gone.state.value, gone.full_reason, held=True)
             self.say(f"{node.name}: {node.state} -> {gone.state}: {gone.full_reason}")
         return {node.name for node in believed}
-
-    def _has_refused_at(self, name: str, drained_at: float) -> bool:
-        """Whether a run of the node failed just before Slurm drained it."""
-        failed = (run for run in self.store.list_runs(name) if run.verdict is Verdict.FAIL)
-        delays = (drained_at - run.started.timestamp() for run in failed)
-        return any(-MAX_NODE_SKEW_S <= delay <= REFUSAL_S for delay in delays)
 
     def _undo_hook_drain(
         self, node: Node, there: HoldReading, changed: dict[str, HoldReading]

@@ -614,7 +614,9 @@ def release_if_doubted(node: Node, doubts: Mapping[str, str]) -> Node:
         or not doubts.keys() >= set(node.checks)
     ):
         return node
-    return _spare(node, "; ".join(doubts[check] for check in node.checks))
+    believed = {check: at for check, at in node.failures.items() if check not in doubts}
+    spared = _spare(node, "; ".join(doubts[check] for check in node.checks))
+    return replace(spared, failures=believed)
 
 
 def _spare(node: Node, why: str) -> Node:

@@ -70,11 +70,14 @@ def test_two_nodes_whose_prologs_refused_a_job_are_quarantined(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("hours", [-3, 3])
-def test_a_prolog_error_of_another_time_is_left_alone(tmp_path: Path, hours: float) -> None:
+@pytest.mark.parametrize("count", [1, 12])
+def test_a_prolog_error_of_another_time_is_left_alone(
+    tmp_path: Path, hours: float, count: int
+) -> None:
     room = a_room(tmp_path, 12)
     room.policy = CLOSED
     room.collect()
-    refuse(room, room.slurm.nodes)
+    refuse(room, list(room.slurm.nodes)[2 : 2 + count])
     room.slurm.nodes["n3"].at += hours * HOUR_S
     room.collect()
     assert list_drained(room) == {"n3"}

@@ -360,7 +360,8 @@ def test_the_drain_of_a_node_whose_failure_was_only_observed_is_taken_over_as_we
     fleet.prepare('enforce = ["told"]\nfail_closed = ["told"]\ncheck_share = 1')
     refuse_jobs(fleet, "n1", "n2", "n3")
     fleet.tell("n2", "corrupt")
-    fleet.by_hand("n2")
+    for node in ("n1", "n2"):
+        fleet.by_hand(node)
 
     fleet.collected()
 
