@@ -73,8 +73,8 @@ class NodeEvent(StrEnum):
     PASSIVE_PASS = "new or repaired, passes a suite that loads nothing"  # noqa: S105 - a verdict
     UNDECIDED = "passes, but a check that it failed did not run, or it is a repeat offender"
     UNJUDGED = "could not be judged, for a cause in `drain_errors`"
-    SPARED = "the breaker is tripped, or its checks are in doubt, or its turn gives no answer"
-    EVIDENCE = "conclusive evidence in a run that the controller did not order, for one turn"
+    SPARED = "the breaker is tripped, its checks are in doubt, or its turn gave no answer"
+    EVIDENCE = "conclusive evidence in a run that the controller did not order, for one rerun"
     RESET = "`hpcverify breaker reset`: what was not acted on counts no more"
     OVERDUE = "has not passed for `overdue_days`"
     TURN_END = "the turn of an overdue node ends without a pass"
