@@ -364,7 +364,7 @@ class Controller:
         refusing = {name for name, there in seen.items() if there.hook_failed}
         try:
             publish_job_gates(nodes, self.site, tripped, doubts, self.clock())
-            publish_refusal_places(self.site, self._count_room, refusing, self.clock())
+            publish_refusal_places(self.site, tripped, self._count_room, refusing, self.clock())
         except StoreError as exc:
             self._record_error(str(exc))
         for check in self.ledger.record_doubts(doubts):
@@ -375,9 +375,7 @@ class Controller:
         self._turn, self._metrics_due = Turn(listed=seen.keys(), doubts=doubts), 0.0
 
     def _count_room(self, more: Collection[str]) -> int:
-        """Count how many nodes may be held beside those held lately, and *more*."""
-        if self.ledger.read_trip_reason():
-            return 0
+        """Count how many nodes may be held next to those held lately, and *more*."""
         policy = self.site.quarantine
         held = self.ledger.list_newly_held(self.clock() - policy.window_hours * HOUR_S)
         out = list_out(self.ledger.list_nodes().values())
@@ -524,7 +522,7 @@ class Controller:
     ) -> None:
         changed[node.name] = undo_hook_drain(node, there, self.backend, self.ledger)
         why = f"a finding that is not acted on: {node.reason}"
-        self.ledger.put(node, "resumed after hook drain", why)
+        self.ledger.put(node, "undid hook drain", why)
         self.say(f"{node.name}: resumed; its prolog refused a job for {why}")
 
     def _take_over_hook_drain(self, there: HoldReading, changed: dict[str, HoldReading]) -> None:

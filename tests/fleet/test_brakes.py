@@ -59,6 +59,8 @@ def test_a_finding_that_all_prologs_have_at_once_drains_nobody_before_or_after_a
     room.collect(3)
     assert (list_drained(room), room.ledger.read_trip_reason()) == (set(), "")
     assert {room.node(name).state for name in room.slurm.nodes} == {State.SUSPECT}
+    log = [entry.what for entry in room.ledger.read_audit(limit=1000)]
+    assert (log.count("undid hook drain"), log.count("breaker reset")) == (12, 1)
 
 
 def test_two_nodes_whose_prologs_refused_a_job_are_quarantined(tmp_path: Path) -> None:
