@@ -87,10 +87,9 @@ def test_a_check_that_fails_on_few_is_believed(failed: int) -> None:
 def test_a_check_that_fails_with_something_new_alone_is_the_suspect(
     bad_fresh: int, fresh: int, bad_others: int, others: int, *, doubted: bool
 ) -> None:
-    ran = list(range(fresh + others))
+    ran = [f"n{i}" for i in range(fresh + others)]
     failing = [*ran[:bad_fresh], *ran[fresh : fresh + bad_others]]
-    names = [[f"n{i}" for i in each] for each in (failing, ran[:fresh], ran)]
-    assert bool(explain_rollout_doubt(*names, POLICY)) is doubted
+    assert bool(explain_rollout_doubt(failing, ran[:fresh], ran, POLICY)) is doubted
 
 
 def test_two_nodes_never_accuse_a_check() -> None:
