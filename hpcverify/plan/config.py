@@ -106,7 +106,8 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     share: Share = 0.1
     """The same as a share of a partition; one node is always allowed."""
     fresh_hours: Annotated[float, Meta(ge=0, le=MAX_HOURS)] = 20
-    """A node that passed within this time is skipped; 0: none is."""
+    """A node that passed within this time is skipped, or within a quarter of it for a week
+    after it came back to service; 0: none is."""
     deadline_hours: Hours = 1
     """A job that has not started by then waits for the next sweep."""
     overdue_days: Annotated[float, Meta(ge=0, le=MAX_DAYS)] = 0
