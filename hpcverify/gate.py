@@ -12,6 +12,10 @@ Four lines of plain text, since the prolog reads them in sh before any Python st
 `print_gate` read it. A file that is
 missing, stale or unreadable lets the job run.
 
+A prolog that is to refuse a job for what it has just found first takes one of the few places
+that the controller leaves for all nodes (`spool.take_place`): so whatever all of them find in the
+same minute, no more than these are drained for it.
+
 It imports little, and from the standard library only: `print_gate` should take no
 longer than the interpreter itself.
 """
@@ -39,6 +43,12 @@ DEFAULT_STATE = "/var/lib/hpcverify"
 """Also for an ordinary user: root's runs leave the file there."""
 GATE_NAME = "gate"
 """A file in the state directory of a node; in the spool the folder of all gate files."""
+
+
+PLACES_NAME = ".places"
+"""In the folder of the gate files: a file for each node that may refuse jobs by itself."""
+FREE_PREFIX = ".free-"
+"""Begins the name of a place that no node has taken."""
 
 
 class JobGate:

@@ -19,7 +19,7 @@ from hpcverify.commands._json import print_json
 from hpcverify.console import say
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.plan.config import find_uid, load_site, node_name, state_dir
-from hpcverify.records.spool import fetch_gate
+from hpcverify.records.spool import fetch_gate, take_place
 from hpcverify.trust import ROOT
 from hpcverify.units import MAX_SECONDS, UtcTime, convert_time
 
@@ -57,8 +57,14 @@ class GateDocument(Struct, frozen=True, kw_only=True):
 @click.option(
     "--spool", type=click.Path(path_type=Path), help="First fetch the newest gate file from there."
 )
+@click.option(
+    "--take-place",
+    "is_place_needed",
+    is_flag=True,
+    help="For the prolog: exit with 0 only if it may refuse a job for what it has found.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(spool: Path | None, *, as_json: bool) -> None:
+def command(spool: Path | None, *, is_place_needed: bool, as_json: bool) -> None:
     """
     Say whether the prolog lets jobs run on this node.
 
@@ -70,11 +76,17 @@ def command(spool: Path | None, *, as_json: bool) -> None:
     Example:
       hpcverify gate || echo "no job starts here"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    has_place = False
     if spool is not None:
         try:
-            fetch_gate(spool, state_dir(), node_name(), _find_owner())
+            if is_place_needed:
+                has_place = take_place(spool, node_name(), _find_owner())
+            else:
+                fetch_gate(spool, state_dir(), node_name(), _find_owner())
         except StoreError as exc:
             say(str(exc))
+    if is_place_needed:
+        sys.exit(int(not has_place))
     path = gate.find_gate_path()
     if not as_json:
         sys.exit(gate.print_gate(path))

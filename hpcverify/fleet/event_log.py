@@ -84,6 +84,7 @@ KIND_BY_WORDS = {
     "released": EventKind.HOLD_CHANGED,
     "hold confirmed": EventKind.HOLD_CHANGED,
     "took over hook drain": EventKind.HOLD_CHANGED,
+    "undid hook drain": EventKind.HOLD_CHANGED,
     "verified": EventKind.RUN_FINISHED,
     "incomplete": EventKind.RUN_FINISHED,
     "verification ended": EventKind.VERIFICATION_ENDED,

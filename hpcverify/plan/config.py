@@ -107,7 +107,8 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     share: Share = 0.1
     """The same as a share of a partition; one node is always allowed."""
     fresh_hours: Annotated[float, Meta(ge=0, le=MAX_HOURS)] = 20
-    """A node that passed within this time is skipped; 0: none is."""
+    """A node that passed within this time is skipped, or within a quarter of it for a week
+    after it came back to service; 0: none is."""
     deadline_hours: Hours = 1
     """A job that has not started by then waits for the next sweep."""
     overdue_days: Annotated[float, Meta(ge=0, le=MAX_DAYS)] = 0
@@ -138,6 +139,10 @@ class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The same as a number of nodes, for any share."""
     window_hours: Hours = 24
     """The window of the circuit breaker and of *check_share*."""
+    out_share: Share = 0.05
+    """The most nodes that are out of service for failures at all, as a share of the
+    eligible ones; twice as many as may be held within the window are always allowed, if
+    that is no more than half of them."""
     check_share: Share = 0.3
     """If more than this share of the nodes that ran a check fail it within the window,
     and at least three do, the check is suspect."""

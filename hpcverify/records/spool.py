@@ -180,6 +180,40 @@ def fetch_gate(spool: Path, state: Path, node: str, owner: int = 0) -> bool:
     return True
 
 
+def take_place(spool: Path, node: str, owner: int = 0) -> bool:
+    """
+    Take one of the places to refuse a job in the *spool*; return whether *node* has one.
+
+    Raises:
+        StoreError: users other than root and *owner*, the user of the spool, can change it there.
+
+    """
+    if "/" in node or node.startswith("."):
+        return False
+    gates = spool / gate.GATE_NAME
+    places = gates / gate.PLACES_NAME
+    _refuse_spool_of_others(spool, owner, gates, places)
+    own = places / node
+    try:
+        names = [path.name for path in places.iterdir()]
+        for name in names if node not in names else ():
+            if name.startswith(gate.FREE_PREFIX) and _rename_place(places / name, own):
+                return True
+    except OSError:  # no spool, or none that this node may write to
+        return False
+    return node in names
+
+
+def _rename_place(place: Path, own: Path) -> bool:
+    """Rename *place*; another node may have done so first."""
+    try:
+        place.rename(own)
+    except FileNotFoundError:
+        return False
+    os.utime(own)  # the controller keeps it until Slurm has drained the node
+    return True
+
+
 def _refuse_strangers(home: Path) -> None:
     status = home.lstat()
     if not stat.S_ISDIR(status.st_mode):

@@ -25,7 +25,7 @@ from hpcverify.fleet import transitions
 from hpcverify.fleet.controller import HISTORY, Controller
 from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
-from hpcverify.fleet.states import State
+from hpcverify.fleet.states import Caveat, State
 from hpcverify.history.columns import find_night
 from hpcverify.history.files import list_nights, list_weeks
 from hpcverify.history.writer import DAMAGED_NAME, QUEUE_NAME, MeasurementWriter
@@ -491,7 +491,7 @@ def test_what_a_node_claims_of_its_bmc_makes_it_a_suspect_and_is_not_kept_as_tha
         home.collect()
 
     node = home.ledger.read_node("n1")
-    assert (node.state, node.enforced, node.bmc_failures) == (State.SUSPECT, False, {})
+    assert (node.state, node.caveat, node.bmc_failures) == (State.SUSPECT, Caveat.TURN, {})
     assert len(node.checks) < 1000, "it does not grow with each run"
 
 

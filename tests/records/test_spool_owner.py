@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from hpcverify import gate
 from hpcverify.errors import StoreError
 from hpcverify.gate import JobGate, read, write
-from hpcverify.records.spool import deposit, fetch_gate
+from hpcverify.records.spool import deposit, fetch_gate, take_place
 from tests.doubles import a_run
 from tests.test_trust import USER, grant
 
@@ -142,3 +145,35 @@ def test_the_user_that_the_site_names_is_believed(tmp_path: Path, spool: Path) -
     assert fetch_gate(spool, tmp_path / "state", "n1", FLEET_USER)
     left = deposit(a_run(), spool, owner=FLEET_USER)
     assert left.parent.stat().st_uid == FLEET_USER
+
+
+def test_no_more_nodes_get_a_place_than_there_are_however_many_ask_at_once(tmp_path: Path) -> None:
+    places = tmp_path / gate.GATE_NAME / gate.PLACES_NAME
+    places.mkdir(parents=True)
+    for number in range(4):
+        (places / f"{gate.FREE_PREFIX}{number}").touch()
+    nodes = [f"n{i}" for i in range(40)]
+
+    with ThreadPoolExecutor(20) as pool:
+        answers = [*pool.map(partial(take_place, tmp_path), nodes)]
+    got = [name for name, taken in zip(nodes, answers, strict=True) if taken]
+
+    assert len(got) == 4
+    assert sorted(path.name for path in places.iterdir()) == sorted(got)
+    assert [take_place(tmp_path, name) for name in (got[0], "n40", "../x", ".free-9")] == [
+        *(True, False, False, False)
+    ]
+
+
+def test_without_a_spool_nobody_gets_a_place(tmp_path: Path) -> None:
+    assert not take_place(tmp_path, "n1")
+
+
+def test_in_a_spool_that_others_can_write_to_no_place_counts(spool: Path) -> None:
+    places = spool / gate.GATE_NAME / gate.PLACES_NAME
+    places.mkdir()
+    (places / f"{gate.FREE_PREFIX}1").touch()
+    places.chmod(0o1777)
+
+    with pytest.raises(StoreError, match="the spool is not used"):
+        take_place(spool, "n1")
