@@ -185,7 +185,8 @@ def is_healthy(row: NodeRow) -> bool:
 def show_judgement(console: Console, judgement: FleetJudgement) -> None:
     """Print who is worse than its peers or than it was, and what could have been seen."""
     lines = list_judgement_lines(judgement)
-    if not lines and not judgement.least:
+    ends = list(filter(None, [judgement.compared, judgement.least]))
+    if not lines and not ends:
         return
     console.print()
     night = f"compared with peers and the past, as of the night of {judgement.night}"
@@ -193,8 +194,8 @@ def show_judgement(console: Console, judgement: FleetJudgement) -> None:
     if lines:
         more = count_more(len(lines) - MAX_JUDGED_LINES)
         print_items(console, [*lines[:MAX_JUDGED_LINES], *more])
-    if judgement.least:
-        console.print(judgement.least, markup=False)
+    for end in ends:
+        console.print(end, markup=False)
 
 
 def count_more(left: int) -> list[str]:

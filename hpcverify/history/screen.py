@@ -124,9 +124,18 @@ class Screen:
     """The measurements of some nights, open to be asked."""
 
     def __init__(
-        self, db: DuckDBPyConnection, paths: Sequence[Path], *, newest: bool = False
+        self,
+        db: DuckDBPyConnection,
+        paths: Sequence[Path],
+        *,
+        newest: bool = False,
+        kinds: Mapping[str, str] | None = None,
     ) -> None:
-        """Open the files *paths*; if *newest*, each suite of a node in its last night alone."""
+        """
+        Open the files *paths*; if *newest*, each suite of a node in its last night alone.
+
+        *kinds* gives nodes that differ by design: parts are of another model in each kind.
+        """
         self._db = db
         source = read_parquet(paths)
         if newest:
@@ -135,6 +144,16 @@ class Screen:
                 f" from {source} group by node, suite"
             )
             source += " semi join newest using (node, suite, night)"
+        if kinds:
+            db.execute(
+                f"create temp table kinds as select unnest([{_join(kinds)}]) as node,"
+                f" unnest([{_join(kinds.values())}]) as node_kind"
+            )
+            source = (
+                "(select * exclude (node_kind) replace"
+                " (concat_ws(', ', nullif(model, ''), node_kind) as model)"
+                f" from {source} left join kinds using (node))"
+            )
         self.left_out: dict[str, int] = {}
         """Nodes that claim to have measured more than `MAX_NODE_METRICS`, and how many."""
         self.rows = f"(select * from {source} where {SOUND_VALUE})"
@@ -144,6 +163,13 @@ class Screen:
         """Read the last night of each suite on each node, of a screen of the newest."""
         rows = self.fetch("select node, suite, night from newest")
         return {(node, suite): night for node, suite, night in rows}
+
+    def list_nodes(self) -> dict[str, set[tuple[str, str, str]]]:
+        """List the nodes, each with the suites, kinds and models that its parts have values of."""
+        nodes: defaultdict[str, set[tuple[str, str, str]]] = defaultdict(set)
+        for node, *like in self.fetch(f"select distinct node, suite, kind, model from {self.rows}"):
+            nodes[node].add(tuple(like))
+        return nodes
 
     @cached_property
     def _ran_once(self) -> bool:
@@ -320,13 +346,18 @@ def _shorten_key(
 
 @contextmanager
 def open_screen(
-    state: Path, choice: Choice, *, newest: bool = False, memory_mib: int = SCREEN_MIB
+    state: Path,
+    choice: Choice,
+    *,
+    newest: bool = False,
+    kinds: Mapping[str, str] | None = None,
+    memory_mib: int = SCREEN_MIB,
 ) -> Generator[Screen]:
     """
     Open the measurements of *choice* in the state directory *state*.
 
     If *newest*, only the last of these nights on which each node ran each suite counts for it.
-    DuckDB may take *memory_mib*.
+    *kinds* gives nodes that differ by design. DuckDB may take *memory_mib*.
 
     Raises:
         ConfigError: DuckDB is not installed.
@@ -336,4 +367,4 @@ def open_screen(
     paths = choice.require_paths(state)
     with open_duckdb(state / MEASUREMENTS_FOLDER, memory_mib=memory_mib) as db:
         refuse_newer(db, paths)
-        yield Screen(db, paths, newest=newest)
+        yield Screen(db, paths, newest=newest, kinds=kinds)

@@ -26,7 +26,13 @@ from hpcverify.history.files import MIN_NEWEST_NIGHTS, list_nights
 from hpcverify.history.reader import Choice
 from hpcverify.history.screen import MAX_NODE_METRICS
 from hpcverify.history.values import MAX_TIMES_BETTER
-from hpcverify.insight.comparison import JudgedPeers, judge_past, judge_peers, make_locator
+from hpcverify.insight.comparison import (
+    JudgedPeers,
+    describe_compared,
+    judge_past,
+    judge_peers,
+    make_locator,
+)
 from hpcverify.insight.judgement import (
     MAX_LEVELS,
     FleetJudgement,
@@ -49,7 +55,7 @@ from hpcverify.insight.repeats import (
 )
 from hpcverify.model import PEERS_SUITE, Finding, Run, Verdict
 from hpcverify.peers.distribution import count_values
-from hpcverify.peers.document import describe_least
+from hpcverify.peers.document import describe_least, describe_too_few
 from hpcverify.peers.fleet import PeerOutlier
 from hpcverify.peers.values import MetricName, PartValue
 from hpcverify.summary.part_names import fold_labels
@@ -163,6 +169,7 @@ def judge_night(
         metrics=tuple(list_metrics(peers)),
         screened=peers.document.screened,
         least=describe_least(peers.document.least),
+        compared=describe_compared(peers.fleet, controller.ledger.list_nodes(), week.since),
         levels=tuple(list_levels(peers, controller.site.fleet.suite)),
     )
 
@@ -197,6 +204,7 @@ def list_notes(peers: JudgedPeers, past: Mapping[MetricName, TrendJudgement]) ->
     noted.sort(key=lambda entry: -entry.nodes)
     lines = [f"{entry.name}: {entry.note}" for entry in noted]
     lines += [f"{name}: not judged" for name in peers.document.unjudged]
+    lines += filter(None, [describe_too_few(peers.document)])
     lines += [
         f"{name}: {fold_names(nodes)} not compared: no part is more than {MAX_TIMES_BETTER} times "
         "better than most"

@@ -229,8 +229,6 @@ class OutlierEntry(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     distance: float
     """From its peers, relative: 0.04 is 4 % worse."""
-    score: float | None
-    """The same in spreads of its peers; null: they do not differ at all."""
     runs: int
     cause: str
     since: date
@@ -256,6 +254,8 @@ class JudgementEntry(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     least: str
     """How much worse than its peers a part has to be until it is named."""
+    compared: str
+    """How many nodes were compared, and why the others were not."""
 
 
 class OutageEntry(Struct, frozen=True, kw_only=True):
@@ -437,6 +437,7 @@ def _build_judgement(judgement: FleetJudgement) -> JudgementEntry:
         changes=judgement.changes,
         notes=judgement.notes,
         least=judgement.least,
+        compared=judgement.compared,
     )
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
+from statistics import NormalDist
 
 from msgspec import Struct
 
-from hpcverify.peers.level import measure_spread
 from hpcverify.peers.rule import SCREEN_SCORE
-from hpcverify.stats import MEDIAN_ERROR, median
+from hpcverify.stats import MAD_SCALE, MEDIAN_ERROR, find_mad, median
 
 MIN_PAST = 8
 """Runs before a step: with fewer, the part has no past to be compared with."""
@@ -103,5 +103,12 @@ def _measure(past: Sequence[float]) -> tuple[float, float]:
     centre = median(past)
     if not centre:
         return 0.0, math.inf
-    spread = measure_spread([value / centre for value in past], 0.0, len(past)).spread
+    ordered = sorted(value / centre for value in past)
+    rank = max(1.0, 0.1 * (len(ordered) - 1))  # a single outlier is not the 10th percentile
+    low, share = int(rank), rank % 1
+    tenth = ordered[low] * (1 - share) + ordered[low + 1] * share
+    ninetieth = ordered[-1 - low] * (1 - share) + ordered[-2 - low] * share
+    expected = -NormalDist().inv_cdf((rank + 0.625) / (len(ordered) + 0.25))  # Blom 1958
+    mad = MAD_SCALE * find_mad(ordered, 1.0)
+    spread = max(mad, max(1 - tenth, ninetieth - 1) / expected)
     return centre, max(spread, LEAST_SPREAD)
