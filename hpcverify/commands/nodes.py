@@ -185,8 +185,7 @@ def is_healthy(row: NodeRow) -> bool:
 def show_judgement(console: Console, judgement: FleetJudgement) -> None:
     """Print who is worse than its peers or than it was, and what could have been seen."""
     lines = list_judgement_lines(judgement)
-    ends = list(filter(None, [judgement.compared, judgement.least]))
-    if not lines and not ends:
+    if not lines and not judgement.least:
         return
     console.print()
     night = f"compared with peers and the past, as of the night of {judgement.night}"
@@ -194,8 +193,8 @@ def show_judgement(console: Console, judgement: FleetJudgement) -> None:
     if lines:
         more = count_more(len(lines) - MAX_JUDGED_LINES)
         print_items(console, [*lines[:MAX_JUDGED_LINES], *more])
-    for end in ends:
-        console.print(end, markup=False)
+    if judgement.least:
+        console.print(judgement.least, markup=False)
 
 
 def count_more(left: int) -> list[str]:

@@ -180,8 +180,6 @@ class FleetJudgement(Struct, frozen=True, kw_only=True):
     """Metrics without one."""
     least: str = ""
     """How much worse than its peers a part has to be until it is named, in a sentence."""
-    compared: str = ""
-    """How many nodes were compared, and why the others were not, in a sentence."""
     levels: tuple[FleetLevel, ...] = ()
     """The metrics with most parts, up to `MAX_LEVELS`."""
 

@@ -26,13 +26,7 @@ from hpcverify.history.files import MIN_NEWEST_NIGHTS, list_nights
 from hpcverify.history.reader import Choice
 from hpcverify.history.screen import MAX_NODE_METRICS
 from hpcverify.history.values import MAX_TIMES_BETTER
-from hpcverify.insight.comparison import (
-    JudgedPeers,
-    describe_compared,
-    judge_past,
-    judge_peers,
-    make_locator,
-)
+from hpcverify.insight.comparison import JudgedPeers, judge_past, judge_peers, make_locator
 from hpcverify.insight.judgement import (
     MAX_LEVELS,
     FleetJudgement,
@@ -169,7 +163,6 @@ def judge_night(
         metrics=tuple(list_metrics(peers)),
         screened=peers.document.screened,
         least=describe_least(peers.document.least),
-        compared=describe_compared(peers.fleet, controller.ledger.list_nodes(), week.since),
         levels=tuple(list_levels(peers, controller.site.fleet.suite)),
     )
 

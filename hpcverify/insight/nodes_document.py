@@ -254,8 +254,6 @@ class JudgementEntry(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     least: str
     """How much worse than its peers a part has to be until it is named."""
-    compared: str
-    """How many nodes were compared, and why the others were not."""
 
 
 class OutageEntry(Struct, frozen=True, kw_only=True):
@@ -437,7 +435,6 @@ def _build_judgement(judgement: FleetJudgement) -> JudgementEntry:
         changes=judgement.changes,
         notes=judgement.notes,
         least=judgement.least,
-        compared=judgement.compared,
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from hpcverify.peers.level import find_tail
-from hpcverify.peers.rule import FALSE_SHARE, MIN_PEERS, SCREEN_SCORE
+from hpcverify.peers.rule import FALSE_NAMES, MIN_PEERS, SCREEN_SCORE
 from hpcverify.stats import MAD_SCALE, MEDIAN_ERROR, find_mad, median
 
 MIN_UNITS = 3
@@ -42,9 +42,12 @@ def find_group_outliers(
     """Find the groups that are worse than the rest, of *units*: the distances of each group's."""
     middles = {name: median(ds) for name, ds in units.items() if len(ds) >= least_units}
     everyone = [d for ds in units.values() for d in ds]
+    usual = median(everyone) if everyone else 0.0
     outliers = []
     for name, middle in middles.items():
         members = units[name]
+        if middle - usual < floor / 2:  # those of half the fleet move the median of all half-way
+            continue
         rest = [d for other, ds in units.items() if other != name for d in ds]
         if len(rest) < max(MIN_PEERS, len(members)):
             continue
@@ -58,7 +61,7 @@ def find_group_outliers(
         if (
             distance >= max(floor, SCREEN_SCORE * error)
             and beyond >= MOST * len(members)
-            and find_tail(distance, error, len(everyone)) <= FALSE_SHARE / len(units)
+            and find_tail(distance, error, len(everyone)) <= FALSE_NAMES / len(units)
         ):
             outliers.append(GroupOutlier(name, distance))
     return sorted(outliers, key=lambda group: -group.distance)

@@ -19,8 +19,10 @@ from statistics import stdev
 from msgspec import Struct
 
 from hpcverify.peers.rule import (
+    FALSE_NAMES,
     FALSE_SHARE,
     FEW_PEERS,
+    MIN_PEERS,
     MIN_SPREAD_PEERS,
     MIN_STEPS,
     SCREEN_SCORE,
@@ -71,7 +73,7 @@ def judge_level(
         for i, distance in enumerate(distances)
         if distance - centre >= max(floor, SCREEN_SCORE * spread)
     }
-    outliers = {i: distances[i] - centre for i in _find_rare(chances, FALSE_SHARE / peers)}
+    outliers = {i: distances[i] - centre for i in _find_rare(chances, FALSE_NAMES / peers)}
     return LevelJudgement(centre, spread, find_least(spread, floor, peers), outliers)
 
 
@@ -98,7 +100,9 @@ def _judge_few(distances: Sequence[float], floor: float) -> LevelJudgement:
 
 def _find_few_score(peers: int, better: int) -> float:
     """Return how many standard deviations of those that are *better* chance goes."""
-    allowed = FALSE_SHARE / peers if peers >= FEW_PEERS else FALSE_SHARE  # of twice the floor
+    allowed = FALSE_NAMES if peers >= MIN_PEERS else FALSE_SHARE
+    if peers >= FEW_PEERS:  # fewer have twice the floor
+        allowed /= peers
     return find_student_score(allowed, better - 1) * math.sqrt(1 + 1 / better)
 
 
@@ -113,7 +117,7 @@ def find_least(spread: float, floor: float, peers: int) -> float:
     """Find how much worse than its *peers* a single one has to be until it is named."""
     if peers < MIN_SPREAD_PEERS:
         return max(widen_floor(floor, peers), spread * _find_few_score(peers, peers - 1))
-    score = find_student_score(FALSE_SHARE / peers, FREEDOM_SHARE * peers)
+    score = find_student_score(FALSE_NAMES / peers, FREEDOM_SHARE * peers)
     return max(floor, SCREEN_SCORE * spread, score * spread)
 
 

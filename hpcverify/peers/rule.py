@@ -15,7 +15,7 @@ rule of 5 % alone misses a whole node that is 4 % slow in BERT (s = 0.55 %).
 
 How far chance goes depends on the number of peers and on how many are far: p is the tail of
 Student's t beyond z, and Benjamini and Hochberg's procedure (J. R. Stat. Soc. B 57, 1995) keeps
-the share of healthy parts among the named ones below `FALSE_SHARE`.
+the share of healthy parts among the named ones below `FALSE_NAMES`.
 
 Most metrics of most nights have nothing to judge: `screen` says so from a few numbers that a
 database computes.
@@ -38,8 +38,10 @@ MIN_STEPS = 1.5
 SCREEN_SCORE = 3.0
 """The z below which no part is ever named, however many others are."""
 FALSE_SHARE = 0.01
-"""The expected share of healthy parts among the named ones; of fleets without a bad part, the
-share in which one is named."""
+"""The share of false alarms that a look at everything may have."""
+FALSE_NAMES = 0.002
+"""The expected share of healthy parts among those that are named in a metric; of fleets without a
+bad part, the share in which one is named. A site has many metrics, and what differs lasts."""
 
 
 def find_distance(value: float, centre: float, *, low_is_bad: bool) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from hpcverify.peers.level import find_least, find_tail
-from hpcverify.peers.rule import FALSE_SHARE, MIN_SPREAD_PEERS, SCREEN_SCORE
+from hpcverify.peers.rule import FALSE_NAMES, MIN_SPREAD_PEERS, SCREEN_SCORE
 from hpcverify.stats import MAD_SCALE
 
 
@@ -64,7 +64,7 @@ def may_have_outlier(summary: ListSummary, far: Sequence[float]) -> bool:
         return bool(far)
     spread = MAD_SCALE * summary.mad
     distances = sorted((abs(value - summary.centre) for value in far), reverse=True)
-    allowed = FALSE_SHARE / summary.peers
+    allowed = FALSE_NAMES / summary.peers
     return any(
         find_tail(distance, spread, summary.peers) <= allowed * rank
         for rank, distance in enumerate(distances, 1)

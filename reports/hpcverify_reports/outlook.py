@@ -62,8 +62,7 @@ def build_outlook(outlook: FleetOutlook, pages: Pages) -> tuple[PageSection, ...
 
 def _says_something(judgement: FleetJudgement) -> bool:
     """Whether anything was compared: with peers, or with the past, which takes none."""
-    compared = judgement.metrics or judgement.screened or judgement.compared
-    return bool(compared or judgement.outliers or judgement.changes)
+    return bool(judgement.metrics or judgement.screened or judgement.outliers or judgement.changes)
 
 
 def _build_peers(judgement: FleetJudgement | None, pages: Pages, unjudged: str) -> PageSection:
@@ -110,8 +109,6 @@ def _introduce_peers(judgement: FleetJudgement) -> Iterator[str]:
         yield f"{night} An outlier stood out from its peers on two nights at least."
     else:
         yield f"{night} No part, node or place is an outlier."
-    if judgement.compared:
-        yield f"{judgement.compared}."
     if judgement.metrics:
         yield "In each picture, the dashed line is the median."
 
