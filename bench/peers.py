@@ -40,7 +40,8 @@ from hpcverify.peers.values import MetricName, PartValue, reduce_runs  # noqa: E
 from hpcverify.stats import MAD_SCALE, find_mad  # noqa: E402 - as this
 
 FLOOR = PeerFloor(floor=0.02)
-SIZES = (4, 7, 12, 32, 64, 100, 232, 400, 1000)
+FEW_SIZES, MANY_SIZES = (4, 7, 12), (32, 64, 100, 232, 400, 1000)
+SIZES = (*FEW_SIZES, *MANY_SIZES)
 SHARES = (0.01, 0.03, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15)
 FAULTS: dict[str, Callable[[random.Random], float]] = {
     "6 %": lambda _: 0.06,
@@ -108,17 +109,18 @@ def judge(distances: Sequence[float]) -> Mapping[int, float]:
     return judge_level(distances, FLOOR.floor).outliers
 
 
-def report_planted(name: str, draw: Draw, spread: float) -> None:
+def report_planted(name: str, draw: Draw, spread: float, sizes: Sequence[int]) -> None:
     """Print in how many fleets with faults all of them were named."""
     counts: Counter[str] = Counter()
     for fault, plant in FAULTS.items():
-        for size in SIZES:
+        for size in sizes:
             for share in SHARES:
                 for seed in range(SEEDS):
                     rng = random.Random(f"{fault} {size} {share} {seed}")  # noqa: S311 - no secret
                     planted = [plant(rng) for _ in range(max(1, round(share * size)))]
                     counts += Counter(_judge_planted(draw, spread, planted, size, rng))
-    print(f"| {name} | {' | '.join(str(counts[k]) for k in KEYS)} |")
+    cells = " | ".join(str(counts[k]) for k in KEYS)
+    print(f"| {name}, {min(sizes)} to {max(sizes)} | {cells} |", flush=True)
 
 
 KEYS = ("fleets", "all named", "some missed", "all missed", "false")
@@ -227,7 +229,8 @@ def main() -> None:
     noises = make_noises(paths)
     print(f"\n| planted faults in | {' | '.join(KEYS)} |\n|---|---|---|---|---|---|")
     for name, (draw, spread) in noises.items():
-        report_planted(name, draw, spread)
+        report_planted(name, draw, spread, MANY_SIZES)
+        report_planted(name, draw, spread, FEW_SIZES)
     print(f"\n| healthy, % | {' | '.join(map(str, SIZES))} |\n|{'---|' * (len(SIZES) + 1)}")
     for name, (draw, _) in noises.items():
         report_healthy(name, draw)
