@@ -19,7 +19,7 @@ from hpcverify.errors import ConfigError
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.history.reader import Choice
 from hpcverify.history.table import TableScreen, open_table
-from hpcverify.insight.comparison import judge_past, judge_peers, make_locator
+from hpcverify.insight.comparison import judge_peers, make_locator
 from hpcverify.insight.judgement import (
     JudgedChange,
     count_other_metrics,
@@ -28,6 +28,7 @@ from hpcverify.insight.judgement import (
     name_judged,
 )
 from hpcverify.insight.night import PAST_NIGHTS, PEER_NIGHTS, list_changes
+from hpcverify.insight.past import judge_past
 from hpcverify.model import Verdict
 from hpcverify.peers.document import (
     PeersDocument,
@@ -52,10 +53,11 @@ from hpcverify.plan.config import load_site, state_dir
 from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
 from hpcverify.trends.fleet import (
     TrendJudgement,
+    build_past,
     describe_shared,
     judge_histories,
 )
-from hpcverify.trends.marks import PartHistory
+from hpcverify.trends.levels import PartHistory
 from hpcverify.units import format_count, format_percent
 
 EXIT_FAIL = 1
@@ -190,7 +192,12 @@ def judge_table(
         fleet = reduce_fleet({name: runs})
         judged.append(judge_metric(name, fleet[name], floor, floor.worse_side, entry))
         if histories := list(filter(None, map(make_history, runs.values()))):
-            past[name] = judge_histories(histories, low_is_bad=floor.worse_side == "low")
+            limits = {(own.node, own.part): own.limit for own in runs.values()}
+            past[name] = judge_histories(
+                build_past(histories),
+                low_is_bad=floor.worse_side == "low",
+                find_limit=lambda *part, limits=limits: limits[part],
+            )
         learned |= fleet if learn else {}
     if not metrics:
         raise ConfigError(f"{file} has no value that is a number")
@@ -227,7 +234,6 @@ def make_history(runs: PartRuns) -> PartHistory | None:
         times=tuple(runs.times[i] for i in order),
         values=tuple(runs.values[i] for i in order),
         marks={field: tuple(seen[i] for i in order) for field, seen in runs.marks.items()},
-        limit=runs.limit,
     )
 
 
