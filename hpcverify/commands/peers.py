@@ -20,7 +20,6 @@ from hpcverify.history.reader import Choice
 from hpcverify.history.table import TableScreen, open_table
 from hpcverify.insight.comparison import (
     describe_compared,
-    judge_past,
     judge_peers,
     make_locator,
     map_kinds,
@@ -33,6 +32,7 @@ from hpcverify.insight.judgement import (
     name_judged,
 )
 from hpcverify.insight.night import PAST_NIGHTS, PEER_NIGHTS, list_changes
+from hpcverify.insight.past import judge_past
 from hpcverify.model import Verdict
 from hpcverify.peers.document import (
     PeersDocument,
@@ -55,10 +55,11 @@ from hpcverify.plan.config import load_site, state_dir
 from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
 from hpcverify.trends.fleet import (
     TrendJudgement,
+    build_past,
     describe_shared,
     judge_histories,
 )
-from hpcverify.trends.marks import PartHistory
+from hpcverify.trends.levels import PartHistory
 from hpcverify.units import format_count, format_percent
 
 EXIT_FAIL = 1
@@ -177,7 +178,12 @@ def judge_table(
         else:
             judged.append(judge_metric(name, parts, floor, floor.worse_side))
         if histories := list(filter(None, map(make_history, runs.values()))):
-            past[name] = judge_histories(histories, low_is_bad=floor.worse_side == "low")
+            limits = {(own.node, own.part): own.limit for own in runs.values()}
+            past[name] = judge_histories(
+                build_past(histories),
+                low_is_bad=floor.worse_side == "low",
+                find_limit=lambda *part, limits=limits: limits[part],
+            )
     if not metrics:
         raise ConfigError(f"{file} has no value that is a number")
     if not judged and not too_few and unjudged:
@@ -210,7 +216,6 @@ def make_history(runs: PartRuns) -> PartHistory | None:
         times=tuple(runs.times[i] for i in order),
         values=tuple(runs.values[i] for i in order),
         marks={field: tuple(seen[i] for i in order) for field, seen in runs.marks.items()},
-        limit=runs.limit,
     )
 
 

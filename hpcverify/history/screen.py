@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date
+from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from hpcverify.history.columns import NODE_KIND
+from hpcverify.history.columns import MAX_CLOCK_ERROR, NODE_KIND
 from hpcverify.history.duck import open_duckdb, quote, read_parquet, refuse_newer
 from hpcverify.history.files import MEASUREMENTS_FOLDER
 from hpcverify.history.reader import Choice
@@ -232,7 +232,7 @@ class Screen:
     ) -> Iterator[tuple[PeerMetric, ListSummary, ListEnds]]:
         if not metrics:
             return
-        key, by_key = _shorten_key(metrics)
+        key, by_key = shorten_key(metrics)
         values = self._write_medians(rows, key, whole_nodes=whole_nodes)
         fetched = self._db.execute(
             f"select {key}, count(*), median(value), mad(value),"
@@ -328,7 +328,7 @@ def _join(names: Iterable[str]) -> str:
     return ", ".join(map(quote, names))
 
 
-def _shorten_key(
+def shorten_key(
     metrics: Sequence[PeerMetric],
 ) -> tuple[str, dict[tuple[str, ...], PeerMetric]]:
     """
@@ -368,3 +368,39 @@ def open_screen(
     with open_duckdb(state / MEASUREMENTS_FOLDER, memory_mib=memory_mib) as db:
         refuse_newer(db, paths)
         yield Screen(db, paths, newest=newest, kinds=kinds)
+
+
+class MisdatedRun(Struct, frozen=True):
+    """A run whose node has a wrong clock."""
+
+    run: str
+    node: str
+    started: datetime
+    """As the history has it: when it arrived."""
+    error: float
+    """How far the node's clock is ahead, in seconds."""
+
+
+def read_misdated_runs(state: Path, choice: Choice) -> list[MisdatedRun]:
+    """
+    Read the runs of *choice* that a node with a wrong clock made: their ids have its own time.
+
+    Raises:
+        ConfigError: DuckDB is not installed.
+        StoreError: a file is damaged.
+
+    """
+    if not (paths := choice.list_paths(state)):
+        return []
+    runs = f"select distinct run, node, started from {read_parquet(paths)}"
+    error = "epoch(try_strptime(left(run, 15), '%Y%m%d-%H%M%S')) - epoch(started)"
+    most = MAX_CLOCK_ERROR.total_seconds()
+    with open_duckdb(state / MEASUREMENTS_FOLDER) as db:
+        rows = db.execute(
+            f"select * from (select run, node, epoch(started), {error} as error from ({runs}))"
+            f" where abs(error) > {most} order by all"
+        ).fetchall()
+    return [
+        MisdatedRun(run, node, datetime.fromtimestamp(started, UTC), off)
+        for run, node, started, off in rows
+    ]

@@ -1,5 +1,5 @@
 """
-Judge what the history has of a fleet: each part by its peers, and by its own past.
+Judge what the history has of a fleet: each part by its peers.
 
 What the rows of the history do not say is looked up when it is needed: where a node is, and of
 the few parts that stand apart the limit by which their own run judged them.
@@ -17,15 +17,14 @@ from msgspec.structs import replace
 
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.history.reader import Choice
-from hpcverify.history.screen import PeerMetric, open_screen
-from hpcverify.history.trend import MetricPast, read_pasts
+from hpcverify.history.screen import open_screen
 from hpcverify.history.values import Locate, ScreenedFleet, read_fleet
 from hpcverify.insight.node_names import fold_names
 from hpcverify.model import Limit, Run, Verdict
 from hpcverify.peers.document import PeersDocument, judge_fleet
 from hpcverify.peers.fleet import MetricJudgement
-from hpcverify.peers.floors import FindFloor, Worse, make_floor_finder
-from hpcverify.peers.rule import DEFAULT_FLOOR, MIN_COMPARED
+from hpcverify.peers.floors import Worse, make_floor_finder
+from hpcverify.peers.rule import MIN_COMPARED
 from hpcverify.peers.values import NODE_PART, MetricName, PartValue
 from hpcverify.plan.catalog import make_side_finder
 from hpcverify.plan.config import Site
@@ -33,13 +32,8 @@ from hpcverify.plan.hostlist import expand
 from hpcverify.records.store import Store
 from hpcverify.selection.places import find_rack
 from hpcverify.slurm.topology import index_switches
-from hpcverify.trends.change import DEFAULT_STEP
-from hpcverify.trends.fleet import TrendJudgement, judge_histories
-from hpcverify.trends.marks import PartHistory
 from hpcverify.units import format_count
 
-PAST_MIB = 256
-"""What DuckDB may take for the past of 80,000 GPUs in a metric."""
 SEARCHED_RUNS = 20
 """The newest runs of a node are searched for one of the suite."""
 
@@ -168,59 +162,6 @@ def _add_limits(
         if any(part.limit is not None for part in parts):
             limited[entry.name] = parts
     return limited
-
-
-def judge_past(state: Path, choice: Choice, site: Site) -> dict[MetricName, TrendJudgement]:
-    """
-    Judge the parts of *choice* by their own past, in each metric in which any may have moved.
-
-    Raises:
-        ConfigError: DuckDB is not installed.
-        StoreError: there is no history, or a file is damaged.
-
-    """
-    limits = Limits(Store(state))
-    find_floor = make_floor_finder(site.peers, make_side_finder(site.packages))
-    kinds = map_kinds(site)
-    with open_screen(state, choice, kinds=kinds, memory_mib=PAST_MIB) as screen:
-        return {
-            past.of.name: judged
-            for past in read_pasts(screen, lambda metric: _find_least(metric, find_floor))
-            if (judged := _judge_past(past, find_floor, limits))
-        }
-
-
-def _find_least(metric: PeerMetric, find_floor: FindFloor) -> float | None:
-    """Find the least change that is worth a word: as much less as the floor between peers is."""
-    line = find_floor(metric.check, metric.metric)
-    return DEFAULT_STEP * line.floor / DEFAULT_FLOOR if line.worse_side else None
-
-
-def _judge_past(past: MetricPast, find_floor: FindFloor, limits: Limits) -> TrendJudgement | None:
-    worse = find_floor(past.of.check, past.of.metric).worse_side
-    least = _find_least(past.of, find_floor)
-    if worse is None or least is None:
-        return None
-
-    def judge(histories: Iterable[PartHistory]) -> TrendJudgement:
-        return judge_histories(
-            list(histories),
-            low_is_bad=worse == "low",
-            least=least,
-            population=past.population,
-        )
-
-    judged = judge(past.histories)
-    trends = {(change.node, change.part) for change in judged.changes if change.kind == "trend"}
-    if trends:  # their limits say when they are crossed
-        name = past.of.name
-        judged = judge(
-            replace(own, limit=limits.find(own.node, own.part, past.of.suite, name, worse))
-            if (own.node, own.part) in trends
-            else own
-            for own in past.histories
-        )
-    return judged if judged.changes or judged.shared else None
 
 
 class Limits:

@@ -281,7 +281,7 @@ def make_nights(fleet: Fleet) -> date:
     (fleet.folder / "controller").mkdir()
     make_history(
         fleet.folder / "controller",
-        nights=2,
+        shown=(True, True),
         first=night - timedelta(days=1),
         nodes=4,
         gpus=8,
