@@ -211,10 +211,10 @@ def test_two_drivers_explain_two_kinds_of_parts_and_a_bad_one_is_still_found() -
 
 
 def make_kinds(
-    share: float, apart: float, *, node: float = 0.0, gpu: float = 0.0, nodes: int = 64
+    share: float, apart: float, *, node: float = 0.0, gpu: float = 0.0
 ) -> list[tuple[str, str]]:
     """Name the outliers of a fleet whose last node is of the better kind and off it."""
-    rng = random.Random(1)
+    rng, nodes = random.Random(1), 64
     values = []
     for n in range(nodes):
         loss = apart * (n < share * nodes) + node * (n == nodes - 1) + rng.gauss(0, 0.003)
