@@ -122,6 +122,8 @@ def _divide_runs(screen: Screen, rows: str, key: str) -> dict[tuple[str, ...], F
         for night in nights
         if (level := of.find(night, mark))
     )
+    if not listed:  # most values are 0: there are no relative changes
+        return {}
     screen.run(
         f"create or replace temp table levels as select * replace (night::date as night,"
         f" level::double as level) from (values {listed})"

@@ -100,5 +100,11 @@ def test_a_driver_is_judged_by_all_who_have_it_and_not_by_those_that_moved(tmp_p
     assert judged.changes == ()
 
 
+def test_a_metric_whose_usual_value_is_0_is_not_judged(tmp_path: Path) -> None:
+    make_history(tmp_path, nights=NIGHTS, level="if(n < 3, 1, 0)")
+    with open_screen(tmp_path, Choice()) as screen:
+        assert list(read_pasts(screen, find_least)) == []
+
+
 def test_a_history_without_values_has_no_nights_to_look_at() -> None:
     assert choose_nights({}) == []

@@ -9,7 +9,8 @@ import pytest
 
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.history.reader import Choice
-from hpcverify.insight.comparison import judge_past, judge_peers, make_locator
+from hpcverify.insight.comparison import judge_peers, make_locator
+from hpcverify.insight.past import judge_past
 from hpcverify.model import Inventory, Limit, Measurement, Part, Result, Run, Verdict
 from hpcverify.peers.rule import MIN_PEERS
 from hpcverify.plan.config import Site
