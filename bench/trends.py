@@ -60,7 +60,8 @@ def read_noise(workload: str) -> tuple[Array, Array]:
 def make_runs(rng: np.random.Generator, noise: tuple[Array, Array]) -> Array:
     """Make the times of all parts in all nights."""
     own, runs = noise
-    return rng.choice(own, PARTS)[:, None] * rng.choice(runs, (PARTS, NIGHTS))
+    values: Array = rng.choice(own, PARTS)[:, None] * rng.choice(runs, (PARTS, NIGHTS))
+    return values
 
 
 def judge(values: Array, new: Array, gpus: int, series: int) -> TrendJudgement:
@@ -102,8 +103,8 @@ def judge(values: Array, new: Array, gpus: int, series: int) -> TrendJudgement:
             moved |= np.abs(now - np.median(before, axis=1)) >= DEFAULT_STEP / 2
     carriers = np.flatnonzero(np.ptp(new, axis=1))
     past = FleetPast(
-        histories=[make_history(i) for i in np.flatnonzero(moved)],
-        carriers=[make_history(i) for i in carriers],
+        histories=[make_history(i) for i in np.flatnonzero(moved).tolist()],
+        carriers=[make_history(i) for i in carriers.tolist()],
         levels=levels,
         parts=len(values),
         spread=spread,

@@ -102,8 +102,7 @@ def _divide_runs(screen: Screen, rows: str, key: str) -> dict[tuple[str, ...], F
     columns = f"{key}, night, {', '.join(MARKS)}"
     for row in screen.fetch(f"select {columns}, {REACHED} from {rows} group by all order by all"):
         night, driver, firmware, *reached = row[size:]
-        level = NightLevel((night - EPOCH).days, (driver, firmware), *reached)
-        found[row[:size]].append(level)
+        found[row[:size]].append(NightLevel((night - EPOCH).days, (driver, firmware), *reached))
     several = any(len({level.mark for level in of}) > 1 for of in found.values())
     if several:
         columns = f"{key}, night"
@@ -115,13 +114,15 @@ def _divide_runs(screen: Screen, rows: str, key: str) -> dict[tuple[str, ...], F
             of += [replace(level, mark=None) for level in of]
     levels = {values: collect_levels(of) for values, of in found.items()}
     listed = ", ".join(
-        f"({', '.join(map(quote, (*values, EPOCH + timedelta(night), *mark)))}, {level!r})"
+        f"({', '.join(map(quote, (*values, EPOCH + timedelta(night), *mark)))}, {divisor!r})"
         for values, of in levels.items()
         for mark, nights in of.by_mark.items()
         if mark is not None
         for night in nights
-        if (level := of.find(night, mark))
+        if (divisor := of.find(night, mark))
     )
+    if not listed:  # most values are 0: there are no relative changes
+        return {}
     screen.run(
         f"create or replace temp table levels as select * replace (night::date as night,"
         f" level::double as level) from (values {listed})"

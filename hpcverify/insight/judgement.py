@@ -315,7 +315,8 @@ def set_known_aside(judgement: FleetJudgement) -> tuple[FleetJudgement, str]:
         unchanged = entry.distance <= MUCH_WORSE * entry.distance_then
         return entry.since <= latest and unchanged and entry.verdict is not Verdict.FAIL
 
-    known = [*filter(is_known, judgement.outliers), *filter(is_known, judgement.changes)]
+    every: tuple[JudgedOutlier | JudgedChange, ...] = (*judgement.outliers, *judgement.changes)
+    known = list(filter(is_known, every))
     titles = list(group_by_part(known, name_judged))
     more = f" and {len(titles) - NAMED_NODES} more" if len(titles) > NAMED_NODES else ""
     named = ", ".join(titles[:NAMED_NODES])

@@ -8,8 +8,9 @@ where hardly anything else comes and goes. A change in a part's own past needs t
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from math import isfinite
@@ -174,13 +175,12 @@ def read_coverage(controller: Controller, peers: JudgedPeers, night: date) -> Ni
     others = nodes.keys() - compared - alone - peers.left_out.keys()
     runs = {node: nodes[node].last_run_at for node in others}
     last = (find_night(datetime.fromtimestamp(began, UTC)) for began in runs.values() if began)
-    ages = sorted((night - of).days for of in last)
+    ages = [(night - of).days for of in last]
     never = sum(not began for began in runs.values())
     old = [age for age in ages if age >= PEER_NIGHTS]
-    span = " to ".join(dict.fromkeys(map(str, (*old[:1], *old[-1:]))))
     clauses = (
         f"{len(alone)} have fewer than {MIN_COMPARED} parts like theirs" if alone else "",
-        f"{len(old)} last ran {span} days ago" if old else "",
+        f"{len(old)} last ran {_format_span(old)} days ago" if old else "",
         f"{len(ages) - len(old)} ran without a measurement" if len(ages) > len(old) else "",
         f"{never} never ran" if never else "",
         f"{len(peers.left_out)} claim too many metrics" if peers.left_out else "",
@@ -193,15 +193,19 @@ def read_coverage(controller: Controller, peers: JudgedPeers, night: date) -> Ni
 
 
 def list_wrong_clocks(state: Path, night: date) -> Iterator[str]:
-    """Say whose clock is wrong by days, as the runs of *night* show."""
+    """Say whose runs of *night* bear a date that is days off: their clocks may be wrong."""
     runs = read_misdated_runs(state, Choice(since=night, until=night))
-    errors = {run.node: run.error / DAY_S for run in runs}
-    for node, days in errors.items():
-        side = "ahead of" if days > 0 else "behind"
-        yield (
-            f"the clock of {node} is {format_count(round(abs(days)), 'day')} {side} the "
-            "controller's: its runs count for the nights in which they arrived; set it"
-        )
+    for side, word in ((-1, "before"), (1, "after")):
+        days = {run.node: round(abs(run.error) / DAY_S) for run in runs if run.error * side > 0}
+        if days:
+            yield (
+                f"{fold_names(days)}: by the node's clock, runs began {_format_span(days.values())}"
+                f" days {word} they arrived; they count for that night: check the clock"
+            )
+
+
+def _format_span(numbers: Collection[int]) -> str:
+    return " to ".join(dict.fromkeys(map(str, (min(numbers), max(numbers)))))
 
 
 def list_levels(peers: JudgedPeers, suite: str) -> Iterator[FleetLevel]:
@@ -396,33 +400,41 @@ def list_by_chance(
     by_chance: list[JudgedOutlier] = []
     for metric, found in by_metric.items():
         parts, nodes = counts.get(metric, (len(found), len(found)))
-        again = [outlier for outlier in found if outlier.nights >= MIN_NIGHTS]
-        chances = [_compute_chance(outlier, found, parts, nodes) for outlier in again]
+        runs = max(len(outlier.shown) for outlier in found)
+        of_parts = _count_changes(one for one in found if one.level == "part")
+        of_nodes = _count_changes(one for one in found if one.level != "part")
+        chances: dict[int, float] = {}
+        for i, outlier in enumerate(found):
+            if outlier.nights >= MIN_NIGHTS:
+                own, is_part = _count_changes([outlier]), outlier.level == "part"
+                rate = _find_rate(of_nodes, Counter() if is_part else own, runs) / nodes
+                rate += _find_rate(of_parts, own, runs) / parts if is_part else 0.0
+                tail = compute_binomial_tail([min(1.0, rate)] * runs, outlier.nights)
+                chances[i] = (parts if is_part else nodes) * tail
+        order = sorted(chances.values())
         by_chance += (
-            outlier
-            for outlier, chance in zip(again, chances, strict=True)
-            if chance > FALSE_SHARE * sum(other <= chance for other in chances)
-            and make_key(outlier) not in named
+            found[i]
+            for i, chance in chances.items()
+            if chance > FALSE_SHARE * bisect_right(order, chance)
+            and make_key(found[i]) not in named
         )
     return by_chance
 
 
-def _compute_chance(
-    outlier: JudgedOutlier, found: Sequence[JudgedOutlier], parts: int, nodes: int
-) -> float:
-    """Compute how many peers would stand out as often as *outlier*, as others come and go."""
-    runs = max(len(one.shown) for one in found)
-    rates = {"part": 0.0, "node": 0.0}
-    for level in rates:
-        others = [one for one in found if (one.level == "part") is (level == "part")]
-        others = [one for one in others if one is not outlier]
-        changes = Counter(change for one in others for change in pairwise(one.shown))
-        began = sum(len(one.shown) < FOLLOWED_RUNS for one in others)
-        rates[level] = min((changes[False, True] + began) / runs, changes[True, False] / (runs - 1))
-    is_part = outlier.level == "part"
-    rate = rates["node"] / nodes + (rates["part"] / parts if is_part else 0.0)
-    tail = compute_binomial_tail([min(1.0, rate)] * runs, outlier.nights)
-    return (parts if is_part else nodes) * tail
+def _count_changes(outliers: Iterable[JudgedOutlier]) -> Counter[str]:
+    """Count how often *outliers* came and went in their last runs."""
+    changes: Counter[str] = Counter()
+    for outlier in outliers:
+        pairs = list(pairwise(outlier.shown))
+        began = len(outlier.shown) < FOLLOWED_RUNS
+        changes["came"] += pairs.count((False, True)) + began
+        changes["went"] += pairs.count((True, False))
+    return changes
+
+
+def _find_rate(changes: Counter[str], own: Counter[str], runs: int) -> float:
+    """Find how many of the others come and go in a night, of *runs*."""
+    return min((changes[s] - own[s]) / n for s, n in (("came", runs), ("went", runs - 1)))
 
 
 def describe_by_chance(outliers: Iterable[JudgedOutlier]) -> Iterator[str]:

@@ -124,10 +124,18 @@ class RunPeaks(Struct, frozen=True):
     runs: int = 0
 
     def find_share(self, distance: float) -> float:
-        """Find the share of runs that are alone in being at least so far."""
+        """
+        Find the share p of runs that are at least so far by chance, from those alone in it.
+
+        These are p (1 - p)^2 of all, if p is below a third. A step is not alone in being far.
+        """
         beyond = len(self.tops) - bisect_left(self.tops, distance)
         together = len(self.sides) - bisect_left(self.sides, distance)
-        return (beyond - together) / self.runs if self.runs else 0.0
+        alone = (beyond - together) / self.runs if self.runs else 0.0
+        share = alone
+        for _ in range(20):
+            share = min(1 / 3, alone / (1 - share) ** 2)
+        return share
 
 
 def find_peaks(series: Iterable[Sequence[float]]) -> RunPeaks:
@@ -248,9 +256,9 @@ def _find_move(ratios: Sequence[float], past: FleetPast, least: float) -> _Move:
                 continue
             error = MEDIAN_ERROR * spread * math.sqrt(1 / count + 1 / len(before))
             by_spread = compute_student_tail(abs(size) / error, len(ratios))
-            alone = past.peaks.find_share(PEAK_SHARE * abs(size))
+            share = past.peaks.find_share(PEAK_SHARE * abs(size))
             beyond = sum(run / size >= PEAK_SHARE for run in apart)
-            by_peaks = compute_binomial_tail([alone] * count, beyond)
+            by_peaks = compute_binomial_tail([share] * count, beyond)
             best = min(best, _Move(size, max(by_spread, by_peaks)), key=lambda move: move.chance)
     return best
 

@@ -281,7 +281,7 @@ def make_nights(fleet: Fleet) -> date:
     (fleet.folder / "controller").mkdir()
     make_history(
         fleet.folder / "controller",
-        shown=(True, True),
+        nights=2,
         first=night - timedelta(days=1),
         nodes=4,
         gpus=8,

@@ -546,7 +546,7 @@ def test_a_node_whose_clock_is_a_month_off_is_judged_and_said(nights: Nights) ->
 
     assert [one.node for one in judged.outliers] == ["r1n17"]
     (note,) = judged.notes
-    assert note.startswith("the clock of r1n17 is 30 days behind the controller's: ")
+    assert note.startswith("r1n17: by the node's clock, runs began 30 days before they arrived; ")
 
 
 def test_the_night_says_how_many_nodes_it_compared_and_why_not_the_others(nights: Nights) -> None:

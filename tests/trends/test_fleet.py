@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from statistics import median
 
@@ -198,7 +198,7 @@ def test_healthy_fleets_change_in_nothing(kind: str) -> None:
     for seed in range(3):
         rng = random.Random(seed)
         busy = {(node, run) for node in range(40) for run in range(RUNS) if rng.random() < 0.05}
-        draws = {
+        draws: dict[str, Callable[[tuple[int, int]], float]] = {
             "normal": lambda _: rng.gauss(0, 0.003),  # noqa: B023 - called at once
             "noisy": lambda _: rng.gauss(0, 0.02),  # noqa: B023
             "tails": lambda _: 0.005 * draw_heavy_tailed(rng),  # noqa: B023
