@@ -186,7 +186,7 @@ def is_healthy(row: NodeRow) -> bool:
 def show_judgement(console: Console, judgement: FleetJudgement) -> None:
     """Print who is worse than its peers or than it was, and what could have been seen."""
     lines = list_judgement_lines(judgement)
-    if not lines and not judgement.least:
+    if not (lines or judgement.least or judgement.coverage.nodes):
         return
     console.print()
     night = f"compared with peers and the past, as of the night of {judgement.night}"
@@ -194,8 +194,8 @@ def show_judgement(console: Console, judgement: FleetJudgement) -> None:
     if lines:
         more = count_more(len(lines) - MAX_JUDGED_LINES)
         print_items(console, [*lines[:MAX_JUDGED_LINES], *more])
-    if judgement.least:
-        console.print(judgement.least, markup=False)
+    for line in filter(None, (str(judgement.coverage), judgement.least)):
+        console.print(line, markup=False)
 
 
 def count_more(left: int) -> list[str]:

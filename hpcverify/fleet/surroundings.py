@@ -31,6 +31,7 @@ def check_nodes(site: Site, there: Collection[str]) -> Iterator[str]:
         (("suppress.nodes", suppression.nodes) for suppression in site.suppress),
         ((f"fabric.switches.{name}", nodes) for name, nodes in site.fabric.switches.items()),
         (("bmc.addresses", nodes) for nodes in site.bmc.addresses),
+        ((f"kinds.nodes of {kind.name}", kind.nodes) for kind in site.kinds),
     )
     for place, hostlist in lists:
         try:

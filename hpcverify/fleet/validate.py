@@ -30,6 +30,7 @@ from hpcverify.plan.config import (
     Bmcs,
     Fabric,
     Fleet,
+    NodeKind,
     Quarantine,
     Site,
     Suppression,
@@ -109,6 +110,7 @@ def refuse_mistakes(site: Site) -> None:
         _check_suppressions(site.suppress, known),
         _check_switches(site.fabric),
         _check_peers(site.peers, known),
+        _check_kinds(site.kinds),
         _check_text_files(site.metrics),
     ):
         raise ConfigError(f"{site.find_file(*place)}: {mistake}")
@@ -292,6 +294,23 @@ def _check_peers(floors: Iterable[PeerFloor], known: Collection[str]) -> Iterato
         if floor.otherwise not in PEER_VERDICTS:
             wrong = f'"{floor.otherwise.value}" must be warn or fail'
             yield place, f"peers.otherwise of {floor.check}: {wrong}"
+
+
+def _check_kinds(kinds: Iterable[NodeKind]) -> Iterator[Mistake]:
+    kind_of: dict[str, str] = {}
+    for index, kind in enumerate(kinds):
+        place = ("kinds", index)
+        if not kind.name.strip():
+            yield place, f"kinds.name of {kind.nodes} must not be empty"
+        try:
+            nodes = expand(kind.nodes)
+        except ConfigError as exc:
+            yield place, f"kinds.nodes of {kind.name}: {exc}"
+            continue
+        if both := [node for node in nodes if node in kind_of]:
+            name = kind_of[both[0]]
+            yield place, f"kinds: {both[0]} is of {name} and of {kind.name}: take it out of one"
+        kind_of |= dict.fromkeys(nodes, kind.name)
 
 
 def _check_bmc(site: Site) -> Iterator[Mistake]:

@@ -241,6 +241,15 @@ class Suppression(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Who decided it."""
 
 
+class NodeKind(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nodes that differ from the others by design: they are compared with each other alone."""
+
+    name: str
+    """As people call them, for example air."""
+    nodes: str
+    """A host list, as Slurm writes it."""
+
+
 class SiteFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What ``site.toml`` and each drop-in may say; every field has a default."""
 
@@ -263,6 +272,8 @@ class SiteFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     suppress: tuple[Suppression, ...] = ()
     peers: tuple[PeerFloor, ...] = ()
     """From which distance parts are outliers among their peers: before the table that ships."""
+    kinds: tuple[NodeKind, ...] = ()
+    """Nodes that differ from the others by design."""
 
 
 class SiteSource(Struct, frozen=True):

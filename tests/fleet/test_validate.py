@@ -15,7 +15,7 @@ import pytest
 from hpcverify.errors import ConfigError
 from hpcverify.fleet.surroundings import check_accounting, check_nodes, check_switches
 from hpcverify.fleet.validate import list_notes, refuse_mistakes
-from hpcverify.plan.config import Bmcs, Fabric, Fleet, Quarantine, Site, Suppression
+from hpcverify.plan.config import Bmcs, Fabric, Fleet, NodeKind, Quarantine, Site, Suppression
 from hpcverify.slurm.client import Slurm
 from tests.tables import read_table
 
@@ -100,6 +100,10 @@ THERE = [f"n{number}" for number in range(1, 65)]
         (silent(nodes="n[60-66]"), "suppress.nodes: Slurm has no node n[65-66]"),
         (a_site(fabric=Fabric(switches={"a": "m1"})), "fabric.switches.a: Slurm has no node m1"),
         (a_site(bmc=Bmcs(addresses={"m1": "b1"})), "bmc.addresses: Slurm has no node m1"),
+        (
+            a_site(kinds=(NodeKind(name="air", nodes="n[60-66]"),)),
+            "kinds.nodes of air: Slurm has no node n[65-66]",
+        ),
         (
             a_site(quarantine=Quarantine(share=1, cap=10000)),
             "quarantine.share = 1 and cap = 10000: all 64 nodes may be drained",
