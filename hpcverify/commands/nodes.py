@@ -73,7 +73,7 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
     last full pass is too long ago. "None ordered": the controller does not know it. The
     last run is of any suite, including the hooks'. Below the table: versions and settings in
     which nodes differ from like ones, and rollouts of the last two weeks; parts that are worse
-    than their peers on two nights, or than they were. For a single node also its risk to fail
+    than their peers in two runs, or than they were. For a single node also its risk to fail
     next and why, its outages of the last two years, and its log.
 
     \b

@@ -109,7 +109,7 @@ def _read_last_judgement(controller: Controller, night: date) -> FleetJudgement 
         before = read_judgement(controller.state)
     except StoreError as exc:
         aside = put_judgement_aside(controller.state)
-        controller.say(f"{exc}; it is now {aside}, and an outlier is named after two nights")
+        controller.say(f"{exc}; it is now {aside}, and an outlier is named after two runs")
         return None
     if before is None:
         return None

@@ -1,4 +1,4 @@
-"""A night is judged once, when it is over; only what two nights show is told."""
+"""A night is judged once, when it is over; only what two runs show is told."""
 
 from __future__ import annotations
 
