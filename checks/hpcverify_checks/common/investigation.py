@@ -99,7 +99,8 @@ def _compare_elements(found: Tensor, expected: Tensor) -> Known:
         "column": str(column),
         "extent": locate.measure_extent(found, expected).describe(),
     }
-    return evidence, {"digest": digest, "expected": evidence["expected"]}
+    known = {"digest": digest, "expected": evidence["expected"]}
+    return evidence, known | {"only_signs": bool((found == expected).all())}
 
 
 def list_changed_memory(job: ProductJob) -> Iterator[str]:

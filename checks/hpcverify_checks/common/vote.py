@@ -17,6 +17,8 @@ must hold, or a fault could hide behind a plan: every part of the node computed 
 wrong; dtype, plan, draw and the digest of the whole output are the same; memory is
 unchanged; and each part was wrong again in every rerun. So if one GPU crashed, or erred in
 another bit, all of them fail. The threads of a core share its units and count as one.
+Zeros with a minus sign may be how a unit rounds: they fail a part only if another one makes
+them right.
 
 The hunt on a core stops at its first wrong product, so cores report only one plan of a
 type. If that one is inexact, the others of its type, which the same library code
@@ -52,8 +54,8 @@ KIND_FACTS = ("name", "pci_device_id", "compute_capability", "driver", "memory")
 MIN_VOTERS = 3
 """When only two differ, it is unknown which is wrong."""
 CORRUPTION_CODE = "corruption"
-BLIND_CORE_CODE = "blind_core"
-"""The code of a finding that a core missed flipped bits which another core counted."""
+BLIND_PART_CODE = "blind_part"
+"""The code of a finding that a part missed flipped bits, and no other part did."""
 UNWITNESSED_CODE = "unwitnessed"
 """The code of a finding that a part has no vote, since the host does not confirm its digest."""
 CORE_PATTERN = re.compile(r"cpu\d+")
@@ -91,6 +93,8 @@ class Ballot(Struct, frozen=True):
     name: str
     """The name of the work."""
     digest: str
+    void: bool = False
+    """Whether an earlier check of the run proved the part wrong: the engine sets it."""
 
 
 class ProductFault(Struct, frozen=True):
@@ -105,6 +109,8 @@ class ProductFault(Struct, frozen=True):
     """The digest of the whole output; empty if it is not known."""
     expected: str = ""
     """The correct value of the first wrong element, likewise."""
+    only_signs: bool = False
+    """Whether all that is wrong is the sign of zeros: a unit that rounds down makes them so."""
     in_memory: bool | None = None
     """Whether an operand or the reference changed in memory; None if it is not known."""
     reruns: Reruns | None = None
@@ -113,6 +119,10 @@ class ProductFault(Struct, frozen=True):
     def product(self) -> tuple[str | int, ...]:
         """If it is the same for all parts that were wrong, the plan may be at fault."""
         return self.dtype, self.plan, self.draw, self.expected, self.digest
+
+    def is_common(self, holders: set[str], parts: frozenset[str], min_parts: int) -> bool:
+        """Whether *holders*, which have this fault, are all *parts*, and enough of them."""
+        return parts <= holders and len(parts) >= (1 if self.only_signs else min_parts)
 
     @property
     def may_be_of_plan(self) -> bool:
@@ -226,8 +236,12 @@ class Poll:
                     f"different answers from {voters} parts of a kind, and no majority of three or "
                     "more: it is not known which is wrong"
                 )
-            counts = {"most": most, "votes": f"{count} of {voters}"}
-            evidence = msgspec.structs.asdict(answer) | counts
+            evidence = {
+                "group": answer.group,
+                "digest": answer.digest,
+                "most": most,
+                "votes": f"{count} of {voters}",
+            }
             text = f"{self.name}: {result}"
             yield replace(finding, code=code, text=text, evidence=evidence)
 
@@ -236,13 +250,14 @@ def group_polls(answers: Iterable[Finding], items: Iterable[JudgedItem]) -> Iter
     """
     Group the votes by group and work.
 
-    The vote of a part that already computed wrongly, by *items*, proves nothing.
+    The vote of a part that already computed wrongly, by *items* or by an earlier check,
+    proves nothing.
     """
     wrong = {f.part_id for f in items if isinstance(f, Finding) and f.code == CORRUPTION_CODE}
     polls: dict[tuple[str, str], list[tuple[Finding, Ballot]]] = {}
     for finding in answers:
         answer = finding.data_as(Ballot)
-        if finding.part_id not in wrong:
+        if finding.part_id not in wrong and not answer.void:
             polls.setdefault((answer.group, answer.name), []).append((finding, answer))
     for (_, name), votes in polls.items():
         yield Poll(name, tuple(votes))
@@ -265,8 +280,11 @@ class PartGroup:
         parts: dict[tuple[str | int, ...], set[str]] = {}
         for finding, fault in steady:
             parts.setdefault(fault.product, set()).add(finding.part_id)
-        several = len(self.parts) >= self.min_parts
-        shared = {p for p, holders in parts.items() if several and self.parts <= holders}
+        shared = {
+            f.product
+            for _, f in steady
+            if f.is_common(parts[f.product], self.parts, self.min_parts)
+        }
         types = {(f.dtype, f.metric) for _, f in steady if self.single_plan and f.product in shared}
         for finding, fault in steady:
             is_common = fault.product in shared or (fault.dtype, fault.metric) in types
@@ -312,12 +330,14 @@ def move_to_plan(items: Sequence[JudgedItem], groups: Iterable[PartGroup]) -> It
     """Yield *items*, but fail no part for what all parts of its kind did."""
     faults, common = list_faults(items), list[ReportedFault]()
     for group in groups:
+        several = len(group.parts) > 1
+        agreed = f"all {len(group.parts)} agree on" if several else "no other part contradicts"
         for finding, fault in group.list_common(faults):
             common.append((finding, fault))
             yield replace(
                 finding,
                 code="inexact",
-                text=f"all {len(group.parts)} agree on the same wrong bits of this type, so "
-                f"{group.other_cause} is wrong: {finding.text}",
+                text=f"{agreed} the same wrong bits of this type, so {group.other_cause} is "
+                f"wrong: {finding.text}",
             )
     yield from _dispute(items, common, faults)

@@ -80,7 +80,7 @@ from hpcverify_checks.common.kernels import choose_comparison
 from hpcverify_checks.common.locate import prepare_kernels
 from hpcverify_checks.common.product_loop import BlindComparison, ProductJob, ProductSeams
 from hpcverify_checks.common.soak import SOAK_METRICS, SOAK_RULES
-from hpcverify_checks.common.vote import BLIND_CORE_CODE, PRODUCT_FINDING_RULES, reconcile
+from hpcverify_checks.common.vote import BLIND_PART_CODE, PRODUCT_FINDING_RULES, reconcile
 from hpcverify_checks.sdc.copies import check_copies
 from hpcverify_checks.sdc.offsets import OffsetTrial, try_offsets
 from hpcverify_checks.sdc.prepare import (
@@ -170,7 +170,7 @@ def measure(
             else:
                 yield Coverage(ctx.device.part, "random products: left out: no time was left")
         except BlindComparison as exc:
-            yield Finding(BLIND_CORE_CODE if exc.others_count else "blind", exc.part_id, str(exc))
+            yield Finding("blind" if exc.is_common else BLIND_PART_CODE, exc.part_id, str(exc))
             raise
         in_time = end - perf_counter() >= copy_seconds / 2
         yield from check_copies(ctx, device, copy_seconds if in_time else 0.0)
@@ -486,7 +486,7 @@ CHECK = Check(
         # The library's doing, and the same on all GPUs of the kind.
         DTYPE_REFUSED_CODE: DTYPE_REFUSED_RULE,
         "blind": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
-        BLIND_CORE_CODE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.CHECKER),
+        BLIND_PART_CODE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.CHECKER),
     },
     placement=Placement.DEVICES,
     timeout=600.0,

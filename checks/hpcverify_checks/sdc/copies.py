@@ -211,15 +211,18 @@ class CopyPath:
         self.target[place : place + 1].bitwise_xor_(1 << chance.randrange(8))
         counted = int(self.count_wrong(piece))
         if counted != 1:
-            others = list_other_cores(part_id)[:1]
-            (again,) = run_on_each(others, lambda _: int(self.count_wrong(piece)))
-            errs, whose = again == 1, f"{part_id}: " if is_of_host(part_id) else ""
+            # What is in a GPU's memory, only that GPU can count.
+            others = list_other_cores(part_id)[:1] if self.target.device.type == "cpu" else []
+            again = [*run_on_each(others, lambda _: int(self.count_wrong(piece)))]
+            whose = f"{part_id}: " if is_of_host(part_id) else ""
+            elsewhere = f", and on core {others[0]} {again[0]}" if others else ""
+            is_common = bool(others) and f"cpu{others[0]}" != part_id and again != [1]
             raise Unable(
                 f"{whose}copies {self.name}: after one flipped bit the comparison counted "
-                f"{counted} wrong words, and on core {others[0]} {again}: do not trust its other "
-                f"answers{': run cpu_units' * errs}",
+                f"{counted} wrong words{elsewhere}: do not trust its other answers"
+                f"{'' if is_common else ': it may be the part that errs'}",
                 Cause.CHECKER,
-                Remedy.INSPECT if errs else Remedy.FIX_CHECKER,
+                Remedy.FIX_CHECKER if is_common else Remedy.INSPECT,
             )
 
 

@@ -102,6 +102,11 @@ def fill_with_zero(made: Product) -> None:
     made.out.zero_()
 
 
+def negate_zeros(made: Product) -> None:
+    """Give zeros a minus sign, as a unit that rounds down where sums cancel."""
+    made.out.masked_fill_(made.out == 0, -0.0)
+
+
 def write_nothing(made: Product) -> None:
     """Leave what was there."""
     made.out.copy_(made.before)

@@ -70,7 +70,7 @@ SHAPE = Shape(64, 128)
 PARAMS = sdc.SdcParams(seconds=1.0, size=SHAPE.size, depth=SHAPE.depth)
 CORES = sorted(os.sched_getaffinity(0))
 PARTS = {CORE: {f"cpu{BAD}"}, EACH_CORE: {f"cpu{core}" for core in CORES}}
-CODES = {Verdict.FAIL: "corruption", Verdict.ERROR: "blind_core", Verdict.WARN: "dissent"}
+CODES = {Verdict.FAIL: "corruption", Verdict.ERROR: "blind_part", Verdict.WARN: "dissent"}
 # Of one physical core, so that there is no other to agree that a library is at fault.
 ONE_CORE = Part("cpu", "cpu", "CPU", {"threads": str(len(CORES)), "cores": "1"})
 INVENTORY_OF_ONE = structs.replace(INVENTORY, parts=(ONE_CORE,))
@@ -156,6 +156,7 @@ PRODUCTS = {
     "one element is never written": ProductFault(faulty.skip_element),
     "a bit is stuck in one lane of 16": ProductFault(faulty.hold_lane),
     "the last 16 of k are left out": ProductFault(faulty.drop_depth),
+    "zeros have a minus sign": ProductFault(faulty.negate_zeros, ("bf16", "bf16")),
     "a bit flips in one of 100 products": ProductFault(
         faulty.flip_bit(5), when=lambda at: at % 100 == 60
     ),
@@ -196,6 +197,14 @@ def test_a_fault_under_a_product_is_reported_as_the_table_says(
             PRODUCTS[named].make(here).put_into(patch)
             told = examine(tmp_path, (name,), rotation)
         assert (told.verdict, told.codes) == (row.verdict, accuse(row)), name
+
+
+def test_zeros_that_have_a_minus_sign_on_every_core_accuse_no_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    PRODUCTS["zeros have a minus sign"].make(is_any_core).put_into(monkeypatch)
+    told = examine(tmp_path, ("bf16",), 0)
+    assert (told.verdict, {code for code, _ in told.codes}) == (Verdict.ERROR, {"inexact"})
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -305,7 +314,7 @@ def test_a_core_that_multiplies_wrongly_and_compares_blindly_fails_for_what_show
     # Its first products, if it makes them, are proven by the host.
     makes_first = CORES[rotation % len(CORES)] == BAD
     proven = {("corruption", f"cpu{BAD}")} if makes_first else set()
-    assert told.codes == {("blind_core", f"cpu{BAD}"), *proven}
+    assert told.codes == {("blind_part", f"cpu{BAD}"), *proven}
     assert told.verdict is (Verdict.FAIL if makes_first else Verdict.ERROR)
 
 
