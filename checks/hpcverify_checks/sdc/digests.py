@@ -54,9 +54,13 @@ SHIPPED_DIGESTS: dict[tuple[str, int, int], tuple[int, int]] = {
     ("sparse half", 4096, 32768): (0, 0xD1E1_3986_1B48_BE25),
     ("sparse fp32", 4096, 32768): (0, 0x196B_95DB_4B45_F80F),
     ("sparse fp64", 4096, 4096): (0, 0x0951_9B10_75EC_2C12),
+    ("sparse fp32 a", 4096, 32768): (0, 0x4E5C_DAB8_CCA6_C946),
+    ("sparse fp64 a", 4096, 4096): (0, 0x5EB5_8DFF_207F_3A24),
     ("sparse fp8", 4096, 2048): (0, 0x1157_129F_C0BF_EA08),
     ("sparse fp32 subnormal", 512, 2048): (0, 0x2C66_1B59_0D4F_A610),
     ("sparse fp64", 512, 2048): (0, 0x3C5D_DE51_47E3_B05E),
+    ("sparse fp32 subnormal a", 512, 2048): (0, 0x16A1_CAAD_FC43_AC23),
+    ("sparse fp64 a", 512, 2048): (0, 0xDB87_DAB9_9A22_ECC1),
     ("sparse narrow", 512, 128): (0, 0xBE91_3439_384E_AFFA),
 }
 """The certificate and the digest, by plan, size and depth."""

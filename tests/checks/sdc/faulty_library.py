@@ -173,8 +173,8 @@ def err_on_full_significands(made: Product) -> None:
 
 
 def err_on_pattern(made: Product) -> None:
-    """Flip a bit in rows with an operand that ends in 0101..., of 16 bits (of int8: 8)."""
-    pattern, mask = (0x55, 0xFF) if made.a.element_size() == 1 else (0x5555, 0xFFFF)
+    """Flip a bit in rows with an operand that ends in 0101..., of 12 bits (of int8: 8)."""
+    pattern, mask = (0x55, 0xFF) if made.a.element_size() == 1 else (0x555, 0xFFF)
     hit = ((view_integers(made.a).to(torch.int64) & mask) == pattern).any(dim=1)
     made.bits[hit, 3] ^= 1 << 6
 

@@ -177,7 +177,7 @@ PRODUCTS = {
     "int8 operands that are 01010101 are multiplied wrongly": ProductFault(
         faulty.err_on_pattern, ("int8",)
     ),
-    "fp32 operands that end in 0101..., of 16 bits, are multiplied wrongly": ProductFault(
+    "fp32 operands that end in 0101..., of 12 bits, are multiplied wrongly": ProductFault(
         faulty.err_on_pattern, ("fp32",)
     ),
 }
