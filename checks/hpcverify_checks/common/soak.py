@@ -173,9 +173,11 @@ class OperandSource:
     """The operands in words."""
     make: Callable[[ProductTask, int, DeviceLike], Pair]
     """Makes the pair of this number on a device."""
+    rounds: bool = False
+    """Whether sums of their products are rounded."""
 
 
-NORMAL_NUMBERS = OperandSource("normal", "random normal numbers", make_normal_pair)
+NORMAL_NUMBERS = OperandSource("normal", "random normal numbers", make_normal_pair, rounds=True)
 
 
 class Stretch(Struct, frozen=True):
@@ -315,7 +317,7 @@ class PartSoak:
             if compute_digest(first.cpu()) != digest:
                 unwitnessed.append(pair)
             name = f"{source.name} {pair}"
-            jobs.append(ProductJob(name, a, b, first, digest, remake, task.draw))
+            jobs.append(ProductJob(name, a, b, first, digest, remake, task.draw, source.rounds))
         bench = dataclasses.replace(task, shifts=(0,)).make_bench(part_id, tuple(jobs))
         soak = cls(task, bench, source.text, is_witnessed=not unwitnessed)
         if odd:

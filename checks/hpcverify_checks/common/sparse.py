@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 TURNED_KEY = 16
 BAND_ROWS = 16
-"""Numbers of the thin operand that share a band of exponents. Few, since a CPU may take 150 cycles for each
-sum that is subnormal."""
+"""Numbers of the thin operand that share a band of exponents. Few, since a CPU may take 150
+cycles for each sum that is subnormal."""
 LONG, LIMB = 53, 27
 """Bits of a significand as it is kept here, and of its lower half."""
 GUARD = 44
@@ -150,7 +150,10 @@ class SparseOperands(PlannedOperands):
         if not self.plan.full_a:
             return encode_double(self._draw_full(rows, range(self.shape.size), device))
         every = range(self.shape.size)
-        thin, places = encode_double(self._draw_thin(every, device)), self._draw_places(every, device)
+        thin, places = (
+            encode_double(self._draw_thin(every, device)),
+            self._draw_places(every, device),
+        )
         (columns,) = ((places >= rows.start) & (places < rows.stop)).nonzero(as_tuple=True)
         values = torch.zeros(len(rows), self.shape.size, dtype=torch.float64, device=device)
         values[places[columns] - rows.start, columns] = thin[columns]

@@ -17,8 +17,9 @@ must hold, or a fault could hide behind a plan: every part of the node computed 
 wrong; dtype, plan, draw and the digest of the whole output are the same; memory is
 unchanged; and each part was wrong again in every rerun. So if one GPU crashed, or erred in
 another bit, all of them fail. The threads of a core share its units and count as one.
-Zeros with a minus sign may be how a unit rounds: they fail a part only if another one makes
-them right.
+Two more things fail no part that all of its kind do: zeros with a minus sign, which may be how
+a unit rounds, and random products that differ from the part's own first one by no more than
+another order of its sums explains, while all exact products are right.
 
 The hunt on a core stops at its first wrong product, so cores report only one plan of a
 type. If that one is inexact, the others of its type, which the same library code
@@ -81,6 +82,8 @@ PRODUCT_FINDING_RULES = {
     ANSWER_CODE: FindingRule(Verdict.PASS, Remedy.NONE),
 }
 """Every check that compares products has these, so that a fault has the same remedy in each."""
+SOAKED_METRIC = "stress.products"
+"""The metric of every part that repeats its own products."""
 DISPUTED_METRICS = {"mismatched_words": "disputed_words", "stress.mismatched": "stress.disputed"}
 """The metrics that fail a part, and their names if the plan is at fault."""
 
@@ -111,6 +114,8 @@ class ProductFault(Struct, frozen=True):
     """The correct value of the first wrong element, likewise."""
     only_signs: bool = False
     """Whether all that is wrong is the sign of zeros: a unit that rounds down makes them so."""
+    of_order: bool = False
+    """Whether another order of its sums explains all that is wrong."""
     in_memory: bool | None = None
     """Whether an operand or the reference changed in memory; None if it is not known."""
     reruns: Reruns | None = None
@@ -340,4 +345,21 @@ def move_to_plan(items: Sequence[JudgedItem], groups: Iterable[PartGroup]) -> It
                 text=f"{agreed} the same wrong bits of this type, so {group.other_cause} is "
                 f"wrong: {finding.text}",
             )
+    for finding, fault in list_reordered(items, faults):
+        common.append((finding, fault))
+        text = f"no part repeats its own sums, as if their order changed: {finding.text}"
+        yield replace(finding, code="inexact", text=text)
     yield from _dispute(items, common, faults)
+
+
+def list_reordered(
+    items: Iterable[JudgedItem], faults: Sequence[ReportedFault]
+) -> Iterator[ReportedFault]:
+    """Yield the *faults* of all cores, or of all GPUs, if another order of sums explains each."""
+    soaked = {i.part_id for i in items if isinstance(i, Measurement) and i.name == SOAKED_METRIC}
+    cores = {part_id for part_id in soaked if is_of_host(part_id)}
+    for parts, least in ((cores, 1), (soaked - cores, 2)):  # a GPU's library promises the same bits
+        mine = [(f, fault) for f, fault in faults if f.part_id in parts]
+        all_err = len(parts) >= least and {f.part_id for f, _ in mine} == parts
+        if all_err and all(fault.of_order for _, fault in mine):
+            yield from mine

@@ -210,6 +210,22 @@ class FaultyProducts:
         return out
 
 
+def is_random(made: Product) -> bool:
+    """Look at the low bits of A: integers have none, and B is full in sparse products."""
+    bits = view_integers(made.a) & 0xFF, view_integers(made.b) & 0xFF
+    return all(float(x.bool().float().mean()) > 1 / 2 for x in bits)
+
+
+def add_in_another_order(made: Product) -> None:
+    """Add up the products from the last one on."""
+    multiply(made.a.flip(1), made.b.flip(0), made.out)
+
+
+def exaggerate(made: Product) -> None:
+    """Make an element a tenth larger."""
+    made.out[3, 4] *= 1.1
+
+
 class FirstRandomProduct:
     """Whether a product is the first on this core whose operands use all their bits."""
 
@@ -218,9 +234,9 @@ class FirstRandomProduct:
         self.seen: set[frozenset[int]] = set()
 
     def __call__(self, made: Product) -> bool:
-        """Look at the low bits of A: integers have none, and sparse matrices hardly any."""
+        """Remember the core."""
         core = frozenset(os.sched_getaffinity(0))
-        random = float((view_integers(made.a) & 0xFF).bool().float().mean()) > 1 / 2
+        random = is_random(made)
         first = random and core not in self.seen
         self.seen |= {core} if random else set()
         return first

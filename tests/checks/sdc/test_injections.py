@@ -61,7 +61,9 @@ from tests.coverage.injections import (
     CORE,
     EACH_CORE,
     INJECTIONS,
+    NOBODY,
     PRODUCT,
+    RANDOM,
     Injection,
 )
 
@@ -70,6 +72,7 @@ SHAPE = Shape(64, 128)
 PARAMS = sdc.SdcParams(seconds=1.0, size=SHAPE.size, depth=SHAPE.depth)
 CORES = sorted(os.sched_getaffinity(0))
 PARTS = {CORE: {f"cpu{BAD}"}, EACH_CORE: {f"cpu{core}" for core in CORES}}
+INEXACT = {("inexact", part) for part in PARTS[EACH_CORE]}
 CODES = {Verdict.FAIL: "corruption", Verdict.ERROR: "blind_part", Verdict.WARN: "dissent"}
 # Of one physical core, so that there is no other to agree that a library is at fault.
 ONE_CORE = Part("cpu", "cpu", "CPU", {"threads": str(len(CORES)), "cores": "1"})
@@ -204,7 +207,7 @@ def test_zeros_that_have_a_minus_sign_on_every_core_accuse_no_core(
 ) -> None:
     PRODUCTS["zeros have a minus sign"].make(is_any_core).put_into(monkeypatch)
     told = examine(tmp_path, ("bf16",), 0)
-    assert (told.verdict, {code for code, _ in told.codes}) == (Verdict.ERROR, {"inexact"})
+    assert (told.verdict, told.codes) == (Verdict.ERROR, INEXACT)
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -268,6 +271,31 @@ def test_a_first_random_product_that_is_wrong_is_reported_with_the_right_one_as_
     shown = [int(found.evidence[key], 16) for key in ("expected", "found")]
     assert [shown] == [[word % bits for word in both] for both in spoiled]
     assert found.evidence["reruns"] == "intermittent: 0 of 3 reruns wrong"
+
+
+DISSENT = Injection("", "sdc", Verdict.WARN, EACH_CORE)
+RANDOM_PRODUCTS = {
+    "sums of random numbers are wrong by more than rounding": (faulty.exaggerate, None),
+    "sums of random numbers come in another order": (faulty.add_in_another_order, None),
+    "the order of sums changes from call to call": (faulty.add_in_another_order, 2),
+    "every core: the order of sums changes from call to call": (faulty.add_in_another_order, 2),
+}
+
+
+@pytest.mark.parametrize("row", find_rows(RANDOM), ids=lambda row: row.fault)
+@pytest.mark.parametrize("name", FLOATS)
+def test_a_fault_under_random_products_is_reported_as_the_table_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: Injection, name: str
+) -> None:
+    harm, every = RANDOM_PRODUCTS[row.fault]
+    here = is_any_core if row.fault.startswith(EVERY) else faulty.is_bad_core
+    when = (lambda at: at % every == 0) if every else lambda _: True
+    FaultyProducts(harm, here, when, faulty.is_random).put_into(monkeypatch)
+    told = examine(tmp_path, (name,), 0)
+    if row.part == NOBODY:  # their first products may differ as well
+        assert (told.verdict, told.codes - accuse(DISSENT)) == (row.verdict, INEXACT)
+    else:
+        assert (told.verdict, told.codes) == (row.verdict, accuse(row))
 
 
 @pytest.mark.parametrize("harm", [None, faulty.flip_bit(5)], ids=["healthy", "faulty"])
