@@ -38,7 +38,7 @@ from hpcverify_checks.common.vote import reconcile
 from hpcverify_checks.sdc.faults import ignore_all, stick
 from hpcverify_checks.sdc.prepare import DeviceTask, PartResult, list_families, prepare
 from tests.checks.sdc.benches import a_task
-from tests.checks.sdc.work_clock import WorkClock
+from tests.checks.sdc.work_clock import ROOM, WorkClock
 
 QUICK = sdc.SdcParams(seconds=0.6, size=128, depth=256)
 CORES = {f"cpu{core}" for core in os.sched_getaffinity(0)}
@@ -195,6 +195,8 @@ def test_what_was_left_out_is_named_and_comes_first_in_another_run(
         tried.add(examined.partition(" ")[0])
         assert "plans left out, since no time was left: " in examined
         assert "random products: left out: no time was left" in texts
+        (copied,) = (text for text in texts if " copies (" in text)
+        assert f"of 1 byte to {ROOM / 2**21:g} MiB" in copied
     assert tried == {f.name for f in list_families(torch.device("cpu"))}
 
 
