@@ -97,6 +97,9 @@ if TYPE_CHECKING:
     import torch
 
 CPU_SIZE, GPU_SIZE = 512, 4096
+ODD_SHAPES = {"cpu": Shape(500, 2047), "cuda": Shape(2000, 2032)}
+"""Shapes that end amid vectors and tiles, where libraries mask or take other kernels. Those of
+a GPU are multiples of `SIZE_STEP`."""
 GPU_MEMORY_BYTES = 10 * 2**30
 """Bytes for the fp32 plans, the largest, with their references and temporaries."""
 LARGE_GPU_BYTES = 12 * 2**30
@@ -192,11 +195,20 @@ def choose_thread_count(ctx: Context) -> int:
 def try_families(
     ctx: Context, device: torch.device, params: SdcParams, seams: ProductSeams
 ) -> list[OffsetTrial]:
-    """Try the products of all types that *device* has units for."""
+    """
+    Try the products of all types that *device* has units for.
+
+    They take turns: in every other type the shape is odd, and in two of four B is stored by
+    columns. Once each type has come first, in as many runs, it is the next one's turn.
+    """
+    families = list_families(device)
     references, draw = References(), ctx.seed if params.fresh else 0
     tasks: list[DeviceTask] = []
-    for family in list_families(device):
+    for turn, plain in enumerate(families, ctx.rotation // len(families)):
+        family = dataclasses.replace(plain, by_columns=plain.by_columns or turn // 2 % 2 == 1)
         shape = choose_shape(family, device, params)
+        if turn % 2 and not (params.size or params.depth):
+            shape = limit_shape(ODD_SHAPES[device.type], shape)
         tasks.append(DeviceTask(ctx, family, shape, device, seams, draw, references=references))
     with operation("products at all offsets", ctx.device):
         return try_offsets(tasks)
@@ -262,6 +274,11 @@ def choose_shape(family: Family, device: torch.device, params: SdcParams) -> Sha
     return Shape(params.size or usual.size, min(family.depth, depth))
 
 
+def limit_shape(odd: Shape, usual: Shape) -> Shape:
+    """Make the *odd* shape no larger than the *usual* one of a type."""
+    return Shape(min(odd.size, usual.size), min(odd.depth, usual.depth))
+
+
 def choose_size(device: torch.device) -> int:
     """Choose the size of products on a GPU: smaller where there is little memory."""
     import torch
@@ -317,7 +334,8 @@ class FamilyResult:
 
 def _describe_data(task: DeviceTask) -> str:
     kind = f"new in this run ({task.draw})" if task.draw else "the same in every run"
-    return f"data {kind}, at {len(task.shifts)} offsets of {SHIFT_STEP} lanes"
+    stored = ", B by columns" * task.family.by_columns
+    return f"data {kind}, at {len(task.shifts)} offsets of {SHIFT_STEP} lanes{stored}"
 
 
 def _describe_cores(task: DeviceTask, outcomes: Sequence[PartResult]) -> str:

@@ -61,15 +61,16 @@ from tests.coverage.injections import (
     CORE,
     EACH_CORE,
     INJECTIONS,
-    NOBODY,
     PRODUCT,
     RANDOM,
+    TURN,
     Injection,
 )
 
 T = TypeVar("T")
 SHAPE = Shape(64, 128)
 PARAMS = sdc.SdcParams(seconds=1.0, size=SHAPE.size, depth=SHAPE.depth)
+UNSIZED = sdc.SdcParams(seconds=1.0)
 CORES = sorted(os.sched_getaffinity(0))
 PARTS = {CORE: {f"cpu{BAD}"}, EACH_CORE: {f"cpu{core}" for core in CORES}}
 INEXACT = {("inexact", part) for part in PARTS[EACH_CORE]}
@@ -102,14 +103,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> WorkClock:
     return ticking
 
 
-def examine(tmp_path: Path, types: Collection[str], rotation: int) -> Told:
+def examine(
+    tmp_path: Path, types: Collection[str], rotation: int, params: sdc.SdcParams = PARAMS
+) -> Told:
     """Run the check with some *types*, and judge it as a run does."""
     items: list[CheckItem] = []
     ended = Verdict.PASS
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sdc, "list_families", lambda _: [CPU_FAMILIES[name] for name in types])
         try:
-            items.extend(sdc.measure(make_context(tmp_path, rotation=rotation), PARAMS))
+            items.extend(sdc.measure(make_context(tmp_path, rotation=rotation), params))
         except Unable:
             ended = Verdict.ERROR
     judged = judge_items(sdc.CHECK, items, INVENTORY_OF_ONE).verdict
@@ -273,6 +276,29 @@ def test_a_first_random_product_that_is_wrong_is_reported_with_the_right_one_as_
     assert found.evidence["reruns"] == "intermittent: 0 of 3 reruns wrong"
 
 
+SHAPES = {
+    "a product is wrong where lanes are masked": (faulty.err_on_tail, 1),
+    "a product is wrong if B is stored by columns": (faulty.err_on_columns, 2),
+}
+
+
+@pytest.mark.parametrize("row", find_rows(TURN), ids=lambda row: row.fault)
+@pytest.mark.parametrize("name", FLOATS)
+def test_a_fault_of_one_shape_is_reported_in_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: Injection, name: str
+) -> None:
+    harm, turn = SHAPES[row.fault]
+    monkeypatch.setattr(sdc, "CPU_SIZE", SHAPE.size)
+    monkeypatch.setattr(sdc, "CPU_DEPTH", SHAPE.depth)
+    monkeypatch.setattr(sdc, "ODD_SHAPES", {"cpu": Shape(60, 127)})
+    FaultyProducts(harm).put_into(monkeypatch)
+    for rotation in range(turn + 1):
+        told = examine(tmp_path, (name,), rotation, UNSIZED)
+        found = accuse(row) if rotation == turn else set()
+        assert told.codes == found
+    assert told.verdict is row.verdict
+
+
 DISSENT = Injection("", "sdc", Verdict.WARN, EACH_CORE)
 RANDOM_PRODUCTS = {
     "sums of random numbers are wrong by more than rounding": (faulty.exaggerate, None),
@@ -292,7 +318,7 @@ def test_a_fault_under_random_products_is_reported_as_the_table_says(
     when = (lambda at: at % every == 0) if every else lambda _: True
     FaultyProducts(harm, here, when, faulty.is_random).put_into(monkeypatch)
     told = examine(tmp_path, (name,), 0)
-    if row.part == NOBODY:  # their first products may differ as well
+    if row.verdict is Verdict.ERROR:  # their first products may differ as well
         assert (told.verdict, told.codes - accuse(DISSENT)) == (row.verdict, INEXACT)
     else:
         assert (told.verdict, told.codes) == (row.verdict, accuse(row))
