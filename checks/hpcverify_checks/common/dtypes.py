@@ -249,7 +249,12 @@ class Family:
             "infinity": made and self.sparse.makes_infinity,
             f"outputs in {self.job_output}": self.output == self.job_output,
         }
-        return [*(what for what, here in exercised.items() if not here), "sums that round", "infinite operands", "NaN"]
+        return [
+            *(what for what, here in exercised.items() if not here),
+            "sums that round",
+            "infinite operands",
+            "NaN",
+        ]
 
 
 FAMILIES = {

@@ -21,7 +21,7 @@ import ctypes
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ from hpcverify_checks.common.bits import GOLDEN, WORD_BITS, count_from, view_wor
 from hpcverify_checks.common.cores import list_other_cores, run_on_each
 from hpcverify_checks.common.dtypes import Family, Multiply, multiply
 from hpcverify_checks.common.exact import ALL_SHIFTS, Shape, view_shifted
+from hpcverify_checks.common.stalls import StallMeter
 from hpcverify_checks.common.vote import is_of_host
 
 if TYPE_CHECKING:
@@ -221,6 +222,7 @@ class ProductTask:
     shifts: tuple[int, ...] = ALL_SHIFTS
     """The shifts of the operands of exact products. Inexact ones would be rounded differently,
     so they have the same shift each time."""
+    stalls: StallMeter = field(default_factory=StallMeter)
 
     def make_output(self) -> Tensor:
         """Allocate one product."""

@@ -21,6 +21,7 @@ No test of this kind covers all of a part, so the report says what was covered.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -80,6 +81,7 @@ from hpcverify_checks.common.kernels import choose_comparison
 from hpcverify_checks.common.locate import prepare_kernels
 from hpcverify_checks.common.product_loop import BlindComparison, ProductJob, ProductSeams
 from hpcverify_checks.common.soak import SOAK_METRICS, SOAK_RULES
+from hpcverify_checks.common.stalls import STALL_METRIC, STALL_RULE, StallMeter
 from hpcverify_checks.common.vote import BLIND_PART_CODE, PRODUCT_FINDING_RULES, reconcile
 from hpcverify_checks.sdc.copies import check_copies
 from hpcverify_checks.sdc.offsets import OffsetTrial, try_offsets
@@ -257,6 +259,8 @@ def check_exact_products(
         yield Coverage(ctx.device.part, done[-1].summarize())
         now = perf_counter()
         began, longest = now, max(longest, now - began)
+    stood = [d.task.stalls.longest for d in done if not math.isnan(d.task.stalls.longest)]
+    yield from StallMeter(max(stood, default=math.nan)).report(ctx.device.part)
     yield from sum_by_part(done)
 
 
@@ -482,6 +486,8 @@ CHECK = Check(
         "disputed_words": Metric(
             unit="", worse="high", meaning="words in which all parts contradict the reference alike"
         ),
+        "stall": STALL_METRIC,
+        "copies.stall": STALL_METRIC,
         **SOAK_METRICS,
         "copied_bytes": Metric(unit="B", worse="low", meaning="copied and compared"),
         "copied_wrong_words": Metric(unit="", worse="high", meaning="64-bit words copied wrongly"),
@@ -494,6 +500,8 @@ CHECK = Check(
             source="an exact product has one right answer",
         ),
         "products": Rule(low=1, otherwise=Verdict.ERROR, source="nothing compared, nothing known"),
+        "stall": STALL_RULE,
+        "copies.stall": STALL_RULE,
         **SOAK_RULES,
         "copied_wrong_words": Rule(
             high=0, remedy=Remedy.REPLACE, conclusive=True, source="a copy has the same bits"

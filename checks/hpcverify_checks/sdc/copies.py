@@ -53,6 +53,7 @@ from hpcverify_checks.common.cores import (
 from hpcverify_checks.common.device import wait_for_device
 from hpcverify_checks.common.exact import HOST_DEVICE
 from hpcverify_checks.common.reruns import rerun
+from hpcverify_checks.common.stalls import StallMeter, read_core_wait
 from hpcverify_checks.common.transfers import Copy, copy, make_pattern
 from hpcverify_checks.common.vote import (
     HOST_MEMORY,
@@ -234,6 +235,8 @@ class CopyTally:
     wrong: Counter[str] = field(default_factory=Counter[str])
     """Words of 8 bytes, by the part that fails: *part_id*, or the host's memory."""
     findings: tuple[Finding, ...] = ()
+    laps: list[float] = field(default_factory=list[float])
+    """Seconds of each lap of each path."""
     error: Exception | None = None
     """What ended it early."""
 
@@ -265,7 +268,10 @@ def check_copies(
     else:
         with operation("copies to, from and within its memory", ctx.device):
             paths = make_gpu_paths(device, ctx.seed, room, copy)
+            stalls, began = StallMeter(), read_core_wait()
             tallies = [run(paths, ctx.device.part)]
+            stalls.note(tallies[0].laps, read_core_wait() - began)
+        yield from stalls.report(ctx.device.part, "copies.stall")
         text = ", ".join(path.name for path in paths)
     yield Coverage(ctx.device.part, f"{describe_copies(tallies, room // 2)} {text}")
     for tally in tallies:
@@ -365,7 +371,9 @@ def _copy_until(tally: CopyTally, ways: Sequence[CopyPath], seed: int, until: fl
     while good:
         for way in tuple(good):
             pieces = draw_copies(chance, len(way.target))
+            began = time.monotonic()
             counts = way.copy_and_count(pieces)
+            tally.laps.append(time.monotonic() - began)
             tally.copies += len(pieces)
             tally.bytes += sum(piece.size for piece in pieces)
             if any(counts):

@@ -118,7 +118,8 @@ class DeviceTask(ProductTask):
     ) -> PartResult:
         """Hunt on the part or core *part_id*."""
         bench = self.make_bench(part_id, jobs)
-        bag = hunt(bench, should_stop)
+        with self.stalls.time_batches(self.device) as note:
+            bag = hunt(bench, should_stop, note)
         return make_part_result(bench, bag.wrong, bag.products, bag.seconds)
 
 

@@ -88,6 +88,13 @@ from hpcverify_checks.common.rendezvous import (
     report_lost_ranks,
 )
 from hpcverify_checks.common.reruns import Reruns
+from hpcverify_checks.common.stalls import (
+    OWN_WORK,
+    STALL_METRIC,
+    STALL_RULE,
+    StallMeter,
+    read_core_wait,
+)
 from hpcverify_checks.common.wrong_sums import (
     WRONG_SUM_CODE,
     WRONG_SUM_RULES,
@@ -301,11 +308,16 @@ def report_outcomes(
     """Yield each new finding of the ranks' *outcomes* at once; at the end, this rank's times."""
     last: dict[int, TrainingOutcome] = {}
     reported: list[Finding] = []
+    stalls, began = StallMeter(), read_core_wait()
     for rank, outcome in outcomes:
         last[rank] = outcome
         news = [f for f in find_differences(ctx, job, rank, last) if f not in reported]
         reported += news
         yield from news
+    if ctx.device.kind == "cuda":
+        steps = [step[COMPUTE] for step in last[ctx.rank].steps]
+        stalls.note(steps, read_core_wait() - began)
+        yield from (OWN_WORK.meter if job.world > 1 else stalls).report(ctx.device.part)
     numbers = report_training(ctx, job, last[ctx.rank])
     yield from usage.omit_if_busy(CONTENDED_METRICS, numbers) if usage else numbers
 
@@ -627,6 +639,7 @@ CHECK = Check(
         "peak_derived": Metric(
             unit="GFLOP/s", worse="neither", meaning="peak from cores, clock and vector width"
         ),
+        "stall": STALL_METRIC,
         "loss": Metric(
             unit="", worse="neither", meaning="cross entropy in the last step of a replay"
         ),
@@ -645,6 +658,7 @@ CHECK = Check(
             high=MAX_GRADIENT_ERROR,
             source="hpcverify default: 20 times what fp32 rounds away on a good CPU",
         ),
+        "stall": STALL_RULE,
         "step_p50": warn_outside(of_baseline=1.4),
         "step_p95": warn_outside(of_baseline=1.6),
         "communication.share": warn_outside(of_baseline=1.5),
