@@ -40,18 +40,15 @@ class LedgerEvents:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.ends = ledger.read_log_ends()
-        self._batch = ledger.read_kept_events(self.ends.anchor.number, BATCH_EVENTS)
-        while ledger.read_anchor() != self.ends.anchor:  # the oldest were pruned meanwhile
-            self.ends = ledger.read_log_ends()
-            self._batch = ledger.read_kept_events(self.ends.anchor.number, BATCH_EVENTS)
         self._kept: dict[int, KeptEvent] = {}
 
     def __iter__(self) -> Iterator[bytes]:
         """Take the lines."""
-        while self._batch:
-            self._kept = {event.number: event for event in self._batch}
-            yield from (event.line for event in self._batch)
-            self._batch = self.ledger.read_kept_events(self._batch[-1].number, BATCH_EVENTS)
+        last = self.ends.anchor.number
+        while batch := self.ledger.read_kept_events(last, BATCH_EVENTS):
+            self._kept = {event.number: event for event in batch}
+            yield from (event.line for event in batch)
+            last = batch[-1].number
 
     def judge(self, number: int, digest: str) -> str:
         """Say what is kept beside the line *number* and is not in it; empty: nothing."""
@@ -87,6 +84,8 @@ def verify_ledger(ledger: Ledger, expected: Mapping[int, str] = {}) -> ChainRepo
     events = LedgerEvents(ledger)
     ends, first = events.ends, events.ends.anchor.number + 1
     report = verify_chain(events, ends.anchor, events.judge, expected)
+    if report.wrong and ledger.read_anchor() != ends.anchor:  # the oldest were pruned meanwhile
+        return verify_ledger(ledger, expected)
     if report.wrong:
         return report
     oldest = msgspec.json.decode(ends.heartbeat, type=Event).oldest if ends.heartbeat else 1
@@ -102,15 +101,21 @@ def verify_ledger(ledger: Ledger, expected: Mapping[int, str] = {}) -> ChainRepo
 def list_event_files(state: Path) -> list[Path]:
     """List the file of events in *state*, and its rotated ones, such as .1 or -20261128.gz."""
     name = re.compile(re.escape(EVENTS_FILE_NAME) + r"([.-]\d+)?(\.gz)?")
-    return sorted(path for path in state.iterdir() if name.fullmatch(path.name))
+    return sorted(p for p in state.iterdir() if name.fullmatch(p.name) and p.is_file())
 
 
 class EventFiles:
-    """The whole lines of *paths* together, in the order of their numbers."""
+    """
+    The whole lines of *paths* together, in the order of their numbers.
+
+    A file that another one begins with is left out: it is a copy, or was renamed meanwhile.
+    """
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        self._files = [(path, content) for path in paths if (content := _read_whole_lines(path))]
-        self._files.sort(key=lambda file: _read_first_number(file[1]))
+        files = [(path, content) for path in paths if (content := _read_whole_lines(path))]
+        files.sort(key=lambda file: (_read_first_number(file[1]), -len(file[1])))
+        longer = [b"", *(content for _, content in files)]
+        self._files = [f for f, c in zip(files, longer, strict=False) if not c.startswith(f[1])]
         self.counts: dict[Path, int] = {}
         """The lines of each file that were taken."""
 
