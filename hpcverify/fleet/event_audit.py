@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from hpcverify.errors import ConfigError
 from hpcverify.events.chain import (
     CHAIN_START,
+    NO_EVENT_ERRORS,
     ChainedLine,
     ChainLink,
     ChainReport,
@@ -57,7 +58,7 @@ class LedgerEvents:
             return "its line is not the one that was written"
         try:
             event = msgspec.json.decode(kept.line, type=Event)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        except NO_EVENT_ERRORS as exc:
             return f"it is not an event: {exc}"
         if compute_detail_digest(kept.detail, self.ends.key) != event.detail_digest:
             return "its detail in the audit log is not the one that was written"
@@ -147,7 +148,7 @@ def _read_whole_lines(path: Path) -> bytes:
 def _read_first_number(content: bytes) -> int:
     try:
         return msgspec.json.decode(content.partition(b"\n")[0], type=ChainedLine).number
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NO_EVENT_ERRORS:
         return 0  # `verify_chain` says what is wrong with it
 
 

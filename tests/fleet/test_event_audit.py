@@ -28,6 +28,16 @@ DELETE_FIRST = (
     "insert or replace into facts select 'events_anchor', '10 ' || digest from events"
     " where number = 10; delete from events where number <= 10"
 )
+NO_EVENTS = {
+    b"": "it is not an event: Input data was truncated",
+    b'{"number":0,"previous":""}': "it is not an event: Expected `int` >= 1 - at `$.number`",
+    b'{"number":9223372036854775808,"previous":""}': (
+        "it is not an event: Expected `int` <= 9223372036854775807 - at `$.number`"
+    ),
+    b'{"number":1,"x":' + b"[" * 9999: (
+        "it is not an event: maximum recursion depth exceeded while deserializing an object"
+    ),
+}
 SMALL = Events(max_mib=0.003)
 
 Lines = list[bytes]
@@ -138,6 +148,13 @@ def forge(lines: Lines, start: int) -> Lines:
         (
             lambda lines: [*lines, lines[3]],
             (51, "the next line has the number 4", "events.jsonl, line 51"),
+        ),
+        *(
+            (
+                lambda lines, forged=forged: [forged, *lines],
+                (1, why, "events.jsonl, line 1"),
+            )
+            for forged, why in NO_EVENTS.items()
         ),
         (
             lambda lines: forge([*lines, lines[-1].replace(b'"number":50', b'"number":51')], 50),
