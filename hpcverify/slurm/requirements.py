@@ -147,6 +147,8 @@ def _need_program(
         instructions = (Instruction(Place.REPLACE, ours.lines),)
     elif copies:  # one line of several
         return Requirement(stage, name, state, fix=f"write {hook} in place of {copies[0]}")
+    elif earlier := [value for value in values if _has_script_of_ours(value)]:
+        return _need_both(stage, name, earlier[0], hook, settings)
     elif not values or settings.version >= SEVERAL_PROGRAMS_VERSION:
         instructions = (ours,)
     elif fix := _explain_unclear(name, values[0]):
@@ -203,6 +205,12 @@ def _explain_unclear(name: str, value: str) -> str:
     if Path(value).is_absolute():
         return ""
     return f"write the absolute path of {value} in {name}: where a script would look is not known"
+
+
+def _has_script_of_ours(value: str) -> bool:
+    """Whether our script lies where *value* matches it: it started a hook that is elsewhere now."""
+    own = _choose_name(value) if glob.has_magic(value) else ""
+    return bool(own) and os.path.lexists(Path(value).parent / own)
 
 
 def _choose_name(pattern: str) -> str:

@@ -299,6 +299,18 @@ def test_a_folder_of_programs_gets_one_more_until_ours_is_there(
     assert "Epilog" not in list_missing(settings)
 
 
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_a_script_of_ours_that_starts_a_hook_elsewhere_is_named(
+    tmp_path: Path, version: tuple[int, int]
+) -> None:
+    """It would go on to fail, and Slurm to drain the node, beside one more line."""
+    (tmp_path / "00-hpcverify").write_text("#!/bin/sh\nexec /gone/prolog\n")
+    settings = HookSettings(version=version, prolog=(f"{tmp_path}/*",))
+    prolog = list_missing(settings)["Prolog"]
+    assert prolog.instructions == ()
+    assert f"look at {tmp_path}/00-hpcverify" in prolog.fix
+
+
 @pytest.mark.parametrize("conf", ["/run/slurm/conf/slurm.conf", ""])
 def test_what_slurm_itself_fetched_is_no_place_for_a_script(conf: str) -> None:
     settings = HookSettings(version=OLD, conf=conf, health_check="/usr/sbin/nhc")
