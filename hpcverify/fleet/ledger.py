@@ -601,18 +601,19 @@ class Ledger(EventLedger, CounterLedger):
         since = max(since, self._read_reset_time())
         return {node for (node,) in self._select(newly, since, self.clock())}
 
-    def read_outcomes(self, since: float | None) -> dict[str, dict[str, bool]]:
-        """
-        Map check and node to whether the node failed it; as `list_newly_held`.
-
-        None: all that is known, whenever the breaker was reset.
-        """
+    def read_outcomes(self, since: float) -> dict[str, dict[str, bool]]:
+        """Map check and node to whether the node failed it; as `list_newly_held`."""
         outcomes: dict[str, dict[str, bool]] = {}
         lately = "select name, node, failed from outcomes where at > ? and at <= ?"
-        since = 0.0 if since is None else max(since, self._read_reset_time())
+        since = max(since, self._read_reset_time())
         for name, node, failed in self._select(lately, since, self.clock()):
             outcomes.setdefault(name, {})[node] = bool(failed)
         return outcomes
+
+    def read_passes(self, check: str) -> dict[str, float]:
+        """Say when each node passed *check* that did so last, whenever the breaker was reset."""
+        passed = "select node, at from outcomes where name = ? and not failed and at <= ?"
+        return dict(self._select(passed, check, self.clock()))
 
     def _read_reset_time(self) -> float:
         """Say when the breaker was last reset; 0 if never, or by a clock that was ahead."""

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.fleet.states import DAY_S, HOUR_S, Caveat, Hold, State
-from hpcverify.model import Cause, Verdict
+from hpcverify.model import Cause, Fact, Verdict
 from tests.doubles import a_result
 from tests.fleet.builders import Room, a_room, make_wrong_word
 
@@ -169,6 +170,59 @@ def test_three_bad_nodes_of_a_rollout_that_others_pass_are_quarantined(tmp_path:
     for name in names:
         room.finds(name, GOOD, versions=OLD)
     pass_night(room, (bad := ("n1", "n2", "n3")), new=names[:18])
+    assert (list_drained(room), room.controller.find_doubts()) == ({*bad}, {})
+
+
+def test_what_all_pass_again_after_a_rollout_is_not_doubted_for_the_nodes_that_are_out(
+    tmp_path: Path,
+) -> None:
+    room = a_room(tmp_path, 24)
+    room.policy = {"check_share": 0.3}
+    names = list(room.slurm.nodes)
+    for name in names:
+        room.finds(name, GOOD, versions=OLD)
+    pass_night(room, (bad := ("n1", "n2", "n3")), new=names[:18])
+    for versions in (NEW, {**NEW, "torch": "2.8"}):
+        room.now += 15 * DAY_S
+        for name in names[3:]:
+            room.finds(name, GOOD, versions=versions)
+        room.collect()
+        assert (list_drained(room), room.controller.find_doubts()) == ({*bad}, {})
+
+
+def test_a_check_is_doubted_though_others_passed_it_before_they_got_what_is_new(
+    tmp_path: Path,
+) -> None:
+    room = a_room(tmp_path, 24)
+    room.policy = {"check_share": 0.3}
+    names = list(room.slurm.nodes)
+    for hook, versions in ((False, OLD), (True, NEW)):
+        for name in names:
+            room.finds(name, GOOD, versions=versions, hook=hook)
+        room.collect(2)
+    for _ in range(2):
+        for name in names[:3]:
+            room.finds(name, SLOW, versions=NEW)
+        room.collect()
+    assert list_drained(room) == set()
+    assert "sdc fails on 3 of 3 nodes of a rollout" in room.controller.find_doubts()["sdc"]
+
+
+def test_a_fault_that_leaves_each_node_with_fewer_parts_is_no_rollout(tmp_path: Path) -> None:
+    room = a_room(tmp_path, 20)
+    room.policy = {"check_share": 0.3}
+    whole, lost = (
+        replace(result, facts=(Fact("NVLinks up", links, "GPU-1"),))
+        for result, links in ((GOOD, "18"), (SLOW, "17"))
+    )
+    for name in room.slurm.nodes:
+        room.finds(name, whole)
+    room.collect()
+    for name in (bad := ("n1", "n2", "n3")):
+        room.now += 2 * DAY_S
+        for _ in range(2):
+            room.finds(name, lost)
+            room.collect()
     assert (list_drained(room), room.controller.find_doubts()) == ({*bad}, {})
 
 
