@@ -23,6 +23,8 @@ from hpcverify.fleet.states import (
     HOUR_S,
     Hold,
     Node,
+    State,
+    is_gone,
     is_suspect_between_nodes,
 )
 from hpcverify.plan.config import Quarantine
@@ -53,14 +55,18 @@ def compute_out_limit(eligible: int, policy: Quarantine) -> int:
     return max(allowance, small, math.ceil(policy.out_share * eligible))
 
 
-def list_out(nodes: Iterable[Node]) -> set[str]:
-    """Name the *nodes* that are out of service for failures; an admission holds others."""
+def list_out(nodes: Iterable[Node], now: float) -> set[str]:
+    """
+    Name the *nodes* that runs took out of service: they failed, or could not be judged.
+
+    A person holds others, and so does an admission; and one that is gone at *now* is not missed.
+    """
     return {
         node.name
         for node in nodes
-        if node.state in FAILED_STATES
+        if (node.state in FAILED_STATES or (node.state is State.HELD and not node.by))
         and node.desired_hold is not Hold.NONE
-        and not (node.awaits_turn or is_suspect_between_nodes(node))
+        and not (node.awaits_turn or is_suspect_between_nodes(node) or is_gone(node, now))
     }
 
 

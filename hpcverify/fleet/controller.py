@@ -379,7 +379,7 @@ class Controller:
         """Count how many nodes may be held next to those held lately, and *more*."""
         policy = self.site.quarantine
         held = self.ledger.list_newly_held(self.clock() - policy.window_hours * HOUR_S)
-        out = list_out(self.ledger.list_nodes().values())
+        out = list_out(self.ledger.list_nodes().values(), self.clock())
         return max(
             0,
             min(
@@ -540,7 +540,7 @@ class Controller:
         """Trip the breaker if *new* are too many to be held; return whether."""
         policy, names = self.site.quarantine, [node.name for node in new]
         held = self.ledger.list_newly_held(self.clock() - policy.window_hours * HOUR_S)
-        out = list_out(self.ledger.list_nodes().values())
+        out = list_out(self.ledger.list_nodes().values(), self.clock())
         if why := explain_trip(held, names, out, self._eligible_count, policy):
             self.ledger.trip(why)
             self.say(f"the breaker tripped: {why}")

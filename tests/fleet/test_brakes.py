@@ -129,6 +129,28 @@ def test_failures_that_come_slowly_take_no_more_than_a_share_of_the_fleet_out(
     assert room.node(names[6 * a_night - 1]).caveat is Caveat.SPARED
 
 
+def test_nodes_that_cannot_be_judged_take_no_more_than_a_share_of_the_fleet_out(
+    tmp_path: Path,
+) -> None:
+    room = a_room(tmp_path, 12)
+    room.policy = {"drain_errors": ("crashed",)}
+    for name in room.slurm.nodes:
+        room.finds(name, a_result("sdc", verdict=Verdict.ERROR, cause=Cause.CRASHED))
+        room.collect(after=DAY_S)
+    assert list_drained(room) == {"n1", "n2", "n3", "n4"}
+    assert room.ledger.read_trip_reason().startswith("5 of 12 nodes would be out")
+
+
+def test_nodes_that_have_left_slurm_are_no_longer_out(tmp_path: Path) -> None:
+    room = a_room(tmp_path, 12)
+    for names in (("n1", "n2"), ("n3", "n4"), ("n5", "n6")):
+        room.quarantine(*names)
+        for name in names:
+            del room.slurm.nodes[name]
+        room.collect(2, after=DAY_S)
+    assert room.ledger.read_trip_reason() == ""
+
+
 def test_a_check_that_fails_on_the_nodes_of_a_rollout_alone_is_doubted(tmp_path: Path) -> None:
     room = a_room(tmp_path, 20)
     room.policy = {"check_share": 0.3}
