@@ -110,6 +110,38 @@ def test_a_prolog_error_for_a_check_that_is_in_doubt_is_undone(tmp_path: Path) -
     assert room.node("n4").state is State.SUSPECT
 
 
+@pytest.mark.parametrize(("check", "conclusive"), [("gemm", True), ("sdc", False)])
+def test_a_prolog_error_beside_a_run_that_refuses_no_job_is_left_alone(
+    tmp_path: Path, check: str, *, conclusive: bool
+) -> None:
+    room = a_room(tmp_path, 12)
+    room.policy = CLOSED
+    room.finds("n3", BAD, hook=True, suite="prolog")
+    room.ledger.trip("3 of 4 nodes")
+    room.collect(after=HOUR_S)
+    room.finds("n3", make_wrong_word(check, conclusive=conclusive), hook=True, suite="health")
+    room.slurm.drain(["n3"], "Prolog error", by="slurm")
+    room.collect(2, after=60)
+    assert list_drained(room) == {"n3"}
+    assert room.node("n3").foreign == "Prolog error"
+
+
+def test_what_cannot_be_written_or_removed_in_the_spool_keeps_no_place_free(
+    tmp_path: Path,
+) -> None:
+    room = a_room(tmp_path, 12)
+    room.policy = CLOSED
+    room.collect()
+    gates = tmp_path / "spool" / "gate"
+    (gates / "n9").unlink()
+    for folder in (gates / "n9", gates / ".places" / "n8"):  # as who is root on a node can
+        (folder / "x").mkdir(parents=True)
+    room.quarantine("n1", "n2")
+    room.collect()
+    assert [path.name for path in (gates / ".places").iterdir()] == ["n8"]
+    assert [line.endswith(": remove it") for line in room.said if ".places" in line] == [True] * 2
+
+
 # -- how many are out at all
 
 
