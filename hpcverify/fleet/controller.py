@@ -723,13 +723,19 @@ class Controller:
     # -- which nodes to verify outside the sweep
 
     def _reserve_for_turns(self, seen: Mapping[str, HoldReading]) -> None:
-        """Reserve nodes until they are verified: suspects with evidence, then overdue ones."""
+        """
+        Reserve nodes until they are verified: suspects with evidence, then overdue ones.
+
+        With those that are out these are no more than half of the fleet, or else one at a time.
+        """
         if self.ledger.read_trip_reason():
             return
         known = self.ledger.list_nodes()
         nodes = [known[name] for name in seen if not seen[name].unregistered]
         waiting = sum(known[name].awaits_turn for name in seen)
-        room = max(0, compute_allowance(len(seen), self.site.quarantine) - waiting)
+        left = len(seen) // 2 - len(list_out(nodes, self.clock()))
+        allowed = min(compute_allowance(len(seen), self.site.quarantine), max(1, left))
+        room = max(0, allowed - waiting)
         last = self.ledger.read_last_ticket_number()
         with_evidence = self._find_suspects_with_evidence(nodes)
         kept = [reserve_for_evidence(node, last) for node in with_evidence[:room]]

@@ -329,6 +329,18 @@ def test_no_more_are_reserved_for_evidence_than_may_be_held(tmp_path: Path) -> N
     assert list_drained(room) == set()
 
 
+@pytest.mark.parametrize(("count", "reserved"), [(4, 1), (8, 2)])
+def test_reserved_ones_leave_half_of_a_small_fleet_in_service_or_are_one_at_a_time(
+    tmp_path: Path, count: int, reserved: int
+) -> None:
+    room = a_room(tmp_path, count)
+    room.quarantine("n1", "n2")
+    for name in list(room.slurm.nodes)[2:]:
+        room.finds(name, BAD, hook=True)
+    room.collect(3)
+    assert (len(list_drained(room)), len(room.slurm.reserved)) == (2, reserved)
+
+
 @pytest.mark.parametrize("policy", [{"enforce": ()}, {"enforce": ("gemm",)}])
 def test_a_site_that_does_not_enforce_the_check_reserves_nobody(
     room: Room, policy: dict[str, Any]
