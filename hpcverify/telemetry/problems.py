@@ -77,6 +77,7 @@ _RULES = {
     "gpu_unpowered": FindingRule(Verdict.FAIL, Remedy.INSPECT),
     "gpu_flaky": FindingRule(Verdict.WARN, Remedy.RERUN),
     "gpu_slow": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "gpu_unread": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.UNMEASURED),
     "gpu_unlike": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "gpu_silent": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.UNMEASURED),
     MUTE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.UNMEASURED),

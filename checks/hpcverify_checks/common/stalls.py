@@ -3,7 +3,9 @@ How long a GPU stood still, where its median hides that.
 
 A step that waits for a host which waits for a core is no fault of the GPU: what this thread
 waited is subtracted. The kernel counts it (sched-stats, /proc/thread-self/schedstat); where it
-does not, nothing is measured. Nothing is measured on a CPU either, which others may use.
+does not, nothing is measured. A process that Slurm suspends (SIGSTOP), that is frozen or in a
+guest that moves does not wait for a core; its `Absence` shows that. Nothing is measured on a CPU
+either, which others may use.
 
 GPUs that compute together wait for the slowest. `OWN_WORK` times what a GPU does by itself,
 between their sums: only the one that stood still took long for that.
@@ -15,10 +17,12 @@ import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from threading import Lock, Thread
+from time import CLOCK_MONOTONIC, clock_gettime, perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
 from hpcverify.check import Measurement, Metric, warn_outside
@@ -36,11 +40,49 @@ SCHEDSTAT = Path("/proc/thread-self/schedstat")
 """Nanoseconds on a core, nanoseconds that the thread waited for one, and how often."""
 
 
+PULSE_SECONDS = 0.5
+LATE_SECONDS = 1.0
+"""A pulse that comes this much too late was kept from running."""
+
+
+class Absence:
+    """How long no thread of this process ran: one that waits for the GPU lets a pulse run."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._seen = clock()
+        self._seconds = 0.0
+
+    def read(self) -> float:
+        """Read the seconds since the beginning; each call is a pulse."""
+        with self._lock:
+            now = self._clock()
+            late = now - self._seen - PULSE_SECONDS
+            self._seconds += late * (late > LATE_SECONDS)
+            self._seen = now
+            return self._seconds
+
+
+@cache
+def watch_absence() -> Absence:
+    """Give this process a pulse until it ends."""
+    absence = Absence(partial(clock_gettime, CLOCK_MONOTONIC))
+
+    def pulse() -> None:
+        while True:
+            sleep(PULSE_SECONDS)
+            absence.read()
+
+    Thread(target=pulse, daemon=True).start()
+    return absence
+
+
 def read_core_wait(*, with_work: bool = False) -> float:
     """Read for how many seconds this thread had no core, *with work* or ran; NaN if unknown."""
     try:
         worked, waited, _ = map(int, SCHEDSTAT.read_text().split())
-        return (waited + worked * with_work) / 1e9
+        return (waited + worked * with_work) / 1e9 + watch_absence().read()
     except (OSError, ValueError):
         return math.nan
 

@@ -191,7 +191,7 @@ def find_stuck_gauges(series: Values) -> dict[str, str]:
     spans: dict[str, str] = {}
     for name in (*WATCHED_GAUGES, "clock"):
         values = [sample.value for sample in series.get(name, ())]
-        if values and max(values) >= MIN_SWING * min(values):
+        if values and max(values) > MIN_SWING * min(values):
             spans[name] = f"{min(values):.0f} to {max(values):.0f} {series[name][0].unit}"
     stuck: dict[str, str] = {}
     for name, judged in WATCHED_GAUGES.items():
@@ -274,23 +274,28 @@ def _measure_throttling(observed: LoadSamples) -> Iterator[Measurement]:
 
 
 def move_to_node(items: Iterable[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
-    """Yield *items*, with what slowed all GPUs as the node's: it supplies and cools them."""
+    """
+    Yield *items*, with what slowed all GPUs as the node's: it supplies and cools them.
+
+    A GPU that was lost, or whose worker ended early, was not under load: it does not count.
+    """
     gpus = {device.part for device in inventory.devices if device.kind == "cuda"}
     items = list(items)
     times: dict[str, dict[str, float]] = {}
     for item in items:
         if isinstance(item, Measurement) and item.part_id in gpus and item.value is not None:
             times.setdefault(item.name, {})[item.part_id] = item.value
+    worked = times.get("rate.mean", {}).keys()
     shared = {
         cause
         for cause in NODE_CAUSES
-        if (seconds := times.get(f"throttled.{cause}", {})).keys() == gpus
-        and len(gpus) >= MIN_PARTS_FOR_ALL
-        and min(seconds.values()) > MIN_SHARED_SECONDS
+        if len(worked) >= MIN_PARTS_FOR_ALL
+        and worked <= (seconds := times.get(f"throttled.{cause}", {})).keys()
+        and min(seconds[part_id] for part_id in worked) > MIN_SHARED_SECONDS
     }
     told = shared - {"hw_slowdown"} if shared & SPECIFIC_CAUSES else shared
     usual = {
-        f"throttled.{cause}{end}": median(times[f"throttled.{cause}{end}"].values())
+        f"throttled.{cause}{end}": median(times[f"throttled.{cause}{end}"][p] for p in worked)
         for cause in shared
         for end in ("", ".share")
     }

@@ -58,6 +58,9 @@ EVENT_REASON_BITS: Mapping[str, int] = {
 }
 """The bits of the event reasons, of which several may be set at once."""
 
+DELAY_CODES = frozenset({"gpu_blocked", "gpu_slow", "gpu_unread"})
+"""What costs a GPU a sample, and no more: processes that start CUDA hold the driver's lock."""
+
 BENIGN_LINK_ERRORS = frozenset({"recovered", "symbol"})
 """Errors of links that were corrected, as is normal."""
 
@@ -81,8 +84,7 @@ class NvmlReader:
             return
         for answers in heard.answers.values():
             yield from answers
-        # A GPU that is held up loses a sample, and no more.
-        yield from (_make_trouble_reading(f) for f in heard.findings if f.code != "gpu_blocked")
+        yield from (_make_trouble_reading(f) for f in heard.findings if f.code not in DELAY_CODES)
         yield from self._events.read(get_source().list_reachable())
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from hpcverify.model import Coverage, Finding
 from hpcverify.telemetry.gpus import GpuAnswers, Linkage, PcieLink, Recovery, Setup
 from hpcverify.telemetry.nvml import questions
 from hpcverify.telemetry.nvml.binding import pynvml as nv
-from hpcverify.telemetry.nvml.query import DRIVER_CODES, DRIVER_FIXES, Gpu, GpuQuery
+from hpcverify.telemetry.nvml.query import DRIVER_CODES, DRIVER_FIXES, Gpu, GpuQuery, Modes
 from hpcverify.telemetry.nvml.session import DeviceList, Session
 from hpcverify.telemetry.nvml.watchdog import Visit
 from hpcverify.telemetry.problems import MUTE
@@ -143,15 +143,15 @@ def _list_slow(spoken: Sequence[GpuQuery], unasked: Sequence[Gpu]) -> Iterator[F
         yield Finding("gpu_slow", query.gpu.uuid, f"{text}: {SLOW_FIX}")
     for gpu in unasked:
         text = f"not read: {len(slow)} other GPUs take {_find_usual(slow[-1]):.2f} s for a call"
-        yield Finding("gpu_slow", gpu.uuid, f"{text}: {SLOW_FIX}")
+        yield Finding("gpu_unread", gpu.uuid, f"{text}: {SLOW_FIX}")
 
 
 def _find_unlike(spoken: Sequence[GpuQuery]) -> Iterator[Finding]:
     """Name the GPUs that cannot say what most of the same part can."""
-    kinds: dict[tuple[str, bool, bool], list[GpuQuery]] = {}
+    kinds: dict[tuple[str, Modes], list[GpuQuery]] = {}
     for who in spoken:
-        kinds.setdefault((who.gpu.name, who.is_cut_up, who.is_without_ecc), []).append(who)
-    for like in (like for (name, *_), like in kinds.items() if name):
+        kinds.setdefault((who.gpu.name, who.modes), []).append(who)
+    for like in (like for (name, _), like in kinds.items() if name):
         for who in like:
             odd = [c for c in who.no_answers if _is_odd(c, like) and LINK_CALL_SUFFIX not in c]
             if odd:
@@ -210,6 +210,8 @@ class NvmlSource:
         self._hurried_seconds = hurried_seconds
         self._session = Session(hung_seconds)
         self._silences = _Silences(hung_seconds)
+        self._modes: dict[str, Modes] = {}
+        """By UUID, as they were when last asked for: most questions do not ask."""
         self._turn = RLock()
         """Held by the thread that asks: of two that did, one would wait behind the other."""
 
@@ -233,6 +235,7 @@ class NvmlSource:
             silent = [gpu for gpu in devices.gpus if gpu.uuid not in heard]
             hanging = list(self._silences.list_findings(silent, self._session.list_late()))
         spoken = [query for query, _ in answers]
+        self._modes |= {who.gpu.uuid: who.modes for who in spoken}
         return GpuAnswers(
             answers={who.gpu.uuid: answer for who, answer in answers},
             findings=(
@@ -262,7 +265,7 @@ class NvmlSource:
             if len(slow) >= MIN_SLOW_IN_A_ROW and sum(slow) >= SLOW_ROUND_SECONDS:
                 unasked.append(gpu)
                 continue
-            query = GpuQuery(gpu)
+            query = GpuQuery(gpu, self._modes.get(gpu.uuid, Modes()))
             visit = Visit(partial(question, query))
             limit = self._hurried_seconds if is_held else patience
             if _returns(visit, query, limit):

@@ -114,6 +114,15 @@ class Gpu(Struct, frozen=True):
         return f"GPU {self.index} (…{self.uuid[-4:]})"
 
 
+class Modes(Struct, frozen=True):
+    """Modes in which a GPU answers fewer calls, as far as they are known."""
+
+    cut_up: bool = False
+    """Whether it is in MIG mode."""
+    without_ecc: bool = False
+    """Whether its ECC is off."""
+
+
 def code_of(err: Any) -> int:
     """Read the return code that an `NVMLError` stands for."""
     return int(err.value)
@@ -122,18 +131,15 @@ def code_of(err: Any) -> int:
 class GpuQuery:
     """Asks one GPU, and keeps what was no answer."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, modes: Modes) -> None:
         self.gpu = gpu
+        self.modes = modes
         self.call = ""
         """The call that is under way, or was the last."""
         self.began = time.monotonic()
         """When that call began, on the clock of `time.monotonic`."""
         self.durations: list[float] = []
         """The seconds that each call took."""
-        self.is_cut_up = False
-        """Whether it is in MIG mode, if that was asked: then it answers fewer calls."""
-        self.is_without_ecc = False
-        """Whether its ECC is off, if that was asked: the same."""
         self.has_answered = False
         """Whether any call was answered."""
         self.no_answers: dict[str, str] = {}

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from ctypes import byref
 from typing import Any
 
+from msgspec.structs import replace
+
 from hpcverify.telemetry.gpus import (
     Linkage,
     NvLink,
@@ -66,7 +68,7 @@ def read_memory_errors(gpu: GpuQuery) -> tuple[Reading, ...]:
 def _read_ecc_modes(gpu: GpuQuery) -> tuple[int | None, int | None]:
     """Read the mode now and after the next reset; the fields of it may be unset."""
     current, pending = gpu.ask(nv.nvmlDeviceGetEccMode) or (None, None)
-    gpu.is_without_ecc = current == 0
+    gpu.modes = replace(gpu.modes, without_ecc=current == 0)
     return current, pending
 
 
@@ -91,7 +93,7 @@ def read_mig_modes(gpu: GpuQuery) -> tuple[int | None, int | None]:
     `nvmlDeviceGetUtilizationRates`, `nvmlDeviceGetMemoryInfo`).
     """
     current, pending = gpu.ask(nv.nvmlDeviceGetMigMode) or (None, None)
-    gpu.is_cut_up = bool(current)
+    gpu.modes = replace(gpu.modes, cut_up=bool(current))
     return current, pending
 
 
@@ -119,7 +121,7 @@ MEGA, GIGA = 1e6, 1e9
 def read_linkage(gpu: GpuQuery) -> Linkage:
     """Read the state, the speed and the errors of every NVLink, and the fabric."""
     read_mig_modes(gpu)
-    if gpu.is_cut_up:
+    if gpu.modes.cut_up:
         return Linkage(mig=True)
     links = read_nvlinks(gpu)
     return Linkage(links=None if links is None else tuple(links), fabric=_read_fabric(gpu))

@@ -230,7 +230,7 @@ def _read_gpu_facts(gpu: GpuQuery) -> _GpuFacts:
     ecc = next((bool(r.value) for r in readings if r.name == "ecc.mode"), None)
     return _GpuFacts(
         facts=_read_facts(gpu) | sysfs.drop_unknown(ecc=ECC_NAMES[ecc]),
-        mig=gpu.is_cut_up,
+        mig=gpu.modes.cut_up,
         readings=readings,
         holders=tuple((gpu.gpu.uuid, process.pid) for process in held if process.computes),
     )

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,3 +60,25 @@ def test_a_cpu_is_not_measured() -> None:
         for number in range(3):
             note(number)
     assert not list(meter.report("cpu"))
+
+
+def test_a_process_that_was_stopped_says_for_how_long() -> None:
+    code = (
+        "import os, signal\n"
+        "from hpcverify_checks.common.stalls import read_core_wait\n"
+        "began = read_core_wait()\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "print(read_core_wait() - began)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+        time.sleep(2)
+        child.send_signal(signal.SIGCONT)
+        said, _ = child.communicate()
+    assert float(said) >= 1.5
+
+
+def test_a_pulse_that_is_a_little_late_was_not_kept_from_running() -> None:
+    moments = iter((0.0, 0.5, 1.9, 61.9, 62.4))
+    absence = stalls.Absence(lambda: next(moments))
+    assert [absence.read() for _ in range(4)] == [0, 0, 59.5, 59.5]

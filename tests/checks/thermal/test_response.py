@@ -74,6 +74,8 @@ class Gpu:
     """The gauges that stay at one value."""
     before: float = 75.0
     """The power that it was warmed by before."""
+    works: bool = True
+    """Whether its worker does the load to its end."""
 
     def account(self, soak: Soak) -> LoadRecord:
         """Say what its worker had done."""
@@ -89,7 +91,7 @@ class Gpu:
         """Sample it once a second, with the noise and the steps of real sensors."""
         heat, energy = self.before, 1e6
         for second in range(int(soak.end) + 1):
-            load = soak.load(second)
+            load = soak.load(second) * self.works
             power = self.idle_watts + load * (self.watts - self.idle_watts)
             heat += (power - heat) / self.inertia
             energy += power
@@ -154,7 +156,8 @@ def node(tmp_path: Path, gpus: Sequence[Gpu], soak: Soak = LONG) -> list[Context
         inventory=Inventory(tuple(parts), tuple(devices), (), tuple(sensors)),
     )
     for rank, gpu in enumerate(gpus):
-        plan.write_record(base.shared, rank, gpu.account(soak))
+        if gpu.works:
+            plan.write_record(base.shared, rank, gpu.account(soak))
     return [msgspec.structs.replace(base, device=device) for device in devices]
 
 
@@ -165,10 +168,18 @@ def observed(tmp_path: Path, gpus: Sequence[Gpu], soak: Soak = LONG) -> list[Che
         sample for i, gpu in enumerate(gpus) for sample in gpu.samples(f"GPU-{i}", chance, soak)
     ]
     watch = Watch(start=0.0, end=soak.end, samples=sorted(samples, key=lambda s: s.t))
+    rates = [
+        Measurement("rate.mean", (gpu.account(soak).rate or 0.0) / 1e9, "GFLOP/s", f"GPU-{i}")
+        for i, gpu in enumerate(gpus)
+        if gpu.works
+    ]
     return [
-        found
-        for ctx in node(tmp_path, gpus, soak)
-        for found in thermal.observe(watch, ctx, ThermalParams())
+        *rates,
+        *(
+            found
+            for ctx in node(tmp_path, gpus, soak)
+            for found in thermal.observe(watch, ctx, ThermalParams())
+        ),
     ]
 
 
@@ -239,6 +250,9 @@ def test_what_slows_all_gpus_down_is_the_nodes(tmp_path: Path, cause: str) -> No
     assert ";" not in reason
     _, reason, _ = judge_board(tmp_path, [*[braked] * 7, Gpu()])
     assert f"GPU 6: throttled.{cause} 119 s" in reason
+    _, reason, _ = judge_board(tmp_path, [*[braked] * 7, Gpu(works=False)])
+    assert reason.startswith(f"node: throttled.{cause} 119 s > 1 (")
+    assert ";" not in reason
 
 
 @pytest.mark.parametrize("soak", [LONG, QUICK])
@@ -259,6 +273,12 @@ def test_a_gauge_that_ignores_the_load_is_broken_and_judges_nothing(
     assert reason.startswith(f"GPU 3: {gauge} stays at {value} ")
     assert f"its {unjudged} was not judged" in reason
     assert ";" not in reason
+
+
+def test_gauges_that_all_stay_at_zero_say_nothing_of_each_other(tmp_path: Path) -> None:
+    unknown = Gpu(stuck={"temperature": 0, "power": 0, "clock": 0})
+    found = observed(tmp_path, alike(gpu3=unknown))
+    assert [f for f in found if isinstance(f, Finding)] == []
 
 
 def test_a_defective_gpu_has_its_clock_and_does_less_with_it(tmp_path: Path) -> None:

@@ -305,6 +305,13 @@ def test_readings_are_in_their_units(lab: Lab) -> None:
     assert {name: named(readings, name)[0] for name in expected} == pytest.approx(expected)
 
 
+def test_slow_calls_cost_samples_and_name_no_gpu(lab: Lab) -> None:
+    lab.write("fault = nvmlDevice* gpu=0 hang=0.06")
+    readings = read(lab)
+    assert len(named(readings, "temperature")) == 8
+    assert [r.name for r in readings if r.name.startswith("gpu_")] == []
+
+
 def test_one_field_that_is_refused_costs_none_of_the_others(lab: Lab) -> None:
     lab.write("fault = nvmlDeviceGetFieldValues gpu=0-7 field=82 return=NOT_SUPPORTED")
     readings = read(lab)
