@@ -394,8 +394,8 @@ def list_by_chance(
     How often a run is slow show those that come and go: where parts break, they only come, and
     where they are mended, they only go. A metric in which others do not is as quiet as *metrics*
     are, of which there are so many: with each that is restless, chance has one more try, too.
-    A whole node is one of the nodes, and a part stands out by itself or with its node. *counts*
-    are those of parts and nodes, by the metric.
+    A part stands out by itself or with its node, and a node as a whole or by any of its parts.
+    *counts* are those of parts and nodes, by the metric.
     """
     named = {make_key(outlier) for outlier in before.outliers} if before else set()
     by_metric: defaultdict[str, list[JudgedOutlier]] = defaultdict(list)
@@ -419,8 +419,7 @@ def list_by_chance(
                 is_part, own = outlier.level == "part", _count_changes([outlier])
                 peers = parts if is_part else nodes
                 rate = _find_rate(changes[metric, is_part] - own, runs, unseen) / peers
-                if is_part:
-                    rate += _find_rate(changes[metric, False], runs) / nodes
+                rate += _find_rate(changes[metric, not is_part], runs) / nodes
                 tail = compute_binomial_tail([min(1.0, rate)] * runs, outlier.nights)
                 chances[i] = peers * tail
         order = sorted(chances.values())

@@ -522,6 +522,23 @@ def test_where_all_metrics_are_restless_hardly_any_site_names_a_healthy_node(sha
     assert sum(bool(set().union(*name_over_nights(site, 512, 10))) for site in sites) == 0
 
 
+@pytest.mark.parametrize(("others", "named"), [(0, True), (40, False)])
+def test_a_node_that_stood_out_by_its_parts_stands_out_as_often_as_parts_do(
+    others: int, *, named: bool
+) -> None:
+    node = replace(
+        make_outlier(TONIGHT), level="node", name="n3", node="n3", shown=(True, *(False,) * 8, True)
+    )
+    parts = [
+        replace(
+            node, level="part", name=f"n{n} GPU 0", node=f"n{n}", shown=(False, True, *(False,) * 8)
+        )
+        for n in range(4, 4 + others)
+    ]
+    by_chance = list_by_chance([node, *parts], None, {METRIC: (512, 64)}, 300)
+    assert (node not in by_chance) is named
+
+
 def test_a_slow_node_is_named_on_its_second_night_beside_ten_restless_metrics_of_a_hundred() -> (
     None
 ):
