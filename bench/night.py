@@ -94,7 +94,7 @@ def run_fleet(
         ]
         last = {(f"n{i}", "idle"): night for i in range(PARTS)}
         followed = follow_up(found, before, last)
-        by_chance = list_by_chance(followed, before, {str(NAME): (PARTS, PARTS)})
+        by_chance = list_by_chance(followed, before, {str(NAME): (PARTS, PARTS)}, 1)
         confirmed = choose_named(followed, by_chance, night)
         before = FleetJudgement(
             night=night,

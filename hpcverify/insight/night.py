@@ -148,7 +148,8 @@ def judge_night(
     past = judge_past(controller.state, quarter, controller.site)
     followed = follow_up(list_outliers(peers), before, peers.last_nights)
     counts = {str(entry.name): (entry.parts, entry.nodes) for entry in peers.document.metrics}
-    by_chance = list_by_chance(followed, before, counts)
+    metrics = len(counts) + peers.document.screened
+    by_chance = list_by_chance(followed, before, counts, metrics)
     confirmed = choose_named(followed, by_chance, night)
     return FleetJudgement(
         night=night,
@@ -384,39 +385,48 @@ def list_by_chance(
     followed: Iterable[JudgedOutlier],
     before: FleetJudgement | None,
     counts: Mapping[str, tuple[int, int]],
+    metrics: int,
 ) -> list[JudgedOutlier]:
     """
     List those *followed* who stood out several times as chance explains it, and were not named.
 
     Where a few runs of all are slow, others stand out each night, and some of them do so again.
     How often a run is slow show those that come and go: where parts break, they only come, and
-    where they are mended, they only go. A whole node is one of the nodes, and a part stands out
-    by itself or with its node. *counts* are those of parts and nodes, by the metric.
+    where they are mended, they only go. A metric in which others do not is as quiet as *metrics*
+    are, of which there are so many: with each that is restless, chance has one more try, too.
+    A part stands out by itself or with its node, and a node as a whole or by any of its parts.
+    *counts* are those of parts and nodes, by the metric.
     """
     named = {make_key(outlier) for outlier in before.outliers} if before else set()
     by_metric: defaultdict[str, list[JudgedOutlier]] = defaultdict(list)
     for outlier in followed:
         by_metric[outlier.metric].append(outlier)
+    changes = {
+        (metric, of_parts): _count_changes(o for o in found if (o.level == "part") == of_parts)
+        for metric, found in by_metric.items()
+        for of_parts in (True, False)
+    }
+    restless = len({metric for (metric, _), of in changes.items() if of["came"] and of["went"]})
+    unseen = restless / max(1, metrics)
+    allowed = FALSE_SHARE / FOLLOWED_RUNS / max(1, restless)
     by_chance: list[JudgedOutlier] = []
     for metric, found in by_metric.items():
         parts, nodes = counts.get(metric, (len(found), len(found)))
         runs = max(len(outlier.shown) for outlier in found)
-        of_parts = _count_changes(one for one in found if one.level == "part")
-        of_nodes = _count_changes(one for one in found if one.level != "part")
         chances: dict[int, float] = {}
         for i, outlier in enumerate(found):
             if outlier.nights >= MIN_NIGHTS:
-                own, is_part = _count_changes([outlier]), outlier.level == "part"
-                rate = _find_rate(of_nodes, Counter() if is_part else own, runs) / nodes
-                rate += _find_rate(of_parts, own, runs) / parts if is_part else 0.0
+                is_part, own = outlier.level == "part", _count_changes([outlier])
+                peers = parts if is_part else nodes
+                rate = _find_rate(changes[metric, is_part] - own, runs, unseen) / peers
+                rate += _find_rate(changes[metric, not is_part], runs) / nodes
                 tail = compute_binomial_tail([min(1.0, rate)] * runs, outlier.nights)
-                chances[i] = (parts if is_part else nodes) * tail
+                chances[i] = peers * tail
         order = sorted(chances.values())
         by_chance += (
             found[i]
             for i, chance in chances.items()
-            if chance > FALSE_SHARE * bisect_right(order, chance)
-            and make_key(found[i]) not in named
+            if chance > allowed * bisect_right(order, chance) and make_key(found[i]) not in named
         )
     return by_chance
 
@@ -432,9 +442,9 @@ def _count_changes(outliers: Iterable[JudgedOutlier]) -> Counter[str]:
     return changes
 
 
-def _find_rate(changes: Counter[str], own: Counter[str], runs: int) -> float:
-    """Find how many of the others come and go in a night, of *runs*."""
-    return min((changes[s] - own[s]) / n for s, n in (("came", runs), ("went", runs - 1)))
+def _find_rate(changes: Counter[str], runs: int, unseen: float = 0.0) -> float:
+    """Find how many come and go in a night, of *runs*, if so many more were *unseen*."""
+    return min((changes[side] + unseen) / n for side, n in (("came", runs), ("went", runs - 1)))
 
 
 def describe_by_chance(outliers: Iterable[JudgedOutlier]) -> Iterator[str]:

@@ -459,17 +459,27 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert read_judgement(tmp_path) == judgement
 
 
-def name_over_nights(shown: Iterable[set[int]], nodes: int = 64) -> list[set[str]]:
-    """Name the nodes after each night, if those in *shown* stand out."""
+def name_over_nights(
+    shown: Iterable[set[int]], nodes: int = 64, metrics: int = 1
+) -> list[set[str]]:
+    """Name the nodes after each night, if those in *shown* stand out: numbered on by metric."""
     before, named = FleetJudgement(night=TONIGHT), []
+    counts = {f"m{metric}": (8 * nodes, nodes) for metric in range(metrics)}
     for count, slow in enumerate(shown):
         night = TONIGHT + timedelta(days=count)
         outliers = [
-            replace(make_outlier(night), level="node", name=f"n{n}", node=f"n{n}", nodes=(f"n{n}",))
+            replace(
+                make_outlier(night),
+                level="node",
+                name=f"n{n % nodes}",
+                node=f"n{n % nodes}",
+                nodes=(f"n{n % nodes}",),
+                metric=f"m{n // nodes}",
+            )
             for n in sorted(slow)
         ]
         followed = follow_up(outliers, before, {(f"n{n}", "idle"): night for n in range(nodes)})
-        by_chance = list_by_chance(followed, before, {METRIC: (8 * nodes, nodes)})
+        by_chance = list_by_chance(followed, before, counts, metrics)
         told = choose_named(followed, by_chance, night)
         before = FleetJudgement(
             night=night,
@@ -492,8 +502,52 @@ def test_runs_that_are_slow_now_and_then_name_hardly_any_node(nodes: int, share:
 def test_bad_nodes_are_named_on_their_second_night(bad: set[int]) -> None:
     expected = {f"n{node}" for node in bad}
     assert name_over_nights([bad, bad], 232)[1] == expected
-    assert name_over_nights([bad | {99}, bad | {88}], 232)[1] == expected
     assert name_over_nights([{3}, bad | {3, 40, 41}], 64)[1] == {"n3"}
+
+
+@pytest.mark.parametrize("bad", [{3}, {3, 4, 5}, set(range(20))])
+def test_bad_nodes_are_named_on_their_third_night_where_another_stands_out_each_night(
+    bad: set[int],
+) -> None:
+    named = name_over_nights([bad | {99}, bad | {88}, bad | {77}], 232)
+    assert named[2] == {f"n{node}" for node in bad}
+
+
+@pytest.mark.parametrize("share", [0.002, 0.006])
+def test_where_all_metrics_are_restless_hardly_any_site_names_a_healthy_node(share: float) -> None:
+    rng = random.Random(1)  # noqa: S311 - no secret
+    sites = [
+        [{n for n in range(5120) if rng.random() < share} for _ in range(20)] for _ in range(8)
+    ]
+    assert sum(bool(set().union(*name_over_nights(site, 512, 10))) for site in sites) == 0
+
+
+@pytest.mark.parametrize(("others", "named"), [(0, True), (40, False)])
+def test_a_node_that_stood_out_by_its_parts_stands_out_as_often_as_parts_do(
+    others: int, *, named: bool
+) -> None:
+    node = replace(
+        make_outlier(TONIGHT), level="node", name="n3", node="n3", shown=(True, *(False,) * 8, True)
+    )
+    parts = [
+        replace(
+            node, level="part", name=f"n{n} GPU 0", node=f"n{n}", shown=(False, True, *(False,) * 8)
+        )
+        for n in range(4, 4 + others)
+    ]
+    by_chance = list_by_chance([node, *parts], None, {METRIC: (512, 64)}, 300)
+    assert (node not in by_chance) is named
+
+
+def test_a_slow_node_is_named_on_its_second_night_beside_ten_restless_metrics_of_a_hundred() -> (
+    None
+):
+    rng = random.Random(1)  # noqa: S311 - no secret
+    nights = [{n for n in range(2320) if rng.random() < 0.005} for _ in range(12)]
+    slow = 50 * 232 + 3
+    assert name_over_nights([*nights[:-2], *(n | {slow} for n in nights[-2:])], 232, 100)[-1] == {
+        "n3"
+    }
 
 
 @pytest.mark.parametrize("others", [0.0, 0.01])
