@@ -11,6 +11,10 @@ Four lines of plain text, since the prolog reads them in sh before any Python st
 `fleet.publish` writes it; slurm/hooks.sh and `print_gate` read it. A file that is
 missing, stale or unreadable lets the job run.
 
+A prolog that is to refuse a job for what it has just found first takes one of the few places
+that the controller leaves for all nodes (`take_place`): so whatever all of them find in the
+same minute, no more than these are drained for it.
+
 It imports little, and from the standard library only: `print_gate` should take no
 longer than the interpreter itself.
 """
@@ -38,6 +42,12 @@ DEFAULT_STATE = "/var/lib/hpcverify"
 """Also for an ordinary user: root's runs leave the file there."""
 GATE_NAME = "gate"
 """A file in the state directory of a node; in the spool the folder of all gate files."""
+
+
+PLACES_NAME = ".places"
+"""In the folder of the gate files: a file for each node that may refuse jobs by itself."""
+FREE_PREFIX = ".free-"
+"""Begins the name of a place that no node has taken."""
 
 
 class JobGate:
@@ -162,6 +172,33 @@ def fetch(spool: Path, state: Path, node: str) -> bool:
         write(state / GATE_NAME, job_gate)
     except OSError:  # a full disk must not stop the verification
         return False
+    return True
+
+
+def take_place(spool: Path, node: str) -> bool:
+    """Take one of the places to refuse a job in the *spool*; return whether *node* has one."""
+    folder = spool / GATE_NAME / PLACES_NAME
+    if "/" in node or node.startswith("."):
+        return False
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - pathlib takes long to load
+        if node in names:
+            return True
+        for name in names:
+            if name.startswith(FREE_PREFIX) and _take(folder / name, folder / node):
+                return True
+    except OSError:  # no spool, or none that this node may write to
+        return False
+    return False
+
+
+def _take(place: Path, own: Path) -> bool:
+    """Rename *place*; another node may have done so first."""
+    try:
+        place.rename(own)
+    except FileNotFoundError:
+        return False
+    os.utime(own)  # the controller keeps it until Slurm has drained the node
     return True
 
 

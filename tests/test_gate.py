@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hpcverify import gate
-from hpcverify.gate import JobGate, fetch, read, write
+from hpcverify.gate import JobGate, fetch, read, take_place, write
 from tests.test_trust import USER, grant
 
 LATER = 99_999_999_999
@@ -106,6 +108,28 @@ def test_a_write_that_fails_leaves_the_old_word_and_nothing_else(tmp_path: Path)
 
     assert read(tmp_path / "gate") == BAD
     assert [p.name for p in tmp_path.iterdir()] == ["gate"]
+
+
+def test_no_more_nodes_get_a_place_than_there_are_however_many_ask_at_once(tmp_path: Path) -> None:
+    places = tmp_path / gate.GATE_NAME / gate.PLACES_NAME
+    places.mkdir(parents=True)
+    for number in range(4):
+        (places / f"{gate.FREE_PREFIX}{number}").touch()
+    nodes = [f"n{i}" for i in range(40)]
+
+    with ThreadPoolExecutor(20) as pool:
+        answers = [*pool.map(partial(take_place, tmp_path), nodes)]
+    got = [name for name, taken in zip(nodes, answers, strict=True) if taken]
+
+    assert len(got) == 4
+    assert sorted(path.name for path in places.iterdir()) == sorted(got)
+    assert [take_place(tmp_path, name) for name in (got[0], "n40", "../x", ".free-9")] == [
+        *(True, False, False, False)
+    ]
+
+
+def test_without_a_spool_nobody_gets_a_place(tmp_path: Path) -> None:
+    assert not take_place(tmp_path, "n1")
 
 
 @pytest.fixture

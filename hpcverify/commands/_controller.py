@@ -272,9 +272,8 @@ def report_brakes(controller: Controller) -> int:
 
     So a site that checks only the status of `collect` and `sweep` notices.
     """
-    brakes = list(
-        describe_brakes(controller.ledger, controller.site.quarantine, controller.clock())
-    )
+    policy = controller.site.quarantine
+    brakes = list(describe_brakes(controller.ledger, controller.store, policy, controller.clock()))
     for brake in brakes:
         say(f"{brake}; see: hpcverify breaker")
     return ActionError.exit_code if brakes else 0

@@ -13,6 +13,7 @@ from hpcverify.fleet.breaker import find_doubts
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.plan.config import load_site, state_dir
 from hpcverify.plan.hostlist import fold
+from hpcverify.records.store import Store
 
 
 @click.group("breaker", invoke_without_command=True)
@@ -28,11 +29,11 @@ def command(ctx: click.Context) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if ctx.invoked_subcommand is not None:
         return
-    ledger = Ledger(state_dir())
+    ledger, store = Ledger(state_dir()), Store(state_dir())
     why = ledger.read_trip_reason()
     reset = "reset with: hpcverify breaker reset --reason …"
     click.echo(f"tripped: {why}; {reset}" if why else "not tripped")
-    for doubt in find_doubts(ledger, load_site().quarantine, time.time()):
+    for doubt in find_doubts(ledger, store, load_site().quarantine, time.time()):
         click.echo(f"doubted: {doubt.text}")
 
 
@@ -41,9 +42,9 @@ def command(ctx: click.Context) -> None:
 @record_command()
 def reset(reason: str) -> None:
     """Act on failures again, from now on; earlier ones no longer count."""
-    ledger = Ledger(state_dir())
+    ledger, store = Ledger(state_dir()), Store(state_dir())
     if not ledger.read_trip_reason():
-        doubts = find_doubts(ledger, load_site().quarantine, time.time())
+        doubts = find_doubts(ledger, store, load_site().quarantine, time.time())
         if not doubts:
             raise ActionError("the breaker is not tripped: nothing to reset")
         checks = ", ".join(doubt.check for doubt in doubts)

@@ -53,8 +53,13 @@ class GateDocument(Struct, frozen=True, kw_only=True):
 @click.option(
     "--spool", type=click.Path(path_type=Path), help="First fetch the newest gate file from there."
 )
+@click.option(
+    "--take-place",
+    is_flag=True,
+    help="For the prolog: exit with 0 only if it may refuse a job for what it has found.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(spool: Path | None, *, as_json: bool) -> None:
+def command(spool: Path | None, *, take_place: bool, as_json: bool) -> None:
     """
     Say whether the prolog lets jobs run on this node.
 
@@ -66,6 +71,8 @@ def command(spool: Path | None, *, as_json: bool) -> None:
     Example:
       hpcverify gate || echo "no job starts here"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    if take_place:
+        sys.exit(int(spool is None or not gate.take_place(spool, node_name())))
     if spool is not None:
         gate.fetch(spool, state_dir(), node_name())
     path = gate.find_gate_path()

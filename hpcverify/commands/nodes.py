@@ -82,7 +82,8 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     ledger, site = Ledger(state_dir()), load_site()
     judgement, complaint = read_shown_judgement(state_dir())
-    fleet = add_judgement(read_overview(ledger, Store(state_dir())), judgement)
+    store = Store(state_dir())
+    fleet = add_judgement(read_overview(ledger, store), judgement)
     if complaint:
         say(complaint)
     log: list[AuditEntry] = []
@@ -96,7 +97,7 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
             if fleet.rows[0].known:
                 outlook = read_node_outlook(ledger, site.fleet, chosen[0])
     if as_json:
-        doubts = find_doubts(ledger, site.quarantine, fleet.made)
+        doubts = find_doubts(ledger, store, site.quarantine, fleet.made)
         print_json(
             build_nodes_document(fleet, doubts, judgement, complaint, outlook=outlook, audit=log)
         )

@@ -1,11 +1,11 @@
 """
 The breaker: when so much fails that the failures themselves are in doubt.
 
-It asks two questions about a window of time that survives restarts. How many nodes
-would be newly held? More than the allowance means a bad image, a driver or a bug of
-ours: no node is held until a person resets the breaker. Does one check fail widely
-where others pass? Then the check is the suspect. In both cases no hold gets stricter,
-and held nodes stay held until they pass.
+It asks two questions. How many nodes would be held? More than the allowance within a
+window of time, or more than a share of the fleet at all, means a bad image, a driver or a
+bug of ours: no node is held until a person resets the breaker. Does one check fail widely
+where others pass, or on the nodes of one rollout? Then the check is the suspect. In both
+cases no hold gets stricter, and held nodes stay held until they pass.
 """
 
 from __future__ import annotations
@@ -17,13 +17,24 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.states import HOUR_S
+from hpcverify.fleet.rollouts import ROLLOUT_WINDOW_S, find_value_changes
+from hpcverify.fleet.states import (
+    FAILED_STATES,
+    HOUR_S,
+    Hold,
+    Node,
+    is_suspect_between_nodes,
+)
 from hpcverify.plan.config import Quarantine
+from hpcverify.records.store import Store
+from hpcverify.stats import compute_fisher_tail
 
 MIN_ALLOWANCE = 2
 """Nodes that may always be held: a share of a small cluster is less than one."""
 MIN_FAILING_NODES = 3
 """Nodes that must fail a check before the check is suspected."""
+MAX_CHANCE = 0.01
+"""How likely it may be that the failing nodes are those of a rollout by chance."""
 
 
 def compute_allowance(eligible: int, policy: Quarantine) -> int:
@@ -31,18 +42,53 @@ def compute_allowance(eligible: int, policy: Quarantine) -> int:
     return max(MIN_ALLOWANCE, min(math.ceil(policy.share * eligible), policy.cap))
 
 
+def compute_out_limit(eligible: int, policy: Quarantine) -> int:
+    """
+    Say how many of *eligible* nodes may be out of service for failures at all.
+
+    That is a share of them, and in a small fleet twice the allowance, but not more than half.
+    """
+    allowance = compute_allowance(eligible, policy)
+    small = min(2 * allowance, eligible // 2)
+    return max(allowance, small, math.ceil(policy.out_share * eligible))
+
+
+def list_out(nodes: Iterable[Node]) -> set[str]:
+    """Name the *nodes* that are out of service for failures; an admission holds others."""
+    return {
+        node.name
+        for node in nodes
+        if node.state in FAILED_STATES
+        and node.desired_hold is not Hold.NONE
+        and not (node.awaits_turn or is_suspect_between_nodes(node))
+    }
+
+
 def explain_trip(
-    held: Collection[str], new: Collection[str], eligible: int, policy: Quarantine
+    held: Collection[str],
+    new: Collection[str],
+    out: Collection[str],
+    eligible: int,
+    policy: Quarantine,
 ) -> str:
-    """Say why *new* must not be held on top of *held*; empty if they may be."""
-    allowed = compute_allowance(eligible, policy)
-    total = len({*held, *new})
-    if not set(new) - set(held) or total <= allowed:
-        return ""
-    return (
-        f"{total} of {eligible} nodes would be newly held within "
-        f"{policy.window_hours:g} h; at most {allowed} may be"
-    )
+    """
+    Say why *new* must not be held on top of those *held* lately; empty if they may be.
+
+    *out* are all nodes that are out of service for failures.
+    """
+    allowed, limit = compute_allowance(eligible, policy), compute_out_limit(eligible, policy)
+    total, total_out = len({*held, *new}), len({*out, *new})
+    if set(new) - set(held) and total > allowed:
+        return (
+            f"{total} of {eligible} nodes would be newly held within "
+            f"{policy.window_hours:g} h; at most {allowed} may be"
+        )
+    if set(new) - set(out) and total_out > limit:
+        return (
+            f"{total_out} of {eligible} nodes would be out of service for failures; at most "
+            f"{limit} may be: return some to service, or raise quarantine.out_share"
+        )
+    return ""
 
 
 def find_doubted_checks(
@@ -95,38 +141,122 @@ class Doubt(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     """Where it fails."""
     until: float
-    """When the doubt ends if nothing new is found: seconds since 1970."""
+    """When the doubt ends if nothing new is found: seconds since 1970; 0: with the rollout."""
 
     @property
     def text(self) -> str:
         """Say which check, how widely it fails, and until when that counts."""
-        ends = datetime.fromtimestamp(self.until, UTC)
-        return (
-            f"{self.why}; no node is held for it alone until {ends:%Y-%m-%d %H:%M} "
-            "UTC, or until it fails on fewer nodes"
+        when = (
+            f"until {datetime.fromtimestamp(self.until, UTC):%Y-%m-%d %H:%M} UTC, or "
+            if self.until
+            else ""
         )
+        return f"{self.why}; no node is held for it alone {when}until it fails on fewer nodes"
 
 
-def find_doubts(ledger: Ledger, policy: Quarantine, now: float) -> list[Doubt]:
-    """List the checks that are in doubt at *now*, by name."""
+def find_doubts(
+    ledger: Ledger,
+    store: Store,
+    policy: Quarantine,
+    now: float,
+    found: Iterable[tuple[str, Mapping[str, bool]]] = (),
+) -> list[Doubt]:
+    """
+    List the checks that are in doubt at *now*, by name.
+
+    *found* is what runs say that are being judged: a node, and whether it failed each check.
+    """
     since = now - policy.window_hours * HOUR_S
+    recent = ledger.read_outcomes(since)
+    for node, failed_by_check in found:
+        for check, failed in failed_by_check.items():
+            recent.setdefault(check, {})[node] = failed
     doubts: list[Doubt] = []
-    for check, why in sorted(find_doubted_checks(ledger.read_outcomes(since), policy).items()):
+    for check, why in find_doubted_checks(recent, policy).items():
         answers = ledger.list_answers(check, since)
         doubts.append(
             Doubt(
                 check=check,
                 why=why,
-                nodes=tuple(sorted(node for _, node, failed in answers if failed)),
+                nodes=tuple(sorted(node for node, failed in recent[check].items() if failed)),
                 until=predict_doubt_end([(at, bad) for at, _, bad in answers], policy),
             )
         )
-    return doubts
+    failing = _list_failing(ledger.list_nodes().values(), recent, now)
+    for doubt in doubts:
+        failing.pop(doubt.check, None)
+    wide = {check: at for check, at in failing.items() if len(at) >= MIN_FAILING_NODES}
+    if wide:
+        passed = {
+            check: {node for node, failed in answers.items() if not failed}
+            for check, answers in ledger.read_outcomes(None).items()
+        }
+        doubts += _find_doubted_rollouts(store, wide, passed, policy, now)
+    return sorted(doubts, key=lambda doubt: doubt.check)
 
 
-def describe_brakes(ledger: Ledger, policy: Quarantine, now: float) -> Iterator[str]:
+def _find_doubted_rollouts(
+    store: Store,
+    failing: Mapping[str, Mapping[str, float]],
+    passed: Mapping[str, Collection[str]],
+    policy: Quarantine,
+    now: float,
+) -> Iterator[Doubt]:
+    """Yield a doubt for each check that fails on the nodes of a rollout, and on few others."""
+    changes = find_value_changes(store.list_facts())
+    for check, failed_at in failing.items():
+        ran = dict.fromkeys(passed.get(check, ()), now) | failed_at
+        for (name, value), when in changes.items():
+            fresh = {n for n, at in ran.items() if is_fresh_change(when.get(n), at)}
+            if how := explain_rollout_doubt(failed_at.keys(), fresh, ran.keys(), policy):
+                yield Doubt(
+                    check=check,
+                    why=f"{check} fails on {how}: suspect {name} {value}, not the nodes",
+                    nodes=tuple(sorted(failed_at)),
+                    until=0.0,
+                )
+                break
+
+
+def _list_failing(
+    nodes: Iterable[Node], recent: Mapping[str, Mapping[str, bool]], now: float
+) -> dict[str, dict[str, float]]:
+    """Say by check which nodes fail it, or are out for it, and since when."""
+    failing: dict[str, dict[str, float]] = {}
+    for check, answers in recent.items():
+        for name in (name for name, failed in answers.items() if failed):
+            failing.setdefault(check, {})[name] = now
+    for node in nodes:
+        for check in node.checks if node.state in FAILED_STATES else ():
+            failing.setdefault(check, {})[node.name] = node.since or now
+    return failing
+
+
+def is_fresh_change(changed: float | None, failed: float) -> bool:
+    """Whether what *changed* then was new when the node *failed*, or ran."""
+    return changed is not None and -HOUR_S <= failed - changed <= ROLLOUT_WINDOW_S
+
+
+def explain_rollout_doubt(
+    failing: Collection[str], fresh: Collection[str], ran: Collection[str], policy: Quarantine
+) -> str:
+    """
+    Say on how many of the nodes with something new a check fails, if that is no chance.
+
+    Of the nodes that *ran* it, those *fresh* have something new. Two bad nodes are believed.
+    """
+    bad_fresh, bad = len({*failing} & {*fresh}), len(failing)
+    others, bad_others = len(ran) - len(fresh), bad - bad_fresh
+    if not _fails_widely(bad_fresh, len(fresh), policy):
+        return ""
+    if compute_fisher_tail(bad_fresh, len(fresh), bad_others, others) >= MAX_CHANCE:
+        return ""
+    return f"{bad_fresh} of {len(fresh)} nodes of a rollout, and on {bad_others} of {others} others"
+
+
+def describe_brakes(ledger: Ledger, store: Store, policy: Quarantine, now: float) -> Iterator[str]:
     """Yield a line for each reason why failures are not acted on now."""
     if why := ledger.read_trip_reason():
         yield f"THE BREAKER IS TRIPPED, no node is held for a failure: {why}"
-    for doubt in find_doubts(ledger, policy, now):
+    for doubt in find_doubts(ledger, store, policy, now):
         yield f"A CHECK IS DOUBTED: {doubt.text}"

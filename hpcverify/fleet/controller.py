@@ -30,12 +30,19 @@ from hpcverify.errors import (
     StoreError,
     explain_shortage,
 )
-from hpcverify.fleet.breaker import compute_allowance, explain_trip, find_doubts
+from hpcverify.fleet.breaker import (
+    compute_allowance,
+    compute_out_limit,
+    explain_trip,
+    find_doubts,
+    list_out,
+)
 from hpcverify.fleet.claim import hold_controller_lock, take_claim
 from hpcverify.fleet.event_journal import JOURNAL_READER, JournalStream
 from hpcverify.fleet.event_stream import EventStream
 from hpcverify.fleet.holds import (
     MAX_CLOCK_SKEW_S,
+    PROLOG_ERROR,
     HoldBackend,
     HoldHistory,
     HoldReading,
@@ -45,12 +52,13 @@ from hpcverify.fleet.holds import (
     plan_next_write,
     read_hold_history,
     take_over_hook_drain,
+    undo_hook_drain,
 )
 from hpcverify.fleet.intake import Intake, JudgedRun
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.notify import TransitionNotifier
 from hpcverify.fleet.orders import Dispatcher, look_up_uid
-from hpcverify.fleet.publish import publish_job_gates
+from hpcverify.fleet.publish import publish_job_gates, publish_refusal_places
 from hpcverify.fleet.risk import read_ranking
 from hpcverify.fleet.schedule import SweepPlan, is_overdue, is_rerun_due, plan_sweep
 from hpcverify.fleet.standing import (
@@ -74,13 +82,15 @@ from hpcverify.fleet.states import (
 )
 from hpcverify.fleet.transitions import (
     explains_refusal,
+    has_unanswered_evidence,
     keep_until_verified,
     quarantine_refused,
     release_if_doubted,
+    reserve_for_evidence,
     reserve_overdue,
 )
 from hpcverify.history.writer import MeasurementWriter
-from hpcverify.model import Run
+from hpcverify.model import Run, Verdict
 from hpcverify.plan.config import Site
 from hpcverify.records import spool
 from hpcverify.records.store import Store
@@ -98,6 +108,10 @@ METRICS = "metrics"
 METRICS_INTERVAL_S = 60.0
 """Between two writes of metrics while nothing happens."""
 EVENT_STREAM = "events.jsonl"
+REFUSAL_S = 300.0
+"""From the start of a run in a prolog until Slurm has surely drained its node for the refusal."""
+MAX_NODE_SKEW_S = 60.0
+"""How far the clock of such a node may be ahead."""
 SLURMCTLD_SAVE_S = 30.0
 """Until slurmctld has surely saved a change: it saves every 5 s."""
 
@@ -340,15 +354,17 @@ class Controller:
 
     def _act(self, seen: Mapping[str, HoldReading]) -> None:
         self._release_doubted_suspects()
-        seen = {**seen, **self._take_over_hook_drains(seen)}
+        seen = {**seen, **self._settle_hook_drains(seen)}
         self._apply_holds(seen)
-        self._reserve_overdue_nodes(seen)
+        self._reserve_for_turns(seen)
         self._order_reruns(seen)
         known = self.ledger.list_nodes()
         nodes = {name: known[name] for name in seen}
         doubts, tripped = self.find_doubts(), self.ledger.read_trip_reason()
+        refusing = {name for name, there in seen.items() if there.hook_failed}
         try:
             publish_job_gates(nodes, self.site, tripped, doubts, self.clock())
+            publish_refusal_places(self.site, self._count_room, refusing, self.clock())
         except StoreError as exc:
             self._record_error(str(exc))
         for check in self.ledger.record_doubts(doubts):
@@ -357,6 +373,21 @@ class Controller:
         keep_nights = self.site.history.keep_nights
         self._keep_measurements(lambda writer: writer.write(keep_nights), is_over=True)
         self._turn, self._metrics_due = Turn(listed=seen.keys(), doubts=doubts), 0.0
+
+    def _count_room(self, more: Collection[str]) -> int:
+        """Count how many nodes may be held beside those held lately, and *more*."""
+        if self.ledger.read_trip_reason():
+            return 0
+        policy = self.site.quarantine
+        held = self.ledger.list_newly_held(self.clock() - policy.window_hours * HOUR_S)
+        out = list_out(self.ledger.list_nodes().values())
+        return max(
+            0,
+            min(
+                compute_allowance(self._eligible_count, policy) - len(held | {*more}),
+                compute_out_limit(self._eligible_count, policy) - len(out | {*more}),
+            ),
+        )
 
     # -- what was found
 
@@ -443,34 +474,60 @@ class Controller:
 
     # -- how nodes are held
 
-    def _take_over_hook_drains(self, seen: Mapping[str, HoldReading]) -> Mapping[str, HoldReading]:
+    def _settle_hook_drains(self, seen: Mapping[str, HoldReading]) -> Mapping[str, HoldReading]:
         """
-        Take over Slurm's own drain where a run or a gate file of ours explains it.
+        Take over Slurm's own drain where a run or a gate file of ours explains it, or undo it.
 
         Return how those nodes are held afterwards.
         """
         known = self.ledger.list_nodes()
+        drains = {name: there for name, there in sorted(seen.items()) if there.hook_failed}
+        refused = [
+            node
+            for node in (known[name] for name in drains)
+            if node.desired_hold is not Hold.DRAIN and explains_refusal(node, self.site)
+        ]
+        believed = self._quarantine_refused(refused, drains) if refused else set[str]()
         changed: dict[str, HoldReading] = {}
-        for name, there in sorted(seen.items()):
-            if there.hook_failed and (
-                known[name].desired_hold is Hold.DRAIN or self._try_quarantine(known[name], there)
-            ):
+        for name, there in drains.items():
+            if known[name].desired_hold is Hold.DRAIN or name in believed:
                 self._try(name, partial(self._take_over_hook_drain, there, changed))
+        for node in refused:
+            there = drains[node.name]
+            ours = there.reason == PROLOG_ERROR and self._has_refused_at(node.name, there.at)
+            if node.name not in believed and ours:
+                self._try(node.name, partial(self._undo_hook_drain, node, there, changed))
         return changed
 
-    def _try_quarantine(self, node: Node, there: HoldReading) -> bool:
-        """Quarantine *node* for the failure that made its prolog refuse a job, if we may."""
-        if self.ledger.read_trip_reason() or not explains_refusal(node, self.site):
-            return False
-        if self.find_doubts().keys() >= set(node.checks) or self._trip_if_too_many(node.name):
-            return False
-        now = self.clock()
+    def _quarantine_refused(
+        self, nodes: Sequence[Node], drains: Mapping[str, HoldReading]
+    ) -> set[str]:
+        """Quarantine *nodes* for what made their prologs refuse a job, if all of them may be."""
+        doubts, now = self.find_doubts(), self.clock()
+        believed = [node for node in nodes if not doubts.keys() >= set(node.checks)]
+        if self.ledger.read_trip_reason() or self._trip_if_too_many(believed):
+            return set()
         since = now - self.site.quarantine.repeat_days * DAY_S
-        past = self.ledger.count_quarantines(node.name, since)
-        gone = quarantine_refused(node, there.reason, self.site, now, past)
-        self.ledger.put(gone, gone.state.value, gone.full_reason, held=True)
-        self.say(f"{node.name}: {node.state} -> {gone.state}: {gone.full_reason}")
-        return True
+        for node in believed:
+            past = self.ledger.count_quarantines(node.name, since)
+            gone = quarantine_refused(node, drains[node.name].reason, self.site, now, past)
+            self.ledger.put(gone, gone.state.value, gone.full_reason, held=True)
+            self.say(f"{node.name}: {node.state} -> {gone.state}: {gone.full_reason}")
+        return {node.name for node in believed}
+
+    def _has_refused_at(self, name: str, drained_at: float) -> bool:
+        """Whether a run of the node failed just before Slurm drained it."""
+        failed = (run for run in self.store.list_runs(name) if run.verdict is Verdict.FAIL)
+        delays = (drained_at - run.started.timestamp() for run in failed)
+        return any(-MAX_NODE_SKEW_S <= delay <= REFUSAL_S for delay in delays)
+
+    def _undo_hook_drain(
+        self, node: Node, there: HoldReading, changed: dict[str, HoldReading]
+    ) -> None:
+        changed[node.name] = undo_hook_drain(node, there, self.backend, self.ledger)
+        why = f"a finding that is not acted on: {node.reason}"
+        self.ledger.put(node, "resumed after hook drain", why)
+        self.say(f"{node.name}: resumed; its prolog refused a job for {why}")
 
     def _take_over_hook_drain(self, there: HoldReading, changed: dict[str, HoldReading]) -> None:
         node = self.ledger.read_node(there.node)
@@ -481,14 +538,16 @@ class Controller:
 
     def find_doubts(self) -> Mapping[str, str]:
         """Name the checks that fail too widely to be believed, and say how widely."""
-        doubts = find_doubts(self.ledger, self.site.quarantine, self.clock())
+        policy = self.site.quarantine
+        doubts = find_doubts(self.ledger, self.store, policy, self.clock())
         return {doubt.check: doubt.why for doubt in doubts}
 
-    def _trip_if_too_many(self, name: str) -> bool:
-        """Trip the breaker if holding one more node is too many; return whether."""
-        policy = self.site.quarantine
+    def _trip_if_too_many(self, new: Sequence[Node]) -> bool:
+        """Trip the breaker if *new* are too many to be held; return whether."""
+        policy, names = self.site.quarantine, [node.name for node in new]
         held = self.ledger.list_newly_held(self.clock() - policy.window_hours * HOUR_S)
-        if why := explain_trip(held, [name], self._eligible_count, policy):
+        out = list_out(self.ledger.list_nodes().values())
+        if why := explain_trip(held, names, out, self._eligible_count, policy):
             self.ledger.trip(why)
             self.say(f"the breaker tripped: {why}")
         return bool(why)
@@ -650,29 +709,55 @@ class Controller:
 
     # -- which nodes to verify outside the sweep
 
-    def _reserve_overdue_nodes(self, seen: Mapping[str, HoldReading]) -> None:
-        days = self.site.fleet.overdue_days
-        if not days or self.ledger.read_trip_reason():
+    def _reserve_for_turns(self, seen: Mapping[str, HoldReading]) -> None:
+        """Reserve nodes until they are verified: suspects with evidence, then overdue ones."""
+        if self.ledger.read_trip_reason():
             return
         known = self.ledger.list_nodes()
-        nodes = [known[name] for name in seen]
+        nodes = [known[name] for name in seen if not seen[name].unregistered]
+        waiting = sum(known[name].awaits_turn for name in seen)
+        room = max(0, compute_allowance(len(seen), self.site.quarantine) - waiting)
+        last = self.ledger.read_last_ticket_number()
+        with_evidence = self._find_suspects_with_evidence(nodes)
+        kept = [reserve_for_evidence(node, last) for node in with_evidence[:room]]
+        days, suite, now = self.site.fleet.overdue_days, self.site.fleet.suite, self.clock()
+        overdue = self._find_overdue_nodes(nodes)
+        kept += [
+            reserve_overdue(node, suite, days, now, last) for node in overdue[: room - len(kept)]
+        ]
+        for node in kept:
+            why = "overdue" if node.is_reserved_overdue else "conclusive evidence"
+            self.ledger.put(node, f"reserved ({why})")
+            self._try(node.name, partial(self._apply_hold, node))
+
+    def _find_suspects_with_evidence(self, nodes: Iterable[Node]) -> list[Node]:
+        """Find the suspects in service that wait for a verification, the oldest first."""
+        now, doubts, ended = self.clock(), self.find_doubts(), self.ledger.find_last_ended()
+
+        def is_due(node: Node) -> bool:
+            last = ended.get(node.name)
+            if last is None or last.ended < node.since:
+                return True
+            return not last.run and is_rerun_due(node, last, now)
+
+        found = [
+            node
+            for node in nodes
+            if has_unanswered_evidence(node, self.site)
+            and not node.foreign
+            and not doubts.keys() >= set(node.checks)
+            and is_due(node)
+        ]
+        return sorted(found, key=lambda node: (node.since, node.name))
+
+    def _find_overdue_nodes(self, nodes: Iterable[Node]) -> list[Node]:
+        """Find the overdue nodes, the one that has waited longest first."""
         began, now = self.ledger.read_fleet_start(), self.clock()
-        waiting = [node for node in nodes if node.is_reserved_overdue]
-        room = compute_allowance(len(seen), self.site.quarantine) - len(waiting)
-        due = sorted(
-            (
-                node
-                for node in nodes
-                if is_overdue(node, began, now, days) and not seen[node.name].unregistered
-            ),
+        days = self.site.fleet.overdue_days
+        return sorted(
+            (node for node in nodes if days and is_overdue(node, began, now, days)),
             key=lambda node: (-compute_elapsed(now, node.last_pass_at), node.name),
         )
-        suite = self.site.fleet.suite
-        for node in due[: max(0, room)]:
-            last = self.ledger.read_last_ticket_number()
-            kept = reserve_overdue(node, suite, days, now, last)
-            self.ledger.put(kept, "reserved (overdue)")
-            self._try(node.name, partial(self._apply_hold, kept))
 
     def _cancel_outdated(self) -> None:
         """

@@ -42,6 +42,9 @@ NO_REASON_SUFFIX = "no reason given"
 
 DRAIN, RESUME = "drain", "resume"
 
+PROLOG_ERROR, EPILOG_ERROR = "Prolog error", "Epilog error"
+"""Slurm's own reasons for a node whose prolog or epilog failed, word for word."""
+
 MAX_CLOCK_SKEW_S = 5.0
 """How far the scheduler's clock may be off ours."""
 MAX_DRAIN_DELAY_S = 60.0
@@ -348,6 +351,23 @@ def take_over_hook_drain(
     else:
         seen = backend.read_hold(node.name)
     return apply_reading(node, seen, read_hold_history(node, hand.log))
+
+
+def undo_hook_drain(
+    node: Node, seen: HoldReading, backend: HoldBackend, log: IntentLog
+) -> HoldReading:
+    """
+    Remove the drain of a failed prolog, and return how *node* is held then.
+
+    Only if it is still as it was *seen*.
+
+    Raises:
+        ActionError: the scheduler did not answer.
+
+    """
+    return _HoldWriter(node.name, backend, log).perform(
+        RESUME, "", seen, partial(backend.resume, node.name)
+    )
 
 
 def apply_reading(node: Node, seen: HoldReading, marks: HoldHistory) -> Node:

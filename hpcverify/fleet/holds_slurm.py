@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hpcverify.errors import SlurmError
-from hpcverify.fleet.holds import HoldReading, parse_hold_id
+from hpcverify.fleet.holds import EPILOG_ERROR, PROLOG_ERROR, HoldReading, parse_hold_id
 from hpcverify.slurm import Host, Reservation
 from hpcverify.slurm.client import Slurm
 
 RESERVATION_FORMAT = "hpcverify-{node}"
 """The name of our reservation of a node."""
 
-_HOOK_FAILURE_REASONS = frozenset({"Prolog error", "Epilog error"})
 """The reasons that Slurm gives when one of these fails, word for word."""
 UNREGISTERED_STATE = "UNKNOWN"
 """That of every node from a restart of slurmctld until its slurmd registers. It can be drained;
@@ -89,7 +88,7 @@ def build_reading(host: Host, reservations: Mapping[str, Reservation], owner: st
         by=host.reason_user,
         at=host.reason_time,
         drained=drained,
-        hook_failed=host.reason in _HOOK_FAILURE_REASONS and host.reason_user == owner,
+        hook_failed=host.reason in (PROLOG_ERROR, EPILOG_ERROR) and host.reason_user == owner,
         unavailable="+".join(list_untouchable_states(host, others)),
         unregistered=host.state == UNREGISTERED_STATE,
         reserved=reserved,

@@ -15,7 +15,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from hpcverify.fleet.breaker import explain_trip, find_doubted_checks
+from hpcverify.fleet.breaker import explain_trip, find_doubts, list_out
 from hpcverify.fleet.evidence import Evidence, extract_evidence
 from hpcverify.fleet.finding_log import RunReport
 from hpcverify.fleet.ledger import Ledger, LedgerChange
@@ -84,17 +84,17 @@ class Intake:
     def _judge(self, found: Sequence[ReportedEvidence], eligible: int) -> list[JudgedRun]:
         """Judge *found*, with the brakes that all of it together calls for."""
         policy = self.site.quarantine
-        since = self.clock() - policy.window_hours * HOUR_S
-        outcomes = self.ledger.read_outcomes(since)
-        for evidence, _ in found:
-            for check, failed in evidence.failed_by_check.items():
-                outcomes.setdefault(check, {})[evidence.node] = failed
-        doubts = find_doubted_checks(outcomes, policy)
+        now = self.clock()
+        answers = [(evidence.node, evidence.failed_by_check) for evidence, _ in found]
+        doubted = find_doubts(self.ledger, self.store, policy, now, answers)
+        doubts = {doubt.check: doubt.why for doubt in doubted}
         tripped = self.ledger.read_trip_reason()
         judged = self._judge_in_sequence(found, doubts, tripped)
         new = {run.after.name for run in judged if run.newly_held}
-        held = self.ledger.list_newly_held(since)
-        if tripped or not (why := explain_trip(held, new, eligible, policy)):
+        held = self.ledger.list_newly_held(now - policy.window_hours * HOUR_S)
+        after = self.ledger.list_nodes() | {run.after.name: run.after for run in judged}
+        out = list_out(after.values()) - new
+        if tripped or not (why := explain_trip(held, new, out, eligible, policy)):
             return judged
         self.ledger.trip(why)
         return self._judge_in_sequence(found, doubts, why)
@@ -161,8 +161,8 @@ def _drop_duplicate_tickets(found: Iterable[ReportedEvidence]) -> list[ReportedE
 
 
 def _is_held(node: Node) -> bool:
-    """Whether *node* is out of service, and not only because it is overdue."""
-    return node.desired_hold is not Hold.NONE and not node.is_reserved_overdue
+    """Whether *node* is out of service, and not only for its turn."""
+    return node.desired_hold is not Hold.NONE and not node.awaits_turn
 
 
 def _explain_doubt(evidence: Evidence, node: Node, doubts: Mapping[str, str]) -> str:

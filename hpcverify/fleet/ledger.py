@@ -48,6 +48,7 @@ from hpcverify.fleet.ledger_file import SET_FACT
 from hpcverify.fleet.outages import NodeOutage, follow_outage
 from hpcverify.fleet.part_counts import PartCount
 from hpcverify.fleet.states import DAY_S, Node, NodeChange, State, Ticket
+from hpcverify.fleet.transitions import forget_evidence
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import KnownLinks, LinkHistory, LinkPair
 from hpcverify.model import Run, Verdict
@@ -136,6 +137,8 @@ PAIR_SPEED_RETENTION_S = 28 * DAY_S
 """How long it is kept what pairs of nodes reached: with a new NCCL they reach something else."""
 MIN_PAIR_SPEEDS = 8
 """From so many on, their median is what is usual."""
+RESET_FACT = "reset"
+"""The name of the fact that says when the breaker was last reset."""
 BREAKER_FACT = "tripped"
 """The name of the fact with the reason why the breaker is tripped."""
 SECRET_FACT = "secret"  # noqa: S105 - its name
@@ -595,15 +598,26 @@ class Ledger(EventLedger, CounterLedger):
         Times in the future, from a clock that was later set back, do not count.
         """
         newly = "select distinct node from holds where at > ? and at <= ?"
+        since = max(since, self._read_reset_time())
         return {node for (node,) in self._select(newly, since, self.clock())}
 
-    def read_outcomes(self, since: float) -> dict[str, dict[str, bool]]:
-        """Map check and node to whether the node failed it; as `list_newly_held`."""
+    def read_outcomes(self, since: float | None) -> dict[str, dict[str, bool]]:
+        """
+        Map check and node to whether the node failed it; as `list_newly_held`.
+
+        None: all that is known, whenever the breaker was reset.
+        """
         outcomes: dict[str, dict[str, bool]] = {}
         lately = "select name, node, failed from outcomes where at > ? and at <= ?"
+        since = 0.0 if since is None else max(since, self._read_reset_time())
         for name, node, failed in self._select(lately, since, self.clock()):
             outcomes.setdefault(name, {})[node] = bool(failed)
         return outcomes
+
+    def _read_reset_time(self) -> float:
+        """Say when the breaker was last reset; 0 if never, or by a clock that was ahead."""
+        at = float(self.read_fact(RESET_FACT) or 0)
+        return at if at <= self.clock() else 0.0
 
     def read_trip_reason(self) -> str:
         """Say why the breaker is tripped; empty if it is not."""
@@ -617,10 +631,13 @@ class Ledger(EventLedger, CounterLedger):
 
     def reset(self, actor: str, reason: str) -> None:
         """Reset the breaker: failures count from now on, earlier ones no more."""
+        nodes, now = self.list_nodes().values(), self.clock()
         with self._open_database(write=True) as db:
             db.execute(SET_FACT, (BREAKER_FACT, ""))
-            db.execute("delete from holds")
-            db.execute("delete from outcomes")
+            db.execute(SET_FACT, (RESET_FACT, repr(now)))
+            for before in nodes:
+                if (node := forget_evidence(before, now)) != before:
+                    self._put(db, node, "breaker reset", node.full_reason)
             states = BREAKER_TRIPPED, BREAKER_CLOSED
             self._append_brake(db, EventKind.BREAKER_RESET, *states, reason, by=actor)
 
@@ -680,7 +697,7 @@ class Ledger(EventLedger, CounterLedger):
         rows = self._select(
             "select at, node, failed from outcomes"
             " where name = ? and at > ? and at <= ? order by at",
-            *(check, since, self.clock()),
+            *(check, max(since, self._read_reset_time()), self.clock()),
         )
         return [(at, node, bool(failed)) for at, node, failed in rows]
 

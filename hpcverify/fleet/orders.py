@@ -136,12 +136,12 @@ class Dispatcher:
         if ending.is_over and ending is not Ending.FINISHED:
             why = describe_ending(ending, ticket.node, job)
             self.say(f"{ticket.node}: {why}")
-            self._release_overdue_node(ticket, why)
+            self._end_turn(ticket, why)
         return ending.is_over
 
-    def _release_overdue_node(self, ticket: Ticket, why: str) -> None:
+    def _end_turn(self, ticket: Ticket, why: str) -> None:
         node = self.ledger.read_node(ticket.node)
-        if node.is_reserved_overdue and node.enforced and ticket.number > node.not_before_ticket:
+        if node.awaits_turn and node.enforced and ticket.number > node.not_before_ticket:
             self.ledger.put(end_turn(node, why, self.clock()), "released unverified", why)
 
     def _is_ghost(self, ticket: Ticket, ending: Ending) -> bool:

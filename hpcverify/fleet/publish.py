@@ -1,8 +1,9 @@
-"""Writes the gate file of each node into the spool, for its prolog."""
+"""Writes what prologs read in the spool: the gate file of each node, and places to refuse jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import secrets
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from hpcverify.fleet.states import HOUR_S, Hold, Node, State
 from hpcverify.fleet.transitions import list_refusing_checks
 from hpcverify.plan.config import Site
 from hpcverify.summary.verdict import shorten
+
+PLACE_S = 600.0
+"""From the moment in which a prolog takes a place until its node is surely drained."""
 
 
 def publish_job_gates(
@@ -41,6 +45,41 @@ def publish_job_gates(
     if failed:
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise StoreError(f"{failed[0]}{more}")
+
+
+def publish_refusal_places(
+    site: Site, count_room: Callable[[Collection[str]], int], refusing: Collection[str], now: float
+) -> None:
+    """
+    Leave as many free places in the spool as nodes may refuse jobs by themselves at *now*.
+
+    *count_room* says how many may beside those that have taken a place. A node keeps its place
+    while it is among those *refusing* jobs, and for `PLACE_S` after it took it: until Slurm
+    has surely drained it.
+
+    Raises:
+        StoreError: the places cannot be written.
+
+    """
+    if not list_refusing_checks(site):
+        return
+    folder = Path(site.fleet.spool) / gate.GATE_NAME / gate.PLACES_NAME
+    try:
+        folder.mkdir(exist_ok=True)
+        names = {path.name for path in folder.iterdir()}
+        free = sorted(name for name in names if name.startswith(gate.FREE_PREFIX))
+        taken = names.difference(free)
+        for name in taken.difference(refusing):
+            if now - (folder / name).stat().st_mtime > PLACE_S:
+                (folder / name).unlink()
+                taken.remove(name)
+        room = count_room(taken)
+        for name in free[room:]:
+            (folder / name).unlink(missing_ok=True)  # a prolog may just have taken it
+        for _ in range(room - len(free)):
+            (folder / f"{gate.FREE_PREFIX}{secrets.token_hex(4)}").touch(mode=0o600)
+    except OSError as exc:
+        raise StoreError(f"{folder} cannot be written: {exc.strerror}") from exc
 
 
 def _write_job_gate(path: Path, job_gate: gate.JobGate) -> list[str]:

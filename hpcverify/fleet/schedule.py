@@ -48,6 +48,10 @@ JITTER_SHARE = 0.2
 """Share of `fresh_hours` by which a node may be due sooner; otherwise all nodes that
 were verified in one night would always be due together."""
 
+WATCHED_SHARE = 0.25
+"""Share of `fresh_hours` after which a node that came back lately is due again: so one that
+fails a run in three is out within a week of its first failure."""
+
 PATIENT_PLACES = 10
 """One place in this many goes to the node that has waited longest."""
 PATIENT_SHARES = ((0.5, 9), (0.25, 5), (0.0, 1))
@@ -241,6 +245,7 @@ class _PlanInput(Struct, frozen=True):
         ):
             return why_not
         fresh = self.fleet.fresh_hours * HOUR_S
+        fresh *= WATCHED_SHARE if is_watched(node, self.now) else 1
         jitter = JITTER_SHARE * fresh * _derive_fraction(self.seed, name)
         if not self.by_name and (
             why_not := _explain_fresh(node, fresh - jitter, self.now)

@@ -71,6 +71,8 @@ class Caveat(StrEnum):
     """Held until a run can judge what this one could not."""
     CONCLUSIVE = "hard"
     """Held for conclusive evidence that was not acted on when it was found."""
+    TURN = "turn"
+    """Reserved for one verification, for conclusive evidence in a run that nobody ordered."""
 
 
 CAVEAT_TEXTS = {
@@ -79,6 +81,7 @@ CAVEAT_TEXTS = {
     Caveat.NOT_TIGHTENED: "{reason} (held no harder than before: {why})",
     Caveat.WAITS: "{reason} (not judged yet: {why})",
     Caveat.CONCLUSIVE: "conclusive evidence, which no rerun can take back: {reason}",
+    Caveat.TURN: "{reason} (reserved until it is verified)",
 }
 
 
@@ -172,6 +175,10 @@ class Node(Struct, frozen=True, kw_only=True):
     """Whether only a named person releases it, whatever it passes."""
     flakes: int = 0
     """How often a rerun cleared a failure."""
+    failures: dict[str, tuple[float, ...]] = {}
+    """When each check lately failed in runs that the controller ordered, until a person decides."""
+    passes: int = 0
+    """How many reruns in a row a suspect has passed that needs more than one."""
     first_seen_at: float = 0.0
     """When the scheduler first named it; 0: before that was kept."""
     missing_since: float = 0.0
@@ -196,6 +203,11 @@ class Node(Struct, frozen=True, kw_only=True):
     def is_reserved_overdue(self) -> bool:
         """Whether it is reserved only because it is overdue."""
         return self.state is State.VERIFYING and not self.by
+
+    @property
+    def awaits_turn(self) -> bool:
+        """Whether it is reserved for one verification only, which lets it go unless it fails."""
+        return self.is_reserved_overdue or self.caveat is Caveat.TURN
 
     @property
     def owed_checks(self) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from hpcverify.errors import ActionError
 from hpcverify.fleet.evidence import Evidence, is_enforced, list_suppressed_checks
 from hpcverify.fleet.states import (
+    DAY_S,
     FAILED_STATES,
     HOLD_BY_STATE,
     Caveat,
@@ -63,15 +64,18 @@ class NodeEvent(StrEnum):
         "showed was not in the run"
     )
     CONFIRMED_FAILURE = (
-        "a suspect fails again (reserved: any check, in service: the same one), or conclusive "
-        "evidence, or its prolog refused a job"
+        "a suspect fails again (reserved: any check, in service: the same one), or a check fails "
+        "for the third time within `repeat_days`, or conclusive evidence, or its prolog refused a "
+        "job"
     )
     REPEATED_FAILURE = "the same, quarantined too often before"
-    PASS = "passes the checks that it failed; if there are none, a whole suite"  # noqa: S105 - a verdict
+    PASS = "passes what it failed (three times if it failed that twice lately), or a whole suite"  # noqa: S105 - a verdict
     PASSIVE_PASS = "new or repaired, passes a suite that loads nothing"  # noqa: S105 - a verdict
     UNDECIDED = "passes, but a check that it failed did not run, or it is a repeat offender"
     UNJUDGED = "could not be judged, for a cause in `drain_errors`"
-    SPARED = "the breaker is tripped, or its checks are in doubt"
+    SPARED = "the breaker is tripped, or its checks are in doubt, or its turn gives no answer"
+    EVIDENCE = "conclusive evidence in a run that the controller did not order, for one turn"
+    RESET = "`hpcverify breaker reset`: what was not acted on counts no more"
     OVERDUE = "has not passed for `overdue_days`"
     TURN_END = "the turn of an overdue node ends without a pass"
     HOLD = "`hpcverify hold`"
@@ -105,6 +109,10 @@ ALL_STATES = frozenset(State)
 IN_SERVICE_STATES = frozenset(s for s, hold in HOLD_BY_STATE.items() if hold is Hold.NONE)
 DRAINED_STATES = frozenset(s for s, hold in HOLD_BY_STATE.items() if hold is Hold.DRAIN)
 RESERVED_STATES = frozenset({State.SUSPECT, State.VERIFYING})
+MAX_FAILURES = 3
+"""Failures of one check within `repeat_days` that quarantine a node, whatever it passes between."""
+PASSES_AFTER_FLAKE = 3
+"""Reruns that a suspect must pass one after another if the check failed before."""
 
 TRANSITIONS = {
     NodeEvent.FAILURE: StateRule(
@@ -118,6 +126,8 @@ TRANSITIONS = {
     NodeEvent.UNDECIDED: StateRule(RESERVED_STATES, State.HELD, Effect.HELD),
     NodeEvent.UNJUDGED: StateRule(IN_SERVICE_STATES | {State.SUSPECT}, State.HELD, Effect.HELD),
     NodeEvent.SPARED: StateRule(FAILED_STATES, None, Effect.FREE),
+    NodeEvent.EVIDENCE: StateRule(frozenset({State.SUSPECT}), State.SUSPECT, Effect.HELD),
+    NodeEvent.RESET: StateRule(FAILED_STATES, State.SUSPECT, Effect.FREE),
     NodeEvent.OVERDUE: StateRule(IN_SERVICE_STATES, State.VERIFYING, Effect.HELD),
     NodeEvent.TURN_END: StateRule(frozenset({State.VERIFYING}), State.UNVERIFIED, Effect.FREE),
     NodeEvent.HOLD: StateRule(ALL_STATES, State.HELD, Effect.HELD),
@@ -151,6 +161,7 @@ def _enter(
         "caveat": Caveat.NONE,
         "caveat_why": "",
         "batch": "",
+        "passes": 0,
     }
     return replace(node, **(entered | changes))
 
@@ -169,12 +180,29 @@ def apply_evidence(node: Node, found: Evidence, site: Site, now: float, past: in
         return judge(node, found, now)
     if found.ticket <= node.not_before_ticket or not found.complete:
         return node
+    if node.caveat is Caveat.TURN:  # it is judged as the suspect in service that it was
+        node = end_turn(node, "its verification gave no answer", now)
     node = replace(node, last_run_at=now, verdict=found.verdict.value)
-    node = _judge(_drop_seen_failures(node, found), found, site, now, past)
+    node = _count_failures(_drop_seen_failures(node, found), found, site, now)
+    node = _judge(node, found, site, now, past)
     if node.is_reserved_overdue:
         owed = f"; not verified since: failed {', '.join(node.checks)}" if node.checks else ""
         node = end_turn(node, f"was verified without a full pass{owed}", now)
     return _recall_bmc_failures(node, now)
+
+
+def _count_failures(node: Node, found: Evidence, site: Site, now: float) -> Node:
+    """Add the failures of *found* to those of its last `repeat_days`."""
+    since = now - site.quarantine.repeat_days * DAY_S
+    failed = () if found.suite == FABRIC_SUITE else (failure.check for failure in found.failures)
+    times = dict(node.failures)
+    for check in failed:
+        times[check] = (*times.pop(check, ()), now)
+    lately = {
+        check: tuple(at for at in ats if since < at <= now)[-MAX_FAILURES:]
+        for check, ats in list(times.items())[-MAX_CHECKS:]
+    }
+    return replace(node, failures={check: ats for check, ats in lately.items() if ats})
 
 
 def _judge(node: Node, found: Evidence, site: Site, now: float, past: int) -> Node:
@@ -329,7 +357,9 @@ def _handle_failure(node: Node, found: Evidence, site: Site, now: float, past: i
             return node
         confirmed = node.state is not State.HELD
     else:
+        often = any(len(node.failures.get(f.check, ())) >= MAX_FAILURES for f in found.failures)
         confirmed = _confirms_suspicion(node, found) or (kept and found.suite != FABRIC_SUITE)
+        confirmed |= often
     acted_on = is_enforced([f.check for f in found.failures], site)
     still = tuple(c for c in node.checks if c not in found.cleared_checks)
     if not acted_on and _is_kept_suspect(node) and is_enforced(still, site):
@@ -407,7 +437,17 @@ def _handle_pass(node: Node, found: Evidence, now: float) -> Node:
 
 
 def _clear_suspect(node: Node, found: Evidence, now: float, reason: str) -> Node:
-    """Clear a suspect, and say how; it is a flake only if a rerun passed."""
+    """Clear a suspect once it has passed often enough; it is a flake only if a rerun passed."""
+    passes = node.passes + 1
+    again = any(len(node.failures.get(check, ())) > 1 for check in node.checks)
+    if again and passes < PASSES_AFTER_FLAKE:
+        return replace(
+            node,
+            passes=passes,
+            not_before_ticket=found.ticket,  # the next rerun is due at once
+            caveat=Caveat.WAITS,
+            caveat_why=f"passed {passes} of {PASSES_AFTER_FLAKE} reruns: it failed before",
+        )
     ways = {
         "a rerun passed": found.passed_checks,
         "suppressed:": found.suppressed_checks,
@@ -417,8 +457,10 @@ def _clear_suspect(node: Node, found: Evidence, now: float, reason: str) -> Node
         way: [check for check in node.checks if check in those] for way, those in ways.items()
     }
     because = "; ".join(f"{way} {', '.join(c)}" for way, c in by_way.items() if c)
-    flaked = bool(by_way["a rerun passed"])
-    return replace(_make_healthy(node, now, because or reason), flakes=node.flakes + flaked)
+    cleared = _make_healthy(node, now, because or reason)
+    if not by_way["a rerun passed"]:
+        return cleared
+    return replace(add_return(cleared, now), flakes=node.flakes + 1)
 
 
 def _handle_partial_pass(node: Node, found: Evidence, now: float) -> Node:
@@ -504,6 +546,13 @@ def explains_refusal(node: Node, site: Site) -> bool:
     return node.state in FAILED_STATES and node.conclusive and listed
 
 
+def has_unanswered_evidence(node: Node, site: Site) -> bool:
+    """Whether *node* is in service with conclusive evidence that a verification could see."""
+    suspect = node.state is State.SUSPECT and node.desired_hold is Hold.NONE and node.conclusive
+    seen = not (is_suspect_between_nodes(node) or is_suspect_by_bmc(node))
+    return suspect and seen and is_enforced(node.checks, site)
+
+
 def quarantine_refused(node: Node, slurm_reason: str, site: Site, now: float, past: int) -> Node:
     """
     Quarantine *node* for the failure that made its prolog refuse a job.
@@ -528,9 +577,11 @@ def restrain_hold(before: Node, after: Node, why: str) -> Node:
     (`release_if_doubted`). Its `not_before_ticket` stays too, or another rerun would be
     due at once. Conclusive evidence stays so.
     """
-    if after.desired_hold.strength <= before.desired_hold.strength:
+    after = replace(after, failures=before.failures)  # what is not believed does not count
+    held = Hold.NONE if before.caveat is Caveat.TURN else before.desired_hold
+    if after.desired_hold.strength <= held.strength:
         return after
-    free = before.desired_hold is Hold.NONE
+    free = held is Hold.NONE
     if free and after.state in FAILED_STATES:
         return _spare(after, why)
     if before.is_reserved_overdue:
@@ -558,7 +609,7 @@ def release_if_doubted(node: Node, doubts: Mapping[str, str]) -> Node:
     """
     if (
         is_suspect_between_nodes(node)
-        or node.conclusive
+        or (node.conclusive and not node.awaits_turn)
         or not node.checks
         or not doubts.keys() >= set(node.checks)
     ):
@@ -570,7 +621,39 @@ def _spare(node: Node, why: str) -> Node:
     return _enter(node, NodeEvent.SPARED, node.since, caveat=Caveat.SPARED, caveat_why=why)
 
 
-# -- overdue nodes
+def forget_evidence(node: Node, now: float) -> Node:
+    """
+    Return *node* as a reset of the breaker at *now* leaves it.
+
+    What was found before counts no more, unless the node was drained for it. One that was
+    spared stays a suspect without failed checks: two new failures quarantine it.
+    """
+    if node.desired_hold is Hold.DRAIN:
+        return node
+    left = replace(node, conclusive=False, failures={})
+    if node.caveat is not Caveat.SPARED or node.state not in FAILED_STATES:
+        return left
+    return _enter(
+        left,
+        NodeEvent.RESET,
+        now,
+        checks=(),
+        repeat_offender=node.repeat_offender and node.state is State.SUSPECT,
+    )
+
+
+# -- nodes that are reserved for their turn
+
+
+def reserve_for_evidence(node: Node, last: int) -> Node:
+    """
+    Reserve a suspect in service, for which a run that nobody ordered has conclusive evidence.
+
+    Such a run may be forged: the node is verified once, and only that can hold it. Only a
+    ticket after *last* counts.
+    """
+    after = max(node.not_before_ticket, last)
+    return _enter(node, NodeEvent.EVIDENCE, node.since, caveat=Caveat.TURN, not_before_ticket=after)
 
 
 def reserve_overdue(node: Node, suite: str, days: float, now: float, last: int) -> Node:
@@ -590,7 +673,9 @@ def reserve_overdue(node: Node, suite: str, days: float, now: float, last: int) 
 
 
 def end_turn(node: Node, reason: str, now: float) -> Node:
-    """Release an overdue node that did not pass: others are waiting for their turn."""
+    """Release a node whose turn gave no pass: others are waiting for theirs."""
+    if node.caveat is Caveat.TURN:
+        return _spare(node, reason)
     return _enter(node, NodeEvent.TURN_END, now, reason=reason)
 
 
@@ -740,6 +825,7 @@ def _decide(
         "not_before_ticket": decision.last_ticket,
         "checks": tuple(check for check in node.checks if check not in node.bmc_failures),
         "bmc_failures": {},
+        "failures": {},
     }
     decided = _enter(node, event, decision.at, **(own | changes))
     return NodeChange(node=decided, what=what, detail=decision.reason)

@@ -4,7 +4,7 @@ Which nodes differ from their peers in a version or a setting, and what is being
 Only nodes of one kind are compared: the same machine, CPUs and GPUs. What two thirds of them
 have is the majority, and a node that has something else deviates. If many nodes changed
 the same way in the last two weeks, that is a rollout: those that have not changed yet are
-behind it. Neither says anything about health, and no state of a node depends on it.
+behind it. Neither says anything about health.
 
 A node that is out of service, or was silent for a week, does not count; where it
 deviates, it is listed.
@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpcverify.fleet.rollouts import ROLLOUT_WINDOW_S, FactChange, list_changes
 from hpcverify.fleet.states import DAY_S
 from hpcverify.records.reported_facts import ReportedFacts
 from hpcverify.summary.facts import KIND_FACTS, PARTS_SOURCE, PLACE_FACTS
@@ -34,21 +34,10 @@ and not a few that somebody tries something on."""
 MAX_COUNTER_SHARE = 0.25
 """Changes away from a version, per change to it, with which it is still rolled out: what
 jobs switch to and fro is not."""
-ROLLOUT_WINDOW_S = 14 * DAY_S
-"""How long after the last node a rollout is listed: then whoever is behind deviates."""
 STALE_S = 7 * DAY_S
 """Facts count this long: a nightly sweep has had seven turns by then."""
 MIN_NODES_PER_VALUE = 2
 """If nodes of one kind have more values than one for each two of them, it is each node's own."""
-
-
-class FactChange(Struct, frozen=True):
-    """A fact that changed on a node, and when that was first seen, in s since 1970."""
-
-    name: str
-    before: str
-    after: str
-    when: float
 
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
@@ -148,20 +137,6 @@ def _merge_changes(sources: Iterable[Sequence[ReportedFacts]]) -> Iterable[FactC
     changes = [change for rows in sources for change in list_changes(rows)]
     changes.sort(key=lambda change: change.when)
     return {change.name: change for change in changes}.values()
-
-
-def list_changes(rows: Sequence[ReportedFacts]) -> list[FactChange]:
-    """List the last change of each fact in the *rows* of one source, oldest first."""
-    changes: dict[str, FactChange] = {}
-    known: dict[str, str] = dict(rows[0].facts)
-    for earlier, row in pairwise(rows):
-        when = max(row.first, earlier.last)
-        for name, value in row.facts.items():
-            before = known.get(name, value)
-            if before != value:
-                changes[name] = FactChange(name, before, value, when)
-            known[name] = value
-    return list(changes.values())
 
 
 def compare_nodes(nodes: Iterable[NodeFacts], now: float) -> Drift:

@@ -19,8 +19,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcverify.errors import HpcverifyError, StoreError
-from hpcverify.fleet.breaker import compute_allowance
+from hpcverify.fleet.breaker import compute_allowance, compute_out_limit, list_out
 from hpcverify.fleet.controller import METRICS, Controller, Turn
+from hpcverify.fleet.holds import PROLOG_ERROR
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.part_counts import PartCount
 from hpcverify.fleet.states import (
@@ -35,6 +36,7 @@ from hpcverify.fleet.states import (
     is_gone,
     needs_repair,
 )
+from hpcverify.fleet.transitions import has_unanswered_evidence
 from hpcverify.history.columns import NIGHT_BEGINS
 from hpcverify.history.values import Locate
 from hpcverify.insight.comparison import make_locator
@@ -196,6 +198,10 @@ def list_node_families(fleet: FleetSnapshot, site: Site) -> Iterator[MetricFamil
     yield MetricFamily("hpcverify_nodes_held", {(hold,): n for hold, n in fleet.by_hold.items()})
     yield make_gauge("hpcverify_nodes_to_hold", sum(map(_is_to_hold, nodes)))
     yield make_gauge("hpcverify_nodes_observed", sum(map(_is_observed, nodes)))
+    prolog_errors = sum(node.foreign == PROLOG_ERROR for node in nodes)
+    yield make_gauge("hpcverify_nodes_prolog_error", prolog_errors)
+    accused = sum(has_unanswered_evidence(node, site) and not node.foreign for node in nodes)
+    yield make_gauge("hpcverify_nodes_accused", accused)
     in_service = (node for node in nodes if node.name not in fleet.holds)
     overdue = sum(max(node.last_pass_at, node.first_seen_at) < since for node in in_service)
     yield make_gauge("hpcverify_nodes_overdue", overdue)
@@ -265,6 +271,10 @@ def list_brake_families(controller: Controller, turn: Turn, now: float) -> Itera
     yield make_gauge("hpcverify_breaker_tripped", bool(ledger.read_trip_reason()))
     yield make_gauge("hpcverify_breaker_held_nodes", len(held))
     yield make_gauge("hpcverify_breaker_limit_nodes", compute_allowance(len(turn.listed), policy))
+    out = list_out(ledger.list_nodes().values())
+    yield make_gauge("hpcverify_breaker_out_nodes", len(out))
+    limit = compute_out_limit(len(turn.listed), policy)
+    yield make_gauge("hpcverify_breaker_out_limit_nodes", limit)
     checks = list_check_names(controller.site.packages)
     yield MetricFamily("hpcverify_check_doubted", {(name,): name in turn.doubts for name in checks})
 

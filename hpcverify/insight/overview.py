@@ -190,7 +190,7 @@ def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -
         filter(is_current, store.list_last_results(since, until)),
         now=now,
         tripped=ledger.read_trip_reason(),
-        doubts=tuple(doubt.text for doubt in find_doubts(ledger, site.quarantine, now)),
+        doubts=tuple(doubt.text for doubt in find_doubts(ledger, store, site.quarantine, now)),
         overdue_days=site.fleet.overdue_days,
         failures=(
             (node, when)

@@ -211,6 +211,18 @@ CONTROLLER_METRICS = (
         runbook="Run `hpcverify nodes`; [quarantine] enforce makes failures count.",
     ),
     PrometheusMetric(
+        name="hpcverify_nodes_prolog_error",
+        help="Nodes that Slurm drained because a prolog failed, and that nobody has taken over.",
+        alerts=("HpcverifyPrologErrors",),
+        runbook="Read slurmd's log there; `hpcverify nodes` lists them as held by others.",
+    ),
+    PrometheusMetric(
+        name="hpcverify_nodes_accused",
+        help="Nodes in service with conclusive evidence of their own hooks, and no answer yet.",
+        alerts=("HpcverifyEvidenceInService",),
+        runbook="Run `hpcverify nodes`: verify them, or hold them.",
+    ),
+    PrometheusMetric(
         name="hpcverify_nodes_overdue",
         help="Nodes in service without a full pass for overdue_days, or 7 days where that is 0.",
         alerts=("HpcverifyFleetStale",),
@@ -296,6 +308,14 @@ CONTROLLER_METRICS = (
     PrometheusMetric(
         name="hpcverify_breaker_limit_nodes",
         help="Nodes that may be newly held within the window; one more trips the breaker.",
+    ),
+    PrometheusMetric(
+        name="hpcverify_breaker_out_nodes",
+        help="Nodes that are out of service for failures, however long.",
+    ),
+    PrometheusMetric(
+        name="hpcverify_breaker_out_limit_nodes",
+        help="Nodes that may be out of service for failures; one more trips the breaker.",
     ),
     PrometheusMetric(
         name="hpcverify_check_doubted",

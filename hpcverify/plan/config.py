@@ -137,6 +137,10 @@ class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The same as a number of nodes, for any share."""
     window_hours: Hours = 24
     """The window of the circuit breaker and of *check_share*."""
+    out_share: Share = 0.05
+    """The most nodes that are out of service for failures at all, as a share of the
+    eligible ones; twice as many as may be held within the window are always allowed, if
+    that is no more than half of them."""
     check_share: Share = 0.3
     """If more than this share of the nodes that ran a check fail it within the window,
     and at least three do, the check is suspect."""

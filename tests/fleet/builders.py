@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def make_controller(
         site=site,
         state=state,
         ledger=Ledger(state, clock),
-        store=Store(state),
+        store=Store(state, clock=lambda: datetime.fromtimestamp(clock(), UTC)),
         slurm=slurm,
         backend=SlurmBackend(slurm),
         say=say,
@@ -104,14 +105,15 @@ class Room(Ticking):
             self.now += after
             self.controller.reconcile()
 
-    def finds(self, name: str, *results: Result) -> None:
-        """Have *name* leave a run that was ordered."""
+    def finds(self, name: str, *results: Result, hook: bool = False, **changes: Any) -> None:
+        """Have *name* leave a run that was ordered, or that a *hook* made."""
         ticket = self.ledger.issue_ticket(name, "sweep", "quick")
         verdict = max(result.verdict for result in results)
-        run = a_run(
-            id=f"20270115-000000-{ticket.number:06x}", node=name, verdict=verdict, results=results
-        )
-        deposit(run, self.folder / "spool", ticket.token)
+        when = f"{datetime.fromtimestamp(self.now, UTC):%Y%m%d-%H%M%S}-{ticket.number:06x}"
+        run = a_run(id=when, node=name, verdict=verdict, results=results, **changes)
+        if hook:
+            self.ledger.close_ticket(ticket, "cancelled")
+        deposit(run, self.folder / "spool", "" if hook else ticket.token)
 
     def quarantine(self, *names: str) -> None:
         """Have nodes found bad, and drained for it."""

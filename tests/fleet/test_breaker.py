@@ -25,17 +25,17 @@ def test_a_tenth_may_be_held_two_always_and_never_more_than_the_cap(
 
 
 def test_two_of_four_may_be_held_and_a_third_trips_it() -> None:
-    assert explain_trip([], ["n1", "n2"], 4, POLICY) == ""
-    assert explain_trip(["n1", "n2"], ["n3"], 4, POLICY).startswith("3 of 4 nodes")
-    assert explain_trip([], ["n1", "n2", "n3"], 4, POLICY)
+    assert explain_trip([], ["n1", "n2"], [], 4, POLICY) == ""
+    assert explain_trip(["n1", "n2"], ["n3"], [], 4, POLICY).startswith("3 of 4 nodes")
+    assert explain_trip([], ["n1", "n2", "n3"], [], 4, POLICY)
 
 
 def test_a_node_that_is_held_again_counts_once() -> None:
-    assert explain_trip(["n1", "n2"], ["n1"], 4, POLICY) == ""
+    assert explain_trip(["n1", "n2"], ["n1"], [], 4, POLICY) == ""
 
 
 def test_what_was_held_before_trips_nothing_by_itself() -> None:
-    assert explain_trip(["n1", "n2", "n3", "n4"], [], 4, POLICY) == ""
+    assert explain_trip(["n1", "n2", "n3", "n4"], [], [], 4, POLICY) == ""
 
 
 def test_a_check_that_fails_widely_is_the_suspect() -> None:

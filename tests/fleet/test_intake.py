@@ -202,7 +202,9 @@ def test_while_it_is_tripped_a_repaired_node_that_fails_stays_in_our_reservation
     assert room.is_now("n1") == (State.HEALTHY, Hold.NONE)
 
 
-def test_hard_evidence_waits_for_the_brakes_and_no_rerun_takes_it_back(room: Room) -> None:
+def test_hard_evidence_waits_for_the_brakes_until_a_reset_asks_for_a_new_finding(
+    room: Room,
+) -> None:
     room.take(room.run("n1", SOFT))
     room.ledger.trip("3 of 4 nodes")
     for found in (BAD, GOOD, GOOD):
@@ -212,7 +214,9 @@ def test_hard_evidence_waits_for_the_brakes_and_no_rerun_takes_it_back(room: Roo
     room.ledger.reset("ada", "image 41")
 
     room.take(room.run("n1", GOOD))
+    assert room.is_now("n1") == (State.HEALTHY, Hold.NONE)
 
+    room.take(room.run("n1", BAD))
     assert room.is_now("n1") == OUT
     assert "quarantined" in {e.what for e in room.ledger.read_audit("n1")}
 

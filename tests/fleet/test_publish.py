@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,12 @@ from msgspec.structs import replace
 
 from hpcverify import gate
 from hpcverify.errors import StoreError
-from hpcverify.fleet.publish import build_job_gate, publish_job_gates
+from hpcverify.fleet.publish import (
+    PLACE_S,
+    build_job_gate,
+    publish_job_gates,
+    publish_refusal_places,
+)
 from hpcverify.fleet.states import Node, State
 from hpcverify.plan.config import Fleet, Quarantine, Site, Suppression
 
@@ -111,6 +117,24 @@ def test_a_word_that_cannot_be_left_keeps_no_other_back(site: Site) -> None:
     with pytest.raises(StoreError, match=r"n0 cannot be written: Is a directory$"):
         publish_job_gates(nodes, site, "", (), NOW)
     assert left(site).verdict == "hold"
+
+
+def test_free_places_follow_what_the_breaker_allows_beside_those_taken(site: Site) -> None:
+    def publish(allowed: int, *, after: float = 0, refusing: tuple[str, ...] = ()) -> list[int]:
+        count = lambda taken: max(0, allowed - len(taken))  # noqa: E731 - as the controller does
+        publish_refusal_places(site, count, refusing, time.time() + after)
+        names = [path.name for path in places.iterdir()]
+        free = sum(name.startswith(gate.FREE_PREFIX) for name in names)
+        return [free, len(names) - free]
+
+    places = Path(site.fleet.spool, gate.GATE_NAME, gate.PLACES_NAME)
+    assert publish(3) == publish(3) == [3, 0]
+    assert gate.take_place(Path(site.fleet.spool), "n1")
+    assert publish(3) == [2, 1]
+    assert publish(0) == [0, 1]
+    late = PLACE_S + 1
+    assert publish(3, after=late, refusing=("n1",)) == [2, 1]
+    assert publish(3, after=late) == [3, 0]
 
 
 def test_what_is_in_doubt_or_suppressed_refuses_no_job(site: Site) -> None:

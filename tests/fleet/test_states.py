@@ -125,7 +125,7 @@ def happen(
 
 def held(node: Node) -> bool:
     """Whether it is out of service, and not for its turn alone."""
-    return node.desired_hold is not Hold.NONE and not node.is_reserved_overdue
+    return node.desired_hold is not Hold.NONE and not node.awaits_turn
 
 
 DOUBTS: dict[str, str] = dict.fromkeys(CHECKS, "fails on many")
@@ -148,10 +148,16 @@ HAPPENINGS = [
         person=False,
     ),
     happen(
-        lambda node: node.is_reserved_overdue,
+        lambda node: node.awaits_turn,
         lambda node, now: transitions.end_turn(node, "it was cancelled", now),
         person=False,
     ),
+    happen(
+        partial(transitions.has_unanswered_evidence, site=SITES[1]),
+        lambda node, _: transitions.reserve_for_evidence(node, 3),
+        person=False,
+    ),
+    happen(lambda _: True, transitions.forget_evidence, person=True),
     happen(
         partial(transitions.explains_refusal, site=SITES[1]),
         lambda node, now: transitions.quarantine_refused(node, "Prolog", SITES[1], now, 1),

@@ -11,8 +11,11 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from itertools import product
+from math import inf
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,18 +24,30 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpcverify.errors import ActionError
-from hpcverify.fleet.evidence import extract_evidence
-from hpcverify.fleet.states import HOLD_BY_STATE, Caveat, Hold, Node, State, Ticket
+from hpcverify.fleet.evidence import Evidence, extract_evidence
+from hpcverify.fleet.states import (
+    DAY_S,
+    HOLD_BY_STATE,
+    HOUR_S,
+    Caveat,
+    Hold,
+    Node,
+    State,
+    Ticket,
+    is_watched,
+)
 from hpcverify.fleet.transitions import (
     Decision,
     admit,
     apply_evidence,
     explains_refusal,
+    forget_evidence,
     hold,
     keep_until_verified,
     quarantine_refused,
     release,
     repair,
+    reserve_for_evidence,
     restrain_hold,
 )
 from hpcverify.model import BMC_SUITE, FABRIC_SUITE, Cause, Maturity, Result, Verdict, verdict_of
@@ -200,11 +215,15 @@ def take_step(node: Node, step: str, site: Site, number: int) -> Node:
 def decide(node: Node, how: dict[str, str], site: Site, number: int, past: int) -> Node:
     """Return *node* after a decision: only a run with the ticket *number* or later counts."""
     decision = Decision(by="ann", reason="new", at=NOW, last_ticket=number - 1)
+    happenings = {
+        "refused": partial(quarantine_refused, node, "Prolog error", site, NOW, past),
+        "keep": partial(keep_until_verified, node, NOW, last=number - 1),
+        "turn": partial(reserve_for_evidence, node, last=number - 1),
+        "reset": partial(forget_evidence, node, NOW),
+    }
     match next(iter(how)):
-        case "refused":
-            return quarantine_refused(node, "Prolog error", site, NOW, past)
-        case "keep":
-            return keep_until_verified(node, NOW, last=number - 1)
+        case word if word in happenings:
+            return happenings[word]()
         case "hold":
             return hold(node, decision).node
         case "repair":
@@ -312,6 +331,52 @@ def test_the_reason_of_a_quarantine_says_who_came_back_twice_within_a_week(
     assert gone.full_reason.endswith("have a person repair it)") is told
 
 
+# -- nodes that fail now and then
+
+
+def live(chance: float, random: Random, nights: int) -> tuple[float, float]:
+    """
+    Verify a node each night, and twice while it is watched; *chance* is that a run fails.
+
+    Return how many nights after its first failure it is quarantined, and in which night.
+    """
+    node = Node(name="n1", state=State.HEALTHY)
+    site, runs = make_site("*"), {word: make_evidence(word) for word in ("fail", "pass")}
+    first, ticket = 0, 0
+    for night in range(1, nights + 1):
+        for at in (0, 5 * HOUR_S) if is_watched(node, NOW + night * DAY_S) else (0,):
+            while True:
+                ticket += 1
+                word = "fail" if random.random() < chance else "pass"
+                first = first or (night if word == "fail" else 0)
+                now = NOW + night * DAY_S + at + ticket
+                node = apply_evidence(node, replace(runs[word], ticket=ticket), site, now, 0)
+                if node.state is State.QUARANTINED:
+                    return night - first, night
+                if node.state is State.HEALTHY:
+                    break
+    return inf, inf
+
+
+def make_evidence(outcome: str) -> Evidence:
+    results = (make_result("gemm", outcome),)
+    run = a_run(results=results, verdict=verdict_of(results))
+    ticket = Ticket(1, "n1", "t", "sweep", "quick", NOW, 7, 0.0, "", "")
+    return extract_evidence(run, ticket, make_site("*"), NOW)
+
+
+def test_a_node_that_fails_one_run_in_three_is_out_within_a_week_of_its_first_failure() -> None:
+    random = Random(5)  # noqa: S311 - a simulation
+    lives = [live(1 / 3, random, 60) for _ in range(2000)]
+    assert sum(later <= 7 for later, _ in lives) >= 1980
+    assert sum(night <= 14 for _, night in lives) >= 1970
+
+
+def test_nodes_that_fail_one_run_in_200_stay_in_service_for_four_months() -> None:
+    random = Random(6)  # noqa: S311 - a simulation
+    assert sum(live(1 / 200, random, 120)[1] < inf for _ in range(1000)) <= 15
+
+
 # -- what the brakes keep from being acted on
 
 
@@ -323,7 +388,7 @@ def a_node(state: State, *, enforced: bool, by: str = "") -> Node:
 @pytest.mark.parametrize("before", HOLD_BY_STATE)
 def test_a_hold_that_gets_no_harder_is_as_it_was_found(before: State) -> None:
     found = a_node(State.HEALTHY, enforced=True)
-    assert restrain_hold(a_node(before, enforced=True), found, "it tripped") is found
+    assert restrain_hold(a_node(before, enforced=True), found, "it tripped") == found
 
 
 @pytest.mark.parametrize("evidence", [(True, False), (False, True), (False, False)])

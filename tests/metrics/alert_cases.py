@@ -15,6 +15,8 @@ SERIES = {
     "breaker": "hpcverify_breaker_tripped{@}",
     "doubt": 'hpcverify_check_doubted{check="gemm",@}',
     "to hold": "hpcverify_nodes_to_hold{@}",
+    "prolog errors": "hpcverify_nodes_prolog_error{@}",
+    "accused": "hpcverify_nodes_accused{@}",
     "since": 'hpcverify_node_state_since_timestamp_seconds{node="n2",@}',
     "hold": 'hpcverify_node_hold_info{node="n2",hold="drain",check="gemm",remedy="replace",@}',
     "hold by others": 'hpcverify_node_hold_info{node="n2",hold="others",check="gemm",'

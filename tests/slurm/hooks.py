@@ -47,11 +47,12 @@ class Hooks:
         lines = (f"{name}={value}\n" for name, value in values.items())
         self.settings.write_text("# settings\n" + "".join(lines))
 
-    def command(self, *lines: str) -> None:
-        """Put a script in the place of hpcverify, which notes its arguments."""
+    def command(self, *lines: str, place: bool = True) -> None:
+        """Put a script in the place of hpcverify, which notes its arguments; *place* to refuse."""
         script = self.folder / "hpcverify"
         note = f'echo "$@" >>{self.called}'
-        script.write_text("\n".join(("#!/bin/sh", note, *lines, "")))
+        asked = f"case $* in *--take-place) exit {int(not place)};; esac"
+        script.write_text("\n".join(("#!/bin/sh", note, asked, *lines, "")))
         script.chmod(0o755)
 
     def word(self, text: str) -> None:

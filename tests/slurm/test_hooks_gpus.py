@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcverify.gate import JobGate, read, write
+from hpcverify.gate import FREE_PREFIX, GATE_NAME, PLACES_NAME, JobGate, read, write
 from tests.cli import COMMAND
 from tests.nvml_lab.nvmllab import Lab
 from tests.slurm.hooks import LATER, Hooks
@@ -39,8 +39,11 @@ def node(tmp_path: Path, lab: Lab) -> Hooks:
 
 
 def closed(node: Hooks, *checks: str) -> None:
-    """Have evidence of *checks* refuse jobs."""
+    """Have evidence of *checks* refuse jobs, on one node at most."""
     write(node.state / "gate", JobGate("ok", LATER, "", checks))
+    places = node.folder / "spool" / GATE_NAME / PLACES_NAME
+    places.mkdir(parents=True, exist_ok=True)
+    (places / f"{FREE_PREFIX}1").touch()
 
 
 def runs(node: Hooks) -> list[dict[str, Any]]:

@@ -1,0 +1,214 @@
+"""What keeps an error of ours, or of a rollout, from taking the fleet out of service."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcverify.fleet.states import DAY_S, HOUR_S, Caveat, Hold, State
+from hpcverify.model import Cause, Verdict
+from tests.doubles import a_result
+from tests.fleet.builders import Room, a_room, make_wrong_word
+
+BAD, GOOD = make_wrong_word(), a_result("sdc")
+SLOW = make_wrong_word(conclusive=False)
+CLOSED: dict[str, Any] = {"fail_closed": ("sdc",)}
+OLD, NEW = ({"hpcverify": "0.1.0", "torch": version} for version in ("2.6", "2.7"))
+
+
+def list_drained(room: Room) -> set[str]:
+    return {name for name, node in room.slurm.nodes.items() if node.drained}
+
+
+def refuse(room: Room, names: Iterable[str]) -> None:
+    """Have the prologs of nodes find the same, refuse a job, and Slurm drain the nodes."""
+    for name in names:
+        room.finds(name, BAD, hook=True, suite="prolog")
+        room.slurm.drain([name], "Prolog error", by="slurm")
+
+
+def pass_night(room: Room, bad: Collection[str], *, new: Collection[str] = ()) -> None:
+    """Verify the *bad* nodes in service twice, and some others; those *new* have another torch."""
+    room.now += DAY_S - 2 * HOUR_S
+    others = [name for name in room.slurm.nodes if name not in bad][-14:]
+    for names in ((*bad, *others), bad):
+        for name in (name for name in names if name not in list_drained(room)):
+            result = SLOW if name in bad else GOOD
+            room.finds(name, result, versions=NEW if name in new else OLD)
+        room.collect(after=HOUR_S)
+
+
+# -- prologs that refuse jobs
+
+
+def test_a_finding_that_all_prologs_have_at_once_drains_nobody_before_or_after_a_reset(
+    tmp_path: Path,
+) -> None:
+    room = a_room(tmp_path, 12)
+    room.policy = CLOSED
+    room.collect()
+    refuse(room, room.slurm.nodes)
+    room.collect()
+
+    assert room.ledger.read_trip_reason().startswith("12 of 12 nodes")
+    assert list_drained(room) == set()
+    room.ledger.reset("ada", "it was the driver")
+    room.collect(3)
+    assert (list_drained(room), room.ledger.read_trip_reason()) == (set(), "")
+    assert {room.node(name).state for name in room.slurm.nodes} == {State.SUSPECT}
+
+
+def test_two_nodes_whose_prologs_refused_a_job_are_quarantined(tmp_path: Path) -> None:
+    room = a_room(tmp_path, 12)
+    room.policy = CLOSED
+    refuse(room, ("n1", "n2"))
+    room.collect()
+    assert {name for name in list_drained(room) if room.node(name).hold_id} == {"n1", "n2"}
+
+
+@pytest.mark.parametrize("hours", [-3, 3])
+def test_a_prolog_error_of_another_time_is_left_alone(tmp_path: Path, hours: float) -> None:
+    room = a_room(tmp_path, 12)
+    room.policy = CLOSED
+    room.collect()
+    refuse(room, room.slurm.nodes)
+    room.slurm.nodes["n3"].at += hours * HOUR_S
+    room.collect()
+    assert list_drained(room) == {"n3"}
+    assert room.node("n3").foreign == "Prolog error"
+
+
+def test_a_drain_of_somebody_else_is_not_undone(tmp_path: Path) -> None:
+    room = a_room(tmp_path, 12)
+    room.policy = CLOSED
+    room.collect()
+    refuse(room, room.slurm.nodes)
+    room.slurm.drain(["n3"], "Prolog error", by="jane")
+    room.slurm.drain(["n4"], "PSU swap", by="jane")
+    room.collect()
+    assert list_drained(room) == {"n3", "n4"}
+
+
+# -- how many are out at all
+
+
+@pytest.mark.parametrize(("count", "a_night", "most"), [(40, 2, 8), (12, 1, 4)])
+def test_failures_that_come_slowly_take_no_more_than_a_share_of_the_fleet_out(
+    tmp_path: Path, count: int, a_night: int, most: int
+) -> None:
+    room = a_room(tmp_path, count)
+    room.policy = {"check_share": 0.3}
+    names = list(room.slurm.nodes)
+    for night in range(1, 7):
+        pass_night(room, names[: night * a_night])
+        if night == 5:  # it starts nothing anew
+            room.ledger.reset("ada", "again")
+    assert len(list_drained(room)) <= most
+    assert "would be out of service for failures; at most" in room.ledger.read_trip_reason()
+    assert room.node(names[6 * a_night - 1]).caveat is Caveat.SPARED
+
+
+def test_a_check_that_fails_on_the_nodes_of_a_rollout_alone_is_doubted(tmp_path: Path) -> None:
+    room = a_room(tmp_path, 20)
+    room.policy = {"check_share": 0.3}
+    names = list(room.slurm.nodes)
+    for name in names:
+        room.finds(name, GOOD, versions=OLD)
+    for night in range(1, 4):
+        pass_night(room, new := names[: 2 * night], new=new)
+
+    assert list_drained(room) == {"n1", "n2"}
+    assert room.ledger.read_trip_reason() == ""
+    why = room.controller.find_doubts()["sdc"]
+    assert why.startswith("sdc fails on 6 of 6 nodes of a rollout, and on 0 of 14 others")
+    assert why.endswith("suspect hpcverify's torch 2.7, not the nodes")
+    room.ledger.reset("ada", "the nodes that are out still count")
+    pass_night(room, ("n3",), new=("n3",))
+    assert list_drained(room) == {"n1", "n2"}
+    assert "sdc" in room.controller.find_doubts()
+    for name in names[2:6]:
+        room.finds(name, GOOD, versions=NEW)
+    room.collect()
+    assert room.controller.find_doubts() == {}
+
+
+def test_two_bad_nodes_that_have_something_new_are_quarantined(tmp_path: Path) -> None:
+    room = a_room(tmp_path, 20)
+    room.policy = {"check_share": 0.3}
+    for name in room.slurm.nodes:
+        room.finds(name, GOOD, versions=OLD)
+    for _ in range(2):
+        pass_night(room, ("n1", "n2"), new=("n1", "n2"))
+    assert (list_drained(room), room.controller.find_doubts()) == ({"n1", "n2"}, {})
+
+
+def test_three_bad_nodes_of_a_rollout_that_others_pass_are_quarantined(tmp_path: Path) -> None:
+    room = a_room(tmp_path, 24)
+    room.policy = {"check_share": 0.3}
+    names = list(room.slurm.nodes)
+    for name in names:
+        room.finds(name, GOOD, versions=OLD)
+    pass_night(room, (bad := ("n1", "n2", "n3")), new=names[:18])
+    assert (list_drained(room), room.controller.find_doubts()) == ({*bad}, {})
+
+
+# -- nodes that are never idle
+
+
+@pytest.fixture
+def busy(room: Room) -> Room:
+    """Have a hook of n1, which is never idle, find what no rerun can take back."""
+    room.collect()
+    room.finds("n1", BAD, hook=True)
+    room.collect()
+    return room
+
+
+def test_conclusive_evidence_of_a_hook_keeps_new_jobs_off_in_the_same_cycle(busy: Room) -> None:
+    assert busy.slurm.reserved == {"n1"}
+    assert busy.node("n1").full_reason.endswith("(reserved until it is verified)")
+    assert len(busy.ledger.list_open_tickets()) == 1
+
+
+@pytest.mark.parametrize(
+    ("result", "state", "hold"),
+    [
+        (GOOD, State.HEALTHY, Hold.NONE),  # the document was forged, say
+        (BAD, State.QUARANTINED, Hold.DRAIN),
+        (SLOW, State.QUARANTINED, Hold.DRAIN),
+        (make_wrong_word("gemm", conclusive=False), State.SUSPECT, Hold.RESERVATION),
+        (a_result("sdc", verdict=Verdict.ERROR, cause=Cause.CRASHED), State.SUSPECT, Hold.NONE),
+    ],
+)
+def test_only_a_verification_holds_it_and_there_is_one(
+    busy: Room, result: Any, state: State, hold: Hold
+) -> None:
+    (ticket,) = busy.ledger.list_open_tickets()
+    busy.finds("n1", result)
+    busy.ledger.close_ticket(ticket, "finished")
+    busy.collect(2)
+    node = busy.node("n1")
+    assert (node.state, node.desired_hold) == (state, hold)
+    assert busy.slurm.reserved == ({"n1"} if hold is Hold.RESERVATION else set())
+
+
+def test_no_more_are_reserved_for_evidence_than_may_be_held(tmp_path: Path) -> None:
+    room = a_room(tmp_path, 12)
+    for name in room.slurm.nodes:
+        room.finds(name, BAD, hook=True)
+    room.collect(3)
+    assert len(room.slurm.reserved) == 2
+    assert list_drained(room) == set()
+
+
+@pytest.mark.parametrize("policy", [{"enforce": ()}, {"enforce": ("gemm",)}])
+def test_a_site_that_does_not_enforce_the_check_reserves_nobody(
+    room: Room, policy: dict[str, Any]
+) -> None:
+    room.policy = policy
+    room.finds("n1", BAD, hook=True)
+    room.collect(2)
+    assert room.slurm.reserved == set()
