@@ -30,7 +30,8 @@ from hpcverify.history.files import MEASUREMENTS_FOLDER, make_path  # noqa: E402
 from hpcverify.history.reader import Choice  # noqa: E402 - as this
 from hpcverify.history.rollup import roll_up_weeks  # noqa: E402 - as this
 from hpcverify.history.screen import open_screen  # noqa: E402 - as this
-from hpcverify.insight.comparison import judge_past, judge_peers  # noqa: E402 - as this
+from hpcverify.insight.comparison import judge_peers  # noqa: E402 - as this
+from hpcverify.insight.past import judge_past  # noqa: E402 - as this
 from hpcverify.peers.floors import PeerFloor  # noqa: E402 - as this
 from hpcverify.peers.rule import DEFAULT_FLOOR  # noqa: E402 - as this
 from hpcverify.plan.config import Site  # noqa: E402 - as this

@@ -1,12 +1,12 @@
 """
 Who is named among planted faults and in healthy fleets, and what a large table costs.
 
-Equal and graded faults (6, 10 and 30 %, and spread from 5.5 to 30 %) of 1 to 20 % of 32 to 1,000
-parts. A fault beyond 5 % and five spreads is to be named, or it is to be said that many are bad;
-*noted* are those that are listed by name as far, but no further than chance may take one.
-Healthy fleets are judged by one night and by two that agree. Noise is drawn from normal values and
-Student's t; with FILES, tables of real runs with the columns gpu and milliseconds, also from those:
-the better half of their parts, mirrored, so that what is bad in them is not in it.
+Equal and graded faults (6, 10 and 30 %, and spread from 5.5 to 30 %) of 1 to 15 % of 32 to 1,000
+parts; a fault beyond 5 % and five spreads is to be named. Healthy fleets are judged by one night
+and by two that agree. Sites are of 64 nodes with eight parts each and ten metrics, over 30 nights.
+Noise is drawn from normal values and Student's t; with FILES, tables of real runs with the columns
+gpu and milliseconds, also from those: the better half of their parts, mirrored, so that what is bad
+in them is not in it. Who is named in the FILES themselves comes first.
 
     python bench/peers.py [FILE ...]
     python bench/peers.py --table      # 10,000 nodes x 200 metrics: CPU and memory of the command
@@ -25,23 +25,24 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from hpcverify.peers.level import (  # noqa: E402 - below the path
-    Judgeability,
-    LevelJudgement,
-    find_unnamed,
-    judge_level,
-)
+from hpcverify.peers.fleet import judge_metric  # noqa: E402 - below the path
+from hpcverify.peers.floors import PeerFloor  # noqa: E402 - as this
+from hpcverify.peers.level import judge_level  # noqa: E402 - as this
+from hpcverify.peers.table import choose_columns, collect_runs  # noqa: E402 - as this
+from hpcverify.peers.values import MetricName, PartValue, reduce_runs  # noqa: E402 - as this
 from hpcverify.stats import MAD_SCALE, find_mad  # noqa: E402 - as this
 
-FLOOR = 0.02
-SIZES = (32, 64, 100, 232, 400, 1000)
-SHARES = (0.01, 0.03, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
+FLOOR = PeerFloor(floor=0.02)
+FEW_SIZES, MANY_SIZES = (4, 7, 12), (32, 64, 100, 232, 400, 1000)
+SIZES = (*FEW_SIZES, *MANY_SIZES)
+SHARES = (0.01, 0.03, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15)
 FAULTS: dict[str, Callable[[random.Random], float]] = {
     "6 %": lambda _: 0.06,
     "10 %": lambda _: 0.10,
@@ -49,18 +50,34 @@ FAULTS: dict[str, Callable[[random.Random], float]] = {
     "5.5 to 30 %": lambda rng: rng.uniform(0.055, 0.30),
     "5.5 to 30 %, most small": lambda rng: 0.055 * 5.5 ** rng.random(),
 }
-LEAST, SPREADS, MANY = 0.05, 5.0, 0.1
+LEAST, SPREADS = 0.05, 5.0
 SEEDS, HEALTHY = 4, 300
+SITES, SITE_METRICS, SITE_NIGHTS, SITE_NODES, SITE_PARTS = 20, 10, 30, 64, 8
 NODES, METRICS = 10_000, 200
 Draw = Callable[[random.Random], float]
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Read the rows of a table of runs."""
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def report_real(path: Path) -> None:
+    """Print who is named in a table of real runs."""
+    rows = read_rows(path)
+    ((name, runs),) = collect_runs(rows, choose_columns(list(rows[0]), {}, ())).items()
+    parts = list(filter(None, map(reduce_runs, runs.values())))
+    named = judge_metric(name, parts, FLOOR, "high").outliers
+    listed = ", ".join(f"{one.name} ({100 * one.distance:.1f} %)" for one in named)
+    print(f"{path.name}: {len(named)} named: {listed}")
 
 
 def read_noise(path: Path) -> tuple[Draw, float]:
     """Make what draws from the parts of a table of runs, and find their spread."""
     runs: dict[str, list[float]] = {}
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-        for row in csv.DictReader(file):
-            runs.setdefault(row["gpu"], []).append(float(row["milliseconds"]))
+    for row in read_rows(path):
+        runs.setdefault(row["gpu"], []).append(float(row["milliseconds"]))
     values = [median(some) for some in runs.values()]
     centre = median(values)
     distances = [value / centre - 1 for value in values]
@@ -87,25 +104,26 @@ def draw_t(rng: random.Random, freedom: float) -> float:
     return rng.gauss(0, 1) / math.sqrt(rng.gammavariate(freedom / 2, 2 / freedom))
 
 
-def judge(distances: Sequence[float]) -> LevelJudgement:
+def judge(distances: Sequence[float]) -> Mapping[int, float]:
     """Judge one list as the command does."""
-    return judge_level(distances, FLOOR, [0.0] * len(distances))
+    return judge_level(distances, FLOOR.floor).outliers
 
 
-def report_planted(name: str, draw: Draw, spread: float) -> None:
-    """Print how many fleets with faults had all of them named, or were said to have many."""
+def report_planted(name: str, draw: Draw, spread: float, sizes: Sequence[int]) -> None:
+    """Print in how many fleets with faults all of them were named."""
     counts: Counter[str] = Counter()
     for fault, plant in FAULTS.items():
-        for size in SIZES:
+        for size in sizes:
             for share in SHARES:
                 for seed in range(SEEDS):
                     rng = random.Random(f"{fault} {size} {share} {seed}")  # noqa: S311 - no secret
                     planted = [plant(rng) for _ in range(max(1, round(share * size)))]
                     counts += Counter(_judge_planted(draw, spread, planted, size, rng))
-    print(f"| {name} | {' | '.join(str(counts[k]) for k in KEYS)} |")
+    cells = " | ".join(str(counts[k]) for k in KEYS)
+    print(f"| {name}, {min(sizes)} to {max(sizes)} | {cells} |", flush=True)
 
 
-KEYS = ("fleets", "all named", "said many", "noted", "missed", "false")
+KEYS = ("fleets", "all named", "some missed", "all missed", "false")
 
 
 def _judge_planted(
@@ -114,16 +132,9 @@ def _judge_planted(
     values = [draw(rng) + (planted[i] if i < len(planted) else 0) for i in range(size)]
     far = max(LEAST, SPREADS * spread)
     due = {i for i, d in enumerate(planted) if d >= far and values[i] >= far}
-    judged = judge(values)
-    many = judged.spread.judgeability is Judgeability.SPLIT or len(judged.outliers) > MANY * size
-    left = [0.0 if i in judged.outliers else d for i, d in enumerate(values)]
-    missing = due - judged.outliers.keys()
-    noted = missing <= {*find_unnamed(left, judged.spread, FLOOR)}
-    how = "missed" if missing else "all named"
-    if missing and (many or noted):
-        how = "said many" if many else "noted"
-    healthy = [i for i in judged.outliers if i >= len(planted)]
-    return ["fleets", how, *(["false"] if healthy else [])]
+    named = judge(values).keys()
+    how = "all named" if due <= named else "some missed" if due & named else "all missed"
+    return ["fleets", how, *(["false"] if any(i >= len(planted) for i in named) else [])]
 
 
 def report_healthy(name: str, draw: Draw) -> None:
@@ -133,11 +144,48 @@ def report_healthy(name: str, draw: Draw) -> None:
         once = twice = 0
         for seed in range(HEALTHY):
             rng = random.Random(f"{size} {seed}")  # noqa: S311 - no secret
-            first, second = (judge([draw(rng) for _ in range(size)]).outliers for _ in range(2))
+            first, second = (judge([draw(rng) for _ in range(size)]) for _ in range(2))
             once += bool(first)
             twice += bool(first.keys() & second.keys())
         cells.append(f"{100 * once / HEALTHY:.1f}, {100 * twice / HEALTHY:.1f}")
     print(f"| {name} | {' | '.join(cells)} |")
+
+
+def report_sites(name: str, run: Draw) -> None:
+    """Print how many healthy sites have a name on two nights in a row, and names of one night."""
+    sites = once = twice = 0
+    for site in range(SITES):
+        names = [_list_names(f"{site} {metric}", run) for metric in range(SITE_METRICS)]
+        agreed = sum(len(set().union(*(a & b for a, b in pairwise(some)))) for some in names)
+        once += sum(len(night) for some in names for night in some)
+        twice += agreed
+        sites += bool(agreed)
+    fleets = SITES * SITE_METRICS
+    print(
+        f"| {name} | {once / fleets / SITE_NIGHTS:.3f} | {twice / fleets:.3f}"
+        f" | {sites} of {SITES} |",
+        flush=True,
+    )
+
+
+def _list_names(seed: str, run: Draw) -> list[set[str]]:
+    """List whom each night of a fleet names; nodes, parts and runs differ by 0.3 % each."""
+    rng = random.Random(seed)  # noqa: S311 - no secret
+    levels = [
+        (f"n{n}", f"GPU {g}", node + rng.gauss(0, 0.003))
+        for n in range(SITE_NODES)
+        for node in [rng.gauss(1, 0.003)]
+        for g in range(SITE_PARTS)
+    ]
+    nights = []
+    for _ in range(SITE_NIGHTS):
+        parts = [
+            PartValue(node, part, 500 * (level + run(rng)), 1, None, {}, {})
+            for node, part, level in levels
+        ]
+        judged = judge_metric(MetricName("rate"), parts, FLOOR, "low")
+        nights.append({outlier.name for outlier in judged.outliers})
+    return nights
 
 
 def report_table() -> None:
@@ -175,13 +223,21 @@ def main() -> None:
     if "--table" in sys.argv:
         report_table()
         return
-    noises = make_noises([Path(path) for path in sys.argv[1:]])
-    print(f"| planted faults in | {' | '.join(KEYS)} |\n|---|---|---|---|---|---|---|")
+    paths = [Path(path) for path in sys.argv[1:]]
+    for path in paths:
+        report_real(path)
+    noises = make_noises(paths)
+    print(f"\n| planted faults in | {' | '.join(KEYS)} |\n|---|---|---|---|---|---|")
     for name, (draw, spread) in noises.items():
-        report_planted(name, draw, spread)
-    print(f"\n| healthy, % | {' | '.join(map(str, SIZES))} |\n|---|---|---|---|---|---|---|")
+        report_planted(name, draw, spread, MANY_SIZES)
+        report_planted(name, draw, spread, FEW_SIZES)
+    print(f"\n| healthy, % | {' | '.join(map(str, SIZES))} |\n|{'---|' * (len(SIZES) + 1)}")
     for name, (draw, _) in noises.items():
         report_healthy(name, draw)
+    print("\n| healthy sites | names a night | on two nights | sites with one |\n|---|---|---|---|")
+    report_sites("normal runs of 0.3 %", lambda rng: rng.gauss(0, 0.003))
+    report_sites("runs of t of 3, 0.3 %", lambda rng: 0.003 * 0.882 * draw_t(rng, 3))
+    report_sites("runs of t of 3, 0.5 %", lambda rng: 0.005 * 0.882 * draw_t(rng, 3))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ from msgspec.structs import replace
 
 from hpcverify.check import Context
 from hpcverify.errors import StoreError
-from hpcverify.fleet.orders import look_up_uid
 from hpcverify.model import (
     BMC_SUITE,
     CarryOver,
@@ -40,7 +39,7 @@ from hpcverify.model import (
     verdict_of,
 )
 from hpcverify.plan.bmc import BmcAccess
-from hpcverify.plan.config import Site
+from hpcverify.plan.config import Site, look_up_uid
 from hpcverify.plan.suite import Step, Suite, SuiteEntry, make_plan
 from hpcverify.records import spool
 from hpcverify.records.store import Store

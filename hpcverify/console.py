@@ -8,7 +8,7 @@ import select
 import sys
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import NoReturn, TextIO
+from typing import IO, NoReturn, TextIO
 
 from hpcverify.errors import HpcverifyError, OutputError, explain_shortage
 from hpcverify.summary.printable import make_printable
@@ -102,17 +102,21 @@ def report_mistakes(mistakes: Iterable[str]) -> None:
         sys.exit(HpcverifyError.exit_code)
 
 
+def echo(text: str = "", stream: IO[str] | None = None) -> None:
+    """Print *text*, which may quote others, to *stream* or standard output."""
+    print(make_printable(text), file=stream, flush=True)
+
+
 def say(text: str) -> None:
     """Print one line to standard error."""
     one_line = " ".join(text.split())
-    print_to_stderr(make_printable(f"hpcverify: {one_line}"))
+    print_to_stderr(f"hpcverify: {one_line}")
 
 
 def print_to_stderr(text: str) -> None:
     """Print *text*; if standard error cannot be written, the exit status remains."""
     try:
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
+        echo(text, sys.stderr)
     except OSError:
         _discard_output(sys.stderr)
 

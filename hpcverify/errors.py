@@ -9,6 +9,7 @@ HpcverifyError          2
 │   └── NoRunsError         there is nothing to show yet
 ├── StoreError          2   stored data cannot be used
 │   ├── DamagedError        a database is damaged
+│   │   └── OutdatedError   it has an earlier version
 │   ├── ReplacedError       another process has replaced a database
 │   └── SpoolError          the spool as a whole cannot be read
 ├── OutputError         2   our output cannot be written
@@ -94,6 +95,10 @@ class StoreError(HpcverifyError):
 
 class DamagedError(StoreError):
     """A database is damaged."""
+
+
+class OutdatedError(DamagedError):
+    """A database that can be rebuilt has an earlier version, as after an upgrade."""
 
 
 class ReplacedError(StoreError):

@@ -8,11 +8,12 @@ Four lines of plain text, since the prolog reads them in sh before any Python st
     why
     the checks whose conclusive evidence may refuse a job here, separated by spaces
 
-`fleet.publish` writes it; slurm/hooks.sh and `print_gate` read it. A file that is
+`fleet.publish` writes it, `spool.fetch_gate` brings it to the node; slurm/hooks.sh and
+`print_gate` read it. A file that is
 missing, stale or unreadable lets the job run.
 
 A prolog that is to refuse a job for what it has just found first takes one of the few places
-that the controller leaves for all nodes (`take_place`): so whatever all of them find in the
+that the controller leaves for all nodes (`spool.take_place`): so whatever all of them find in the
 same minute, no more than these are drained for it.
 
 It imports little, and from the standard library only: `print_gate` should take no
@@ -153,73 +154,6 @@ def write(path: Path, job_gate: JobGate) -> None:
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
-
-
-def fetch(spool: Path, state: Path, node: str) -> bool:
-    """
-    Copy the gate file of *node* from the *spool*; return whether there was a good one.
-
-    A file that is corrupt, stale or not by the owner of its folder is ignored, and so is
-    one in a folder that others may write to.
-    """
-    source = spool / GATE_NAME / node
-    if "/" in node or not _is_trusted(source):
-        return False
-    job_gate = read(source)
-    if job_gate is None:
-        return False
-    try:
-        write(state / GATE_NAME, job_gate)
-    except OSError:  # a full disk must not stop the verification
-        return False
-    return True
-
-
-def take_place(spool: Path, node: str) -> bool:
-    """Take one of the places to refuse a job in the *spool*; return whether *node* has one."""
-    folder = spool / GATE_NAME / PLACES_NAME
-    if "/" in node or node.startswith("."):
-        return False
-    try:
-        names = os.listdir(folder)  # noqa: PTH208 - pathlib takes long to load
-        if node in names:
-            return True
-        for name in names:
-            if name.startswith(FREE_PREFIX) and _take(folder / name, folder / node):
-                return True
-    except OSError:  # no spool, or none that this node may write to
-        return False
-    return False
-
-
-def _take(place: Path, own: Path) -> bool:
-    """Rename *place*; another node may have done so first."""
-    try:
-        place.rename(own)
-    except FileNotFoundError:
-        return False
-    os.utime(own)  # the controller keeps it until Slurm has drained the node
-    return True
-
-
-def _is_trusted(source: Path) -> bool:
-    """Whether nobody but the owner of its folder can have written *source*."""
-    try:
-        folder, file = source.parent.lstat(), source.lstat()
-    except OSError:
-        return False
-    loose = 0o022 if folder.st_gid or _has_acl(source.parent) else 0o002
-    written = 0o022 if _has_acl(source) else 0o002
-    same = file.st_uid == folder.st_uid
-    return same and not folder.st_mode & loose and not file.st_mode & written
-
-
-def _has_acl(path: Path) -> bool:
-    """Whether *path* has an ACL: the mode then shows for the group what anybody named may do."""
-    try:
-        return bool(os.getxattr(path, "system.posix_acl_access", follow_symlinks=False))
-    except OSError:
-        return False
 
 
 def find_gate_path() -> str:

@@ -28,6 +28,7 @@ from msgspec import Struct
 
 from hpcverify.check import Unable
 from hpcverify.errors import SHORTAGE_HINTS, explain_shortage
+from hpcverify.memory_files import create_memory_file
 from hpcverify.model import Cause, Remedy
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def run_tool(
 
 
 def _open_memory_file(name: str) -> closing[FileIO]:
-    return closing(FileIO(os.memfd_create(name), "r+"))
+    return closing(FileIO(create_memory_file(name), "r+"))
 
 
 def _read_all(file: FileIO) -> bytes:

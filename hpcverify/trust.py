@@ -108,9 +108,9 @@ def _lstat(name: str, folder: int) -> os.stat_result | None:
         return None
 
 
-def refuse_link_of_others(entry: PathEntry) -> None:
+def refuse_link_of_others(entry: PathEntry, owner: int = ROOT) -> None:
     """
-    Refuse to follow a link that another user could have put there.
+    Refuse to follow a link that another user than *owner* could have put there.
 
     In a sticky folder that is a link that is not ours, or one with a second name: if
     fs.protected_hardlinks is off, anybody can give our link another name there.
@@ -121,7 +121,7 @@ def refuse_link_of_others(entry: PathEntry) -> None:
     """
     if not stat.S_ISLNK(entry.found.st_mode):
         return
-    strangers = {entry.found.st_uid, entry.inside.st_uid} - _list_trusted_users()
+    strangers = {entry.found.st_uid, entry.inside.st_uid} - _list_trusted_users() - {owner}
     sticky = entry.inside.st_mode & stat.S_ISVTX and entry.found.st_nlink == 1
     if strangers or (_is_writable_by_others(entry.path.parent, entry.inside) and not sticky):
         whose = f"user {max(strangers)}" if strangers else "another user"
@@ -131,20 +131,20 @@ def refuse_link_of_others(entry: PathEntry) -> None:
         )
 
 
-def refuse_if_others_can_change(path: Path, *, shared: bool = False) -> None:
+def refuse_if_others_can_change(path: Path, *, shared: bool = False, owner: int = ROOT) -> None:
     """
     As root, refuse a file or folder that another user can change or replace.
 
     Every folder and link on the way counts. A sticky folder that all can write to may
     be on the way; with *shared*, *path* itself may be one, and we make our own folder in
-    it. A missing path is not judged.
+    it. A missing path is not judged. The user *owner* is trusted besides.
 
     Raises:
         ConfigError: somebody can; names the path and the fix.
 
     """
     if os.geteuid() == ROOT:
-        _refuse_unsafe_path(path.absolute(), shared=shared)
+        _refuse_unsafe_path(path.absolute(), shared=shared, owner=owner)
 
 
 def refuse_if_others_can_read(path: Path, found: os.stat_result) -> None:
@@ -196,19 +196,20 @@ def refuse_tree_others_can_change(folder: Path) -> None:
                 todo.append(inner.resolve())
 
 
-def refuse_folder_of_others(path: Path, *, shared: bool = False) -> None:
+def refuse_folder_of_others(path: Path, *, shared: bool = False, owner: int = ROOT) -> None:
     """
     Refuse to keep files in a folder that another user owns, or that all can write to.
 
     As root, the whole path counts, as above. An ordinary user has to trust the owners
     of the folders above and the members of the group: only the folder itself counts.
+    The user *owner* is trusted besides.
 
     Raises:
         ConfigError: it is such a folder; says how to fix that.
 
     """
     if os.geteuid() == ROOT:
-        _refuse_unsafe_path(path.absolute(), shared=shared)
+        _refuse_unsafe_path(path.absolute(), shared=shared, owner=owner)
         return
     with suppress(OSError):  # using it will fail and say why
         status = path.stat()
@@ -216,34 +217,37 @@ def refuse_folder_of_others(path: Path, *, shared: bool = False) -> None:
             path,
             status,
             loose=_is_writable_by_others(path, status) and not (shared and _is_sticky(status)),
+            owner=owner,
         )
 
 
-def _refuse_unsafe_path(path: Path, *, shared: bool) -> None:
+def _refuse_unsafe_path(path: Path, *, shared: bool, owner: int = ROOT) -> None:
     last: PathEntry | None = None
 
     def visit(entry: PathEntry) -> None:
         nonlocal last
         last = entry
+        refuse_link_of_others(entry, owner)
         loose = _is_writable_by_others(entry.path, entry.found) and not _is_sticky(entry.found)
-        _refuse_unsafe_entry(entry.path, entry.found, loose=loose)
+        _refuse_unsafe_entry(entry.path, entry.found, loose=loose, owner=owner)
 
     try:
         with walk_path(path, visit) as end:
             if last is not None and last.path == end.path and not shared:
                 loose = _is_writable_by_others(last.path, last.found)
-                _refuse_unsafe_entry(last.path, last.found, loose=loose)
+                _refuse_unsafe_entry(last.path, last.found, loose=loose, owner=owner)
     except (FileNotFoundError, NotADirectoryError):  # using it will fail and say why
         return
     except OSError as exc:
         raise ConfigError(f"{path} cannot be read: {exc.strerror}") from exc
 
 
-def _refuse_unsafe_entry(path: Path, found: os.stat_result, *, loose: bool) -> None:
-    user = os.geteuid()
+def _refuse_unsafe_entry(
+    path: Path, found: os.stat_result, *, loose: bool, owner: int = ROOT
+) -> None:
     fixes: list[str] = []
-    if found.st_uid not in _list_trusted_users():
-        fixes.append(f"chown {user} {path}")
+    if found.st_uid not in _list_trusted_users() | {owner}:
+        fixes.append(f"chown {owner or os.geteuid()} {path}")
     if loose and _grants_writing(path, found):
         fixes.append(f"setfacl -b -k {path}")
     if loose:

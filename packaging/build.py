@@ -16,9 +16,7 @@ from email.utils import formatdate
 from pathlib import Path
 from tomllib import loads
 
-from click.shell_completion import get_completion_class
-
-from hpcverify.cli import cli
+from completion import SHELLS, write_completion
 from manual import write_manual
 from stage import date_files, stage_controller, stage_node
 from wheels import MACHINE, download_wheels, run_pip
@@ -28,6 +26,7 @@ HERE = Path("packaging")
 WHEELS = Path("build/wheels")
 STAGE = Path("build/packages")
 DIST = Path("dist")
+PROGRAM = "/usr/bin/hpcverify"
 MAINTAINER = "hpcverify maintainers <hpcverify@hpcverify.invalid>"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 CHANGELOG = """\
@@ -82,10 +81,8 @@ def write_help(version: str, seconds: int) -> None:
     write_manual(STAGE / "man", version.partition("+")[0], seconds)
     completion = STAGE / "completion"
     completion.mkdir()
-    for shell in ("bash", "zsh", "fish"):
-        kind = get_completion_class(shell)
-        assert kind is not None  # noqa: S101 - click has these three
-        (completion / shell).write_text(kind(cli, {}, "hpcverify", "_HPCVERIFY_COMPLETE").source())
+    for shell in SHELLS:
+        (completion / shell).write_text(write_completion(shell, PROGRAM))
     (STAGE / "copyright").write_text(COPYRIGHT)
     for name in ("hpcverify", "hpcverify-controller"):
         text = CHANGELOG.format(

@@ -9,12 +9,26 @@
 # so this shell touches neither. A child does, with a time limit, and holds a lock for as
 # long as it lives. Another hook that finds the lock taken starts no second child.
 
+set -f # names of checks are split at spaces and never expand to files
+
+# bash as /bin/sh takes functions from the caller, and runs one in place of any command but
+# the special ones, such as unset. sweep.sbatch does the same.
+case ${BASH_VERSION-} in
+    ?*)
+        unset -f declare
+        IFS='
+'
+        # shellcheck disable=SC3044 # only bash comes here
+        for line in $(declare -F); do unset -f "${line##* }"; done
+        unset IFS
+        ;;
+esac
+
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 LC_ALL=C
 export PATH LC_ALL
 umask 022
 cd / || exit 0
-set -f # names of checks are split at spaces and never expand to files
 
 # Drop PYTHONPATH, LD_PRELOAD and the like: the caller must not decide what we load.
 # sweep.sbatch keeps the same names.

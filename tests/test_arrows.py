@@ -16,7 +16,7 @@ PACKAGES = {
     "hpcverify_reports": ROOT / "reports/hpcverify_reports",
 }
 FLOORS = (
-    ("model", "errors", "breadcrumb", "gate", "imports", "stats"),
+    ("model", "errors", "breadcrumb", "gate", "imports", "memory_files", "stats"),
     ("units", "trust"),
     ("check", "peers", "reliability", "metrics"),
     ("limits", "plan", "processes", "trends", "selection"),
@@ -33,6 +33,7 @@ FROM_OUTSIDE = {
     "hpcverify_checks": {
         "check",
         "errors",
+        "memory_files",
         "model",
         "processes",
         "telemetry",

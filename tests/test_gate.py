@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hpcverify import gate
-from hpcverify.gate import JobGate, fetch, read, take_place, write
-from tests.test_trust import USER, grant
+from hpcverify.gate import JobGate, read, write
 
 LATER = 99_999_999_999
 NOW = 1_800_000_000.0
@@ -108,87 +105,6 @@ def test_a_write_that_fails_leaves_the_old_word_and_nothing_else(tmp_path: Path)
 
     assert read(tmp_path / "gate") == BAD
     assert [p.name for p in tmp_path.iterdir()] == ["gate"]
-
-
-def test_no_more_nodes_get_a_place_than_there_are_however_many_ask_at_once(tmp_path: Path) -> None:
-    places = tmp_path / gate.GATE_NAME / gate.PLACES_NAME
-    places.mkdir(parents=True)
-    for number in range(4):
-        (places / f"{gate.FREE_PREFIX}{number}").touch()
-    nodes = [f"n{i}" for i in range(40)]
-
-    with ThreadPoolExecutor(20) as pool:
-        answers = [*pool.map(partial(take_place, tmp_path), nodes)]
-    got = [name for name, taken in zip(nodes, answers, strict=True) if taken]
-
-    assert len(got) == 4
-    assert sorted(path.name for path in places.iterdir()) == sorted(got)
-    assert [take_place(tmp_path, name) for name in (got[0], "n40", "../x", ".free-9")] == [
-        *(True, False, False, False)
-    ]
-
-
-def test_without_a_spool_nobody_gets_a_place(tmp_path: Path) -> None:
-    assert not take_place(tmp_path, "n1")
-
-
-@pytest.fixture
-def spool(tmp_path: Path) -> Path:
-    (tmp_path / "spool").mkdir()
-    write(tmp_path / "spool/gate/n1", BAD)
-    (tmp_path / "spool/gate").chmod(0o755)
-    return tmp_path / "spool"
-
-
-def test_a_node_takes_over_the_word_to_it(tmp_path: Path, spool: Path) -> None:
-    assert fetch(spool, tmp_path / "state", "n1")
-    assert read(tmp_path / "state/gate") == BAD
-
-
-@pytest.mark.parametrize("node", ["n2", "../gate/n1", "", "."])
-def test_without_a_word_to_it_a_node_keeps_what_it_has(
-    tmp_path: Path, spool: Path, node: str
-) -> None:
-    write(tmp_path / "state/gate", JobGate("ok", LATER))
-
-    assert not fetch(spool, tmp_path / "state", node)
-    assert read(tmp_path / "state/gate") == JobGate("ok", LATER)
-
-
-def test_a_folder_that_others_may_write_to_is_not_believed(tmp_path: Path, spool: Path) -> None:
-    (spool / "gate").chmod(0o757)
-
-    assert not fetch(spool, tmp_path / "state", "n1")
-
-
-@pytest.mark.needs("root")
-@pytest.mark.parametrize("name", ["gate", "gate/n1"])
-def test_what_an_acl_lets_somebody_else_write_is_not_believed(
-    tmp_path: Path, spool: Path, name: str
-) -> None:
-    grant(spool / name, USER, 4242, perms=5, mask=5)
-    assert fetch(spool, tmp_path / "state", "n1")
-    grant(spool / name, USER, 4242)
-    assert not fetch(spool, tmp_path / "state", "n1")
-
-
-@pytest.mark.needs("root")
-def test_a_word_by_another_user_is_not_believed(tmp_path: Path, spool: Path) -> None:
-    os.chown(spool / "gate/n1", 4242, 4242)
-
-    assert not fetch(spool, tmp_path / "state", "n1")
-
-
-def test_a_stale_word_stays_in_the_spool(tmp_path: Path, spool: Path) -> None:
-    write(spool / "gate/n1", JobGate("quarantined", 1))
-
-    assert not fetch(spool, tmp_path / "state", "n1")
-
-
-def test_a_state_that_cannot_be_written_is_no_error(tmp_path: Path, spool: Path) -> None:
-    (tmp_path / "state").write_text("in the way")
-
-    assert not fetch(spool, tmp_path / "state", "n1")
 
 
 def test_the_word_is_in_the_state_directory(monkeypatch: pytest.MonkeyPatch) -> None:

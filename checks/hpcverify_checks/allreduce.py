@@ -72,6 +72,7 @@ from hpcverify_checks.common.parts import classify_wiring, has_optional_links
 from hpcverify_checks.common.process_group import report_nccl_settings
 from hpcverify_checks.common.rendezvous import RANK_LOST_RULE, merge_lost_ranks, report_lost_ranks
 from hpcverify_checks.common.sizes import format_size
+from hpcverify_checks.common.stalls import OWN_WORK, STALL_METRIC, STALL_RULE
 from hpcverify_checks.common.step_data import MAX_RANKS, StepMismatch
 from hpcverify_checks.common.wrong_sums import (
     WRONG_SUM_CODE,
@@ -179,6 +180,7 @@ def _measure_gpus(
     from torch.cuda import nccl
 
     timed = measure_rank(job, ctx.rank, device, {ALL_REDUCE.name: operation})
+    yield from OWN_WORK.meter.report(ctx.device.part)
     if not timed:
         fix = write_fix("free_memory", name_torch_vendor())
         text = (
@@ -376,6 +378,7 @@ CHECK = Check(
         "time_p50.*": Metric(unit="us", worse="high", meaning="median time of an all-reduce"),
         "time_p95.*": Metric(unit="us", worse="high", meaning="95 % of them take at most this"),
         "time_p99.*": Metric(unit="us", worse="high", meaning="99 % of them take at most this"),
+        "stall": STALL_METRIC,
         "jitter.*": Metric(unit="ratio", worse="high", meaning="time_p99 / time_p50"),
     },
     rules={
@@ -385,6 +388,7 @@ CHECK = Check(
         "nvls.*": warn_outside(of_spec=0.85, source=NVLS_SOURCE),
         "tray.busbw": warn_outside(of_spec=0.75, source=HALF_SOURCE),
         "mesh.busbw": warn_outside(of_spec=0.65, source=HALF_SOURCE),
+        "stall": STALL_RULE,
         "jitter.*": warn_outside(
             high=20.0,
             remedy=Remedy.RERUN,

@@ -258,6 +258,10 @@ def observe(watch: Watch, ctx: Context, params: EccParams) -> Iterator[CheckItem
         for part_id, samples in watch.group_by_part(code):
             after = samples[0].t - watch.start
             yield Finding(code, part_id, f"{code.replace('_', ' ')}, {after:.0f} s into the run")
+    for part_id, samples in watch.group_by_part(problems.MUTE):
+        span = f"{samples[0].t - watch.start:.0f} to {samples[-1].t - watch.start:.0f} s"
+        text = f"answered no call {span} into the run: was it reset meanwhile?"
+        yield Finding("gpu_pause", part_id, text)
     gpus = {gpu.id for gpu in ctx.inventory.of_kind("gpu")}
     for series in RUN_COUNTERS:
         for part_id, samples in watch.group_by_part(series):
@@ -381,6 +385,7 @@ CHECK = Check(
     },
     finding_rules={
         **problems.PROBLEM_RULES,
+        "gpu_pause": LISTED,
         "ecc_disabled": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "ecc_reset_due": FindingRule(Verdict.WARN, Remedy.RESET_GPU),
         "ecc_unsupported": FindingRule(Verdict.WARN, Remedy.INSPECT),

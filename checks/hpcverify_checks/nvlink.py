@@ -380,7 +380,8 @@ def _find_worst_link(new: Mapping[str, int], since: str, part_id: str) -> Iterat
 
 
 START_MANAGER = "systemctl start nvidia-fabricmanager"
-SETUP_FIX = f"{START_MANAGER}, and check its log"
+SETUP_FIX = f"{START_MANAGER}, and check its log (journalctl -u nvidia-fabricmanager)"
+WAIT_FIX = "it may take minutes after a boot: run again; if it stays so, "
 RACK_SETUP_FIX = "check the fabric manager of the rack (NMX-C), and that it has this node"
 """The nodes of a rack run none of their own (leptonai/gpud#1106)."""
 SETUP_FLAGS = frozenset({"incorrect_configuration", "partition", "manager"})
@@ -411,9 +412,13 @@ def _report_fabric(
     yield Fact("NVLink clique", str(fabric.clique if fabric else 0), part_id)
     if fabric is None:
         return
+    if fabric.state == "in_progress":
+        text = "the GPU's registration with the fabric is in progress"
+        then = setup_fix[0].removeprefix(f"{START_MANAGER}, and ")
+        yield Finding("fabric_starting", part_id, f"{text}; {WAIT_FIX}{then}")
+        return  # the rest is not settled
     if fabric.state != "completed":
-        state = fabric.state.replace("_", " ")
-        text = f"the GPU's registration with the fabric is {state}: {setup_fix[0]}"
+        text = f"the GPU's registration with the fabric has not started: {setup_fix[0]}"
         yield Finding("fabric_not_ready", part_id, text, fix=setup_fix[1])
     elif fabric.status != "ok":
         text = f"the GPU could not register with the fabric: {fabric.status}"
@@ -573,6 +578,7 @@ CHECK = Check(
         "nvlink_errors": LISTED,
         "nvlink_recovered": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "fabric_not_ready": NOT_SET_UP,
+        "fabric_starting": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.MISCONFIGURED),
         "fabric_failed": FindingRule(Verdict.FAIL, Remedy.REBOOT),
         "fabric_degraded_bandwidth": FindingRule(Verdict.FAIL, Remedy.INSPECT),
         "fabric_route_recovery": FindingRule(Verdict.WARN, Remedy.RERUN),

@@ -49,6 +49,7 @@ from hpcverify_checks.common.cores import format_ranges, list_near_cores
 from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
 from hpcverify_checks.common.gpu_source import name_vendor
 from hpcverify_checks.common.mismatch import Mismatch, find_mismatch
+from hpcverify_checks.common.stalls import STALL_METRIC, STALL_RULE, StallMeter, read_core_wait
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import Copy, copy, make_pattern
 from hpcverify_checks.common.vote import (
@@ -211,7 +212,11 @@ def explain_corruption(buffers: CopyBuffers, wrong: Mismatch, number: int, ctx: 
 
 
 def _time_direction(
-    name: str, step: Callable[[], None], route: Route, params: PcieBandwidthParams, part_id: str
+    name: str,
+    step: Callable[[], None],
+    route: Route,
+    params: PcieBandwidthParams,
+    part_id: str,
 ) -> Iterator[Measurement]:
     links: list[aer.Link | None] = []
 
@@ -221,7 +226,11 @@ def _time_direction(
 
     timer = choose_timer(route.device)
     timer(step, params.warm_up_seconds)
-    rate = params.size / median(timer(copy_and_read_link, params.seconds)) / GIGA
+    began, times = read_core_wait(), timer(copy_and_read_link, params.seconds)
+    stalls = StallMeter()
+    stalls.note(times, read_core_wait() - began)
+    yield from stalls.report(part_id, f"{name}.stall")
+    rate = params.size / median(times) / GIGA
     yield Measurement(name, rate, "GB/s", part_id)
     if link := links[-1]:
         yield Measurement(f"{name}.link", link.bandwidth, "GB/s", part_id)
@@ -237,6 +246,7 @@ CHECK = Check(
     metrics={
         "h2d": Metric(unit="GB/s", worse="low", meaning="host to GPU, pinned, median copy"),
         "d2h": Metric(unit="GB/s", worse="low", meaning="GPU to host, pinned, median copy"),
+        "*.stall": STALL_METRIC,
         "*.link": Metric(unit="GB/s", worse="low", meaning="maximum of the link at that moment"),
         "*.of_link": Metric(unit="ratio", worse="low", meaning="rate / maximum of the link"),
     },
@@ -250,6 +260,7 @@ CHECK = Check(
         "*.of_link": warn_outside(
             low=0.75, source="nvbandwidth: 0.76 to 0.88 of the link on good nodes"
         ),
+        "*.stall": STALL_RULE,
         "*.link": warn_outside(of_siblings=1, source="links of GPUs of one model; see pcie"),
     },
     finding_rules={

@@ -11,7 +11,7 @@ from typing import Literal
 
 import click
 
-from hpcverify.console import say
+from hpcverify.console import echo, say
 from hpcverify.errors import (
     ActionError,
     ConfigError,
@@ -256,7 +256,7 @@ def decide(
                 decided.append(name)
         controller.reconcile()
     if decided and not controller.has_failed_action():
-        click.echo(f"{fold(decided)}: {done}")
+        echo(f"{fold(decided)}: {done}")
     return choose_status(controller, len(names) - len(decided))
 
 

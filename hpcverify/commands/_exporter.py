@@ -13,6 +13,7 @@ from threading import Event, Timer
 
 from hpcverify.commands._advice import Advice
 from hpcverify.errors import StoreError
+from hpcverify.run.folders import explain_silence
 
 ADDRESS = ("127.0.0.1", 9100)
 """Where node_exporter listens unless it is told otherwise."""
@@ -26,6 +27,9 @@ OUR_FILES = "hpcverify_*.prom"
 def inspect_exporter(directory: Path, address: tuple[str, int] = ADDRESS) -> Iterator[Advice]:
     """Inspect whether the node_exporter at *address* collects the text files in *directory*."""
     subject = "metrics directory"
+    if silence := explain_silence(directory):
+        yield Advice(subject, silence, f"umount -f -l {directory}, and mount it again")
+        return
     try:
         mode = directory.stat().st_mode
     except OSError as exc:

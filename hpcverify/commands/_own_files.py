@@ -12,19 +12,22 @@ import shlex
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from hpcverify.commands._toml import write_value
 from hpcverify.errors import ConfigError, HpcverifyError
-from hpcverify.fleet.orders import look_up_uid
-from hpcverify.plan.config import Fleet, Site, drop_in_folder, site_path, state_dir
+from hpcverify.plan.config import Fleet, Site, drop_in_folder, look_up_uid, site_path, state_dir
 from hpcverify.records import documents
+from hpcverify.records.spool import DIRECTORY_FLAGS
 from hpcverify.slurm.hooks import explain_wrong_setting, parse_hook_settings, write_hook_settings
 from hpcverify.slurm.requirements import Instruction, Place, Requirement, Stage
-from hpcverify.trust import refuse_if_others_can_change
+from hpcverify.trust import ROOT, refuse_if_others_can_change, refuse_link_of_others, walk_path
 
 DROP_IN = "50-slurm.toml"
 SPOOL_MODE = 0o755
+REMOVE = "find out who made it, remove it, and repeat hpcverify setup slurm --write"
 CHOOSE_SPOOL = "choose a directory that all nodes share: hpcverify setup slurm --spool DIR"
 
 
@@ -63,21 +66,31 @@ def _need_settings(site: Site, fleet: Fleet) -> Iterator[Requirement]:
 
 
 def _need_spool(fleet: Fleet) -> Requirement:
-    path = Path(fleet.spool)
+    path, owner = Path(fleet.spool), look_up_uid(fleet.user)
     quoted = shlex.quote(fleet.spool)
     own = f"chown {shlex.quote(fleet.user)} {quoted}"
+    try:  # nobody who follows a line of ours is to change what somebody's link leads to
+        refuse_if_others_can_change(path.parent, shared=True, owner=owner)
+        with suppress(OSError), walk_path(path, partial(refuse_link_of_others, owner=owner)):
+            pass
+    except ConfigError as exc:
+        state = f"others can replace {path}"
+        return Requirement(Stage.OBSERVE, "spool", state, fix=str(exc))
     if not os.path.isdir(path):  # noqa: PTH112 - Path's raises where it may not look
         state = f"{path} is not a directory"
-        # As `_make_spool`, without the directories above: they may be what is to be mounted.
+        # As `make_spool`, without the directories above: they may be what is to be mounted.
         make = f"mkdir -m {SPOOL_MODE:04o} {quoted} && {own}"
         fix = f"mount it, or create it on a shared file system: {make}"
         return Requirement(Stage.OBSERVE, "spool", state, (Instruction(Place.OURS, (make,)),), fix)
     make = f"{own} && chmod {SPOOL_MODE:04o} {quoted}"
     found = path.stat()
-    wrong = found.st_uid != look_up_uid(fleet.user) or found.st_mode & stat.S_IWOTH
+    wrong = found.st_uid != owner or found.st_mode & stat.S_IWOTH
     if not wrong:
         return Requirement(Stage.OBSERVE, "spool", str(path))
     state = f"{path} has the owner {found.st_uid} and the mode {stat.S_IMODE(found.st_mode):04o}"
+    if found.st_uid not in {ROOT, owner}:
+        fix = f"if user {found.st_uid} acts on the fleet, set user of [fleet] to it; else {REMOVE}"
+        return Requirement(Stage.OBSERVE, "spool", state, fix=fix)
     instructions = () if any(path.iterdir()) else (Instruction(Place.OURS, (make,)),)
     return Requirement(Stage.OBSERVE, "spool", state, instructions, fix=make)
 
@@ -142,7 +155,7 @@ def put_in_place(site: Site, fleet: Fleet) -> Iterator[str]:
 
 def _put(subject: str, instruction: Instruction, fleet: Fleet) -> str:
     if subject == "spool":
-        return _make_spool(Path(fleet.spool), look_up_uid(fleet.user))
+        return make_spool(Path(fleet.spool), look_up_uid(fleet.user))
     head, *lines = instruction.lines
     path = head.removesuffix(":")
     text = "".join(f"{line}\n" for line in ("# Written by hpcverify setup slurm.", *lines))
@@ -152,13 +165,25 @@ def _put(subject: str, instruction: Instruction, fleet: Fleet) -> str:
     return path
 
 
-def _make_spool(path: Path, owner: int) -> str:
-    """Make the spool; one that was left without its owner or mode, and is empty, gets them."""
+def make_spool(path: Path, owner: int) -> str:
+    """
+    Make the spool; one of ours that was left without its owner or mode, and is empty, gets them.
+
+    No link that another user could have put there is followed.
+
+    Raises:
+        ConfigError: it cannot be made, or is not ours.
+
+    """
     try:
-        path.mkdir(mode=0o700, exist_ok=True)
-        if path.stat().st_uid != owner:
-            os.chown(path, owner, -1, follow_symlinks=False)
-        path.chmod(SPOOL_MODE)
+        with walk_path(path, partial(refuse_link_of_others, owner=owner)) as end:
+            with suppress(FileExistsError):
+                os.mkdir(end.name, 0o700, dir_fd=end.folder)
+            folder = os.open(end.name, DIRECTORY_FLAGS, dir_fd=end.folder)
+        try:
+            _take_over(path, folder, owner)
+        finally:
+            os.close(folder)
     except FileNotFoundError as exc:  # nor do we make it: it may be the file system to mount
         fix = f"mount the file system that all nodes share, or: mkdir -p {path.parent}"
         raise ConfigError(
@@ -167,3 +192,17 @@ def _make_spool(path: Path, owner: int) -> str:
     except OSError as exc:
         raise ConfigError(f"the spool {path} cannot be made: {exc.strerror}") from exc
     return str(path)
+
+
+def _take_over(path: Path, folder: int, owner: int) -> None:
+    """Give the open *folder* at *path* to *owner*, if it is ours and empty."""
+    found = os.fstat(folder).st_uid
+    if found not in {os.geteuid(), owner}:
+        raise ConfigError(
+            f"the spool {path} is not taken over: user {found} has just made it: find out who "
+            "that is, and remove it"
+        )
+    if os.listdir(folder):
+        raise ConfigError(f"the spool {path} is not taken over: there is something in it")
+    os.fchmod(folder, SPOOL_MODE)
+    os.fchown(folder, owner, -1)

@@ -14,16 +14,16 @@ import msgspec
 
 from hpcverify.check import TELEMETRY_WORKER, RuleOverride, write_clauses
 from hpcverify.commands._request import RunRequest
-from hpcverify.console import ignore_closed_pipe, say
+from hpcverify.console import echo, ignore_closed_pipe, say
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.model import Run, Verdict
-from hpcverify.plan.config import Site, load_site, node_name, state_dir
+from hpcverify.plan.config import Site, find_uid, load_site, node_name, state_dir
 from hpcverify.plan.suite import Plan, Suite, make_plan, refuse_endless
 from hpcverify.records import documents
 from hpcverify.records.documents import STDOUT_NAME
 from hpcverify.records.store import Store
 from hpcverify.run.conclude import list_conclusive
-from hpcverify.run.folders import make_run_folders
+from hpcverify.run.folders import explain_silence, make_run_folders
 from hpcverify.run.history import NodeHistory
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.lock import node_lock
@@ -31,7 +31,7 @@ from hpcverify.run.orchestrator import Verification
 from hpcverify.run.process import ForkedWorker
 from hpcverify.run.stop import StopFlag, stop_on_signals
 from hpcverify.summary import wording
-from hpcverify.summary.printable import make_printable
+from hpcverify.summary.printable import format_json
 from hpcverify.summary.progress import Progress
 from hpcverify.summary.verdict import needs_vendor
 from hpcverify.summary.wording import PlainProgress, TolerantProgress
@@ -73,15 +73,15 @@ def carry_out(request: RunRequest, suite: Suite, early: ForkedWorker) -> int:
             mishaps = [*catch_store_errors(lambda: store.save(run))]
         # Not under the lock: the spool may be on a file server that does not answer.
         if spool := request.spool:
-            mishaps += catch_store_errors(lambda: exchange_with_spool(run, Path(spool)))
+            mishaps += exchange_with_spool(run, Path(spool), site.fleet.user)
     show(run, store, to_stderr=_takes_stdout(request))
     mishaps += write_outputs(run, request, store)
     mishaps += catch_store_errors(lambda: store.prune(run.node, MAX_KEPT_RUNS))
     if not passive:
         mishaps += catch_store_errors(store.shrink)
     unwritten = write_metrics(run, Path(folder)) if (folder := site.metrics.directory) else ()
-    for mishap in (*mishaps, *store.warnings[known:], *unwritten):
-        say(str(mishap))
+    for mishap in dict.fromkeys(map(str, (*mishaps, *store.warnings[known:], *unwritten))):
+        say(mishap)
     if request.fail_closed is not None:
         return print_refusals(list_refusals(run, request.fail_closed.split()))
     return choose_exit_status(run, mishaps, strict=request.strict)
@@ -124,7 +124,7 @@ def write_outputs(run: Run, request: RunRequest, store: Store) -> Iterator[Store
         if not mishaps and html != STDOUT_NAME:
             print_to(f"wrote {html}", stream)
     if json == STDOUT_NAME:
-        print_to(msgspec.json.format(msgspec.json.encode(run), indent=1).decode(), sys.stdout)
+        print_to(format_json(run).decode(), sys.stdout)
     elif json:
         yield from catch_store_errors(lambda: documents.write(run, Path(json)))
 
@@ -137,21 +137,22 @@ def _takes_stdout(request: RunRequest) -> bool:
 def print_to(text: str, stream: TextIO) -> None:
     """Print *text*; if nobody reads *stream* any more, go on: the verdict still counts."""
     with ignore_closed_pipe(stream):
-        print(text, file=stream, flush=True)
+        echo(text, stream)
 
 
-def exchange_with_spool(run: Run, spool: Path) -> None:
+def exchange_with_spool(run: Run, spool: Path, user: str) -> Iterator[StoreError]:
     """
     Fetch the controller's decision on this node from *spool*, and leave *run* there.
 
-    Only that copy has the token: those who may read this node's runs must not see it.
+    Both only if nobody but root and *user* can change it. Yield why not. Only that copy has the
+    token: those who may read this node's runs must not see it.
     """
-    from hpcverify import gate
     from hpcverify.records import spool as room
 
+    owner, token = find_uid(user), os.environ.get(TOKEN_VARIABLE, "")
     # First, so that a spool that we cannot write to still gives us its decision.
-    gate.fetch(spool, state_dir(), run.node)
-    room.deposit(run, spool, os.environ.get(TOKEN_VARIABLE, ""))
+    yield from catch_store_errors(lambda: room.fetch_gate(spool, state_dir(), run.node, owner))
+    yield from catch_store_errors(lambda: room.deposit(run, spool, token, owner=owner))
 
 
 def write_metrics(run: Run, folder: Path) -> Iterator[StoreError]:
@@ -161,7 +162,12 @@ def write_metrics(run: Run, folder: Path) -> Iterator[StoreError]:
     Not of some checks that a person chose, nor for a user who may not write there: the file
     has what the last whole run of its suite says of this node.
     """
-    if run.chosen or not os.access(folder, os.W_OK):
+    if run.chosen:
+        return
+    if silence := explain_silence(folder):
+        yield StoreError(f"no metrics: {silence}")
+        return
+    if not os.access(folder, os.W_OK):
         return
     from hpcverify.metrics.node import list_run_families, name_run_file
     from hpcverify.records.text_files import write_text_file
@@ -173,7 +179,7 @@ def write_metrics(run: Run, folder: Path) -> Iterator[StoreError]:
 def print_refusals(refusals: Sequence[str]) -> int:
     """Print *refusals*, and return the exit status: 1 if there are any."""
     for line in refusals:
-        print_to(make_printable(" ".join(line.split())), sys.stdout)
+        print_to(" ".join(line.split()), sys.stdout)
     return int(bool(refusals))
 
 

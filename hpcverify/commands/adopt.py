@@ -15,7 +15,7 @@ from hpcverify.commands._controller import (
     refuse_unknown,
 )
 from hpcverify.commands._options import reason_option
-from hpcverify.console import say
+from hpcverify.console import echo, say
 from hpcverify.fleet.adopt import adopt, find_unowned, is_taken_over
 from hpcverify.fleet.states import State
 from hpcverify.plan import catalog
@@ -65,7 +65,7 @@ def command(hostlist: str | None, reason: str) -> None:
         (State.VERIFYING, UNDER_VERIFICATION),
     ):
         if names := [node.name for node in nodes if node.state is state]:
-            click.echo(f"{fold(names)}: {text}")
+            echo(f"{fold(names)}: {text}")
     if not (nodes or strangers):
-        click.echo("the ledger knows every hold of hpcverify")
+        echo("the ledger knows every hold of hpcverify")
     sys.exit(choose_status(controller, len(strangers)))

@@ -10,7 +10,7 @@ import click
 
 from hpcverify.bmc import BmcRound, summarize_round
 from hpcverify.commands._controller import make_controller, record_command, refuse_unknown
-from hpcverify.console import say
+from hpcverify.console import echo, say
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.fleet.claim import check_claim, hold_controller_lock
 from hpcverify.fleet.controller import Controller
@@ -74,7 +74,7 @@ def command(hostlist: str | None, *, accept_parts: bool) -> None:
             accept_parts=accept_parts,
         )
         asked.run()
-    click.echo(summarize_round(asked.found.values()))
+    echo(summarize_round(asked.found.values()))
     if asked.end_reason:
         say(f"{asked.end_reason}; not asked: {len(accesses) - len(asked.found)}")
     sys.exit(choose_exit_status(asked))

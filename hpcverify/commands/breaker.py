@@ -8,6 +8,7 @@ import click
 
 from hpcverify.commands._controller import identify_caller, record_command
 from hpcverify.commands._options import reason_option
+from hpcverify.console import echo
 from hpcverify.errors import ActionError
 from hpcverify.fleet.breaker import find_doubts
 from hpcverify.fleet.ledger import Ledger
@@ -32,9 +33,9 @@ def command(ctx: click.Context) -> None:
     ledger, store = Ledger(state_dir()), Store(state_dir())
     why = ledger.read_trip_reason()
     reset = "reset with: hpcverify breaker reset --reason …"
-    click.echo(f"tripped: {why}; {reset}" if why else "not tripped")
+    echo(f"tripped: {why}; {reset}" if why else "not tripped")
     for doubt in find_doubts(ledger, store, load_site().quarantine, time.time()):
-        click.echo(f"doubted: {doubt.text}")
+        echo(f"doubted: {doubt.text}")
 
 
 @command.command("reset")
@@ -55,4 +56,4 @@ def reset(reason: str) -> None:
             f"--nodes {nodes}"
         )
     ledger.reset(identify_caller(), reason)
-    click.echo("reset: failures found from now on count")
+    echo("reset: failures found from now on count")

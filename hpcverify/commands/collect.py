@@ -11,6 +11,7 @@ from hpcverify.commands._controller import (
     report_brakes,
     tell_once_of_measurements,
 )
+from hpcverify.console import echo
 from hpcverify.errors import SlurmError
 from hpcverify.fabric.leftovers import remove_leftovers
 from hpcverify.fleet.controller import Controller
@@ -32,7 +33,7 @@ def command() -> None:
     controller = make_controller()
     take_turn(controller)
     left = len(controller.ledger.list_open_tickets())
-    click.echo(f"runs taken in: {controller.runs_taken_in}; verifications under way: {left}")
+    echo(f"runs taken in: {controller.runs_taken_in}; verifications under way: {left}")
     sys.exit(report_brakes(controller) or controller.choose_exit_status())
 
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from hpcverify.check import Unable
 from hpcverify.commands._options import FiniteRange
-from hpcverify.console import EXIT_UNVERIFIED
+from hpcverify.console import EXIT_UNVERIFIED, echo
 from hpcverify.errors import ConfigError, UnverifiedError
 from hpcverify.isolation.scaling import STEP, ScalingPoint, compute_scaling
 from hpcverify.isolation.shares import find_slow_ranks_of_training, read_step_log
@@ -35,7 +35,7 @@ from hpcverify.records.collectives import (
 )
 from hpcverify.records.documents import read_bytes
 from hpcverify.slurm.step import read_step
-from hpcverify.summary.printable import make_printable
+from hpcverify.summary.printable import format_json
 from hpcverify.units import GIB, KIB, MIB, format_count
 
 MODULE = "hpcverify_checks.collectives.launch"
@@ -184,7 +184,7 @@ def command(**options: Any) -> None:
         for line in describe_scaling(
             [parse_collective_run(read_bytes(Path(name)), name) for name in options["compared"]]
         ):
-            click.echo(line)
+            echo(line)
         return
     if options["step_log"]:
         sys.exit(judge_step_log(options["step_log"]))
@@ -199,9 +199,9 @@ def command(**options: Any) -> None:
         opinion: SecondOpinion = import_module(OPINION_MODULE).ask(run)
         run = msgspec.structs.replace(run, second_opinion=opinion)
     for line in describe(run):
-        click.echo(make_printable(line))
+        echo(line)
     if out:
-        documents.write_bytes(Path(out), msgspec.json.format(msgspec.json.encode(run), indent=1))
+        documents.write_bytes(Path(out), format_json(run))
     sys.exit(choose_status(run))
 
 
@@ -379,10 +379,10 @@ def judge_step_log(name: str) -> int:
     shares = read_step_log(lines, name)
     slow = find_slow_ranks_of_training(shares)
     for straggler in slow:
-        click.echo(describe_straggler(straggler, ()))
+        echo(describe_straggler(straggler, ()))
     if not slow:
         steps = format_count(len(shares[0].computing), "step")
-        click.echo(f"no rank slows this job: {format_count(len(shares), 'rank')}, {steps}")
+        echo(f"no rank slows this job: {format_count(len(shares), 'rank')}, {steps}")
     return EXIT_FOUND if slow else 0
 
 

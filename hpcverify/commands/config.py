@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from hpcverify.commands._json import print_json
 from hpcverify.commands._toml import write_key, write_value
-from hpcverify.console import report_mistakes
+from hpcverify.console import echo, report_mistakes
 from hpcverify.errors import ConfigError
 from hpcverify.plan.catalog import load_checks
 from hpcverify.plan.config import Site, load_site, state_dir
@@ -53,11 +53,11 @@ def check() -> None:
     site = load_site()
     refuse_mistakes(site)
     for file in site.files:
-        click.echo(f"site: {file.path}")
+        echo(f"site: {file.path}")
     surroundings = _check_surroundings(site) if site.fleet.spool else ()
     for note in chain(list_notes(site, time.time()), surroundings):
-        click.echo(f"note: {note}")
-    click.echo(f"state: {state_dir()}")
+        echo(f"note: {note}")
+    echo(f"state: {state_dir()}")
     _, mistakes = load_checks(site.packages)
     for name in list_suites():
         try:
@@ -67,7 +67,7 @@ def check() -> None:
             mistakes.append(str(exc))
             continue
         limits = sum(len(step.rules) for step in planned.steps)
-        click.echo(f"suite {name}: {len(planned.steps)} checks, {limits} limits: ok")
+        echo(f"suite {name}: {len(planned.steps)} checks, {limits} limits: ok")
     report_mistakes(mistakes)
 
 
@@ -88,7 +88,7 @@ def show(*, as_json: bool) -> None:
         print_json([*list_settings(site)])
         return
     text = "\n".join(write_settings(site)).lstrip("\n")
-    click.echo(text or "# there is no site file: every setting has its default")
+    echo(text or "# there is no site file: every setting has its default")
 
 
 def list_settings(site: Site) -> Iterator[SettingInForce]:

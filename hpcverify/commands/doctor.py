@@ -21,6 +21,7 @@ from hpcverify.commands._advice import Advice
 from hpcverify.commands._exporter import inspect_exporter
 from hpcverify.commands._json import print_json
 from hpcverify.commands._own_files import list_own_requirements
+from hpcverify.console import echo
 from hpcverify.errors import ConfigError, HpcverifyError, SlurmError, write_install_command
 from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor, list_floored
@@ -41,6 +42,7 @@ from hpcverify.plan.config import Site, load_site, node_name, state_dir
 from hpcverify.plan.suite import Step, list_suites, load_suite, make_plan, refuse_endless
 from hpcverify.records.store import Store
 from hpcverify.run.executor import Answer
+from hpcverify.run.folders import explain_silence
 from hpcverify.run.gather import HOST_DEVICE, describe_holders, probe_node
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.lock import find_lock_holder
@@ -49,7 +51,6 @@ from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.hooks import find_hooks
 from hpcverify.slurm.requirements import Requirement, Stage, list_hook_requirements
 from hpcverify.summary.figures import format_scaled
-from hpcverify.summary.printable import make_printable
 from hpcverify.summary.verdict import REMEDY_STEPS
 from hpcverify.telemetry import ipmi, pci
 from hpcverify.telemetry.problems import PROBLEM_RULES
@@ -106,10 +107,10 @@ def command(*, floors: bool, as_json: bool) -> None:
     else:
         for item in advice:
             if not item.fix and (floors or not item.subject.startswith(FLOOR_PREFIX)):
-                click.echo(_fold(make_printable(f"ok  {item.subject}: {item.state}")))
+                echo(_fold(f"ok  {item.subject}: {item.state}"))
         for item in fixes:
-            click.echo(_fold(make_printable(f"fix {item.subject}: {item.state}: {item.fix}")))
-        click.echo(f"{format_count(len(fixes), 'thing')} to fix" if fixes else "nothing to fix")
+            echo(_fold(f"fix {item.subject}: {item.state}: {item.fix}"))
+        echo(f"{format_count(len(fixes), 'thing')} to fix" if fixes else "nothing to fix")
     sys.exit(UNVERIFIED_STATUS if fixes else 0)
 
 
@@ -140,6 +141,9 @@ def inspect_configuration() -> Iterator[Advice]:
         yield Advice("check of the site", mistake, "correct the file")
     yield Advice("configuration", ", ".join(file.path for file in site.files))
     if not site.scratch:
+        return
+    if silence := explain_silence(Path(site.scratch)):
+        yield Advice("scratch", silence, "do that, or set scratch to another directory")
         return
     if not Path(site.scratch).is_dir():
         yield Advice("scratch", f"{site.scratch} is not a directory", "create it")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
+import os
+import re
 import sys
 import time
-import zlib
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain
@@ -15,17 +16,23 @@ from pathlib import Path
 import click
 import msgspec
 
+from hpcverify.commands._json import print_json_text
 from hpcverify.commands._since import SINCE_TYPE
+from hpcverify.console import echo
 from hpcverify.errors import ConfigError
-from hpcverify.events.chain import ChainedLine, ChainReport, verify_chain
+from hpcverify.events.chain import ChainLink, ChainReport, compute_digest
 from hpcverify.events.event import EventKind
 from hpcverify.events.formats import FORMATS, JSON_FORMAT, format_line
-from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.event_audit import list_event_files, verify_files, verify_ledger
+from hpcverify.fleet.event_stream import FILE_READER
+from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
 from hpcverify.plan.config import state_dir
 from hpcverify.units import format_count
 
 BATCH_EVENTS = 1000
 """Events that are read at a time."""
+MAX_SEEN_EVENTS = 10_000
+"""Events behind the last one in which ``--follow`` finds where a restored ledger departs."""
 POLL_S = 1.0
 """Between looks for new events with ``--follow``."""
 EXIT_BROKEN = 1
@@ -92,16 +99,24 @@ def command(
     wanted = EventFilter(since=since, node=node, kind=kind)
     with _end_quietly():
         for line in iterate_events(ledger, wanted, follow=follow):
-            click.echo(format_line(line, style))
+            print_json_text(format_line(line, style))
 
 
 def iterate_events(ledger: Ledger, wanted: EventFilter, *, follow: bool) -> Iterator[bytes]:
-    """Yield the lines that are *wanted*, without newlines; with *follow*, without end."""
+    """
+    Yield the lines that are *wanted*, without newlines; with *follow*, without end.
+
+    After a ledger was restored, that goes on behind the last line which is still there.
+    """
     clause, values = wanted.write_clause()
-    last = 0
+    seen: deque[ChainLink] = deque(maxlen=MAX_SEEN_EVENTS)
     while True:
+        while seen and not ledger.has_event(seen[-1]):
+            seen.pop()
+        last = seen[-1].number if seen else 0
         lines = ledger.read_lines(last, BATCH_EVENTS, clause, *values)
-        for last, line in lines:  # noqa: B007 - the last number is where the next batch begins
+        for number, line in lines:
+            seen.append(ChainLink(number, compute_digest(line)))
             yield bytes(line)
         if not lines and not follow:
             return
@@ -119,57 +134,91 @@ def _end_quietly() -> Generator[None]:
         sys.exit(0)
 
 
+class ExpectedDigest(click.ParamType[tuple[int, str]]):
+    """The number of an event and the digest of its line."""
+
+    name = "NUMBER:DIGEST"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, str]:
+        """Read a number and 64 hexadecimal digits."""
+        found = re.fullmatch(r"([0-9]{1,18}):([0-9a-f]{64})", value)
+        if not found:
+            self.fail(f"{value!r} is not a number, a colon and 64 hexadecimal digits", param, ctx)
+        return int(found[1]), found[2]
+
+
 @command.command("verify")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
-def verify(files: Sequence[Path]) -> None:
+@click.option(
+    "--expect",
+    "expected",
+    type=ExpectedDigest(),
+    multiple=True,
+    help="What your collector has: the number of an event, and the digest of its line.",
+)
+def verify(files: Sequence[Path], expected: Sequence[tuple[int, str]]) -> None:
     """
     Verify that no event was changed, left out or put in.
 
-    Without FILES, those in the ledger; otherwise those in the files together, such as
-    events.jsonl and its rotated ones, also with .gz. Exit status 1 if the chain is broken.
+    On the controller: the ledger, and FILES by the ledger; without FILES, events.jsonl and
+    its rotated ones. Elsewhere: the chain over FILES, also with .gz. Exit status 1 if an event
+    is wrong or missing; the first is named.
+
+    An event holds the digest of the one before it as "previous". If your collector has
+    event 50, expect 49 with that digest.
 
     \b
-    Example:
-      hpcverify events verify /var/lib/hpcverify/events.jsonl*
+    Examples:
+      hpcverify events verify
+      hpcverify events verify events.jsonl* --expect 49:"$PREVIOUS_OF_EVENT_50"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    report = verify_files(files) if files else Ledger(state_dir()).verify_events()
-    if not report.first and not report.wrong:
-        click.echo("there is no event")
-    if report.first:
-        count = format_count(report.last.number - report.first + 1, "event")
-        last = report.last
-        click.echo(f"{count} in order: {report.first} to {last.number}, digest {last.digest}")
-    if report.wrong:
-        click.echo(f"event {report.wrong}: {report.why}")
+    state, digests = state_dir(), dict(expected)
+    reports: dict[str, tuple[ChainReport, str]] = {}
+    pruned = 0
+    if os.path.exists(state / LEDGER_FILE_NAME):  # noqa: PTH110 - never raises
+        ledger = Ledger(state)
+        pruned = ledger.read_anchor().number
+        kept = {number: digest for number, digest in digests.items() if number > pruned}
+        reports["ledger"] = verify_ledger(ledger, kept), "ledger"
+        older = {number: digests[number] for number in digests.keys() - kept.keys()}
+        files = files or list_event_files(state)
+        if files or older or FILE_READER in ledger.read_cursors():
+            reports["files"] = verify_files(files, ledger, older)
+    elif files:
+        reports["files"] = verify_files(files, expected=digests)
+    else:
+        raise ConfigError(f"there is no ledger in {state}: name files, such as events.jsonl")
+    for name, (report, place) in reports.items():
+        _print_report(name, report, place)
+    found = {name: report for name, (report, _) in reports.items()}
+    if any(report.wrong for report in found.values()):
         sys.exit(EXIT_BROKEN)
+    limits = _list_limits(found, pruned, max(digests, default=0))
+    echo(f"not shown: {', or '.join(limits)}; your collector has the digests for --expect")
 
 
-def verify_files(files: Iterable[Path]) -> ChainReport:
-    """
-    Verify the lines of *files* together, in the order of their numbers.
-
-    Raises:
-        ConfigError: one cannot be read.
-
-    """
-    parts = [lines for path in files if (lines := _read_lines(path))]
-    parts.sort(key=lambda lines: _read_first_number(lines[0]))
-    return verify_chain(chain.from_iterable(parts))
+def _print_report(name: str, report: ChainReport, place: str) -> None:
+    last = report.last
+    if report.first:
+        count = format_count(last.number - report.first + 1, "event")
+        echo(f"{name}: {count} in order: {report.first} to {last.number}, digest {last.digest}")
+    elif not report.wrong:
+        echo(f"{name}: there is no event")
+    if report.wrong:
+        echo(f"{place}: event {report.wrong}: {report.why}")
 
 
-def _read_lines(path: Path) -> list[bytes]:
-    """Read the whole lines of *path*; one without its end is still being written."""
-    try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
-    except (OSError, EOFError, zlib.error) as exc:
-        why = getattr(exc, "strerror", None) or exc
-        raise ConfigError(f"{path} cannot be read: {why}") from exc
-    return content.split(b"\n")[:-1]
-
-
-def _read_first_number(line: bytes) -> int:
-    try:
-        return msgspec.json.decode(line, type=ChainedLine).number
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return 0  # `verify_chain` says what is wrong with it
+def _list_limits(reports: Mapping[str, ChainReport], pruned: int, proven: int) -> Iterator[str]:
+    """List what good *reports* do not show; events up to *proven* were expected so."""
+    ledger, files = reports.get("ledger"), reports.get("files")
+    alike = " in ledger and files alike" if ledger and files else ""
+    if files and files.first > 1:
+        yield f"{'old files' if ledger else 'events'} removed before {files.first}"
+    if files and files.first and files.last.number < pruned:
+        yield f"files written anew, as the ledger begins with {pruned + 1}"
+    report = ledger or files or ChainReport()
+    yield f"events deleted after {report.last.number}{alike}"
+    if proven < report.last.number:
+        yield f"all events{f' after {proven}' if proven else ''} written anew{alike}"

@@ -16,7 +16,7 @@ from hpcverify.commands._controller import (
     refuse_unknown,
 )
 from hpcverify.commands._options import reason_option
-from hpcverify.console import say
+from hpcverify.console import echo, say
 from hpcverify.errors import ActionError, StoreError
 from hpcverify.fleet.controller import Controller
 from hpcverify.plan.hostlist import expand, fold
@@ -54,7 +54,7 @@ def command(hostlist: str, reason: str) -> None:
             else:
                 gone.append(name)
     if gone:
-        click.echo(f"{fold(gone)}: forgotten; their runs stay: hpcverify history NODE")
+        echo(f"{fold(gone)}: forgotten; their runs stay: hpcverify history NODE")
     sys.exit(choose_status(controller, len(names) - len(gone)))
 
 

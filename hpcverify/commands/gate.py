@@ -16,7 +16,11 @@ from msgspec import Struct
 
 from hpcverify import gate
 from hpcverify.commands._json import print_json
-from hpcverify.plan.config import node_name, state_dir
+from hpcverify.console import say
+from hpcverify.errors import ConfigError, StoreError
+from hpcverify.plan.config import find_uid, load_site, node_name, state_dir
+from hpcverify.records.spool import fetch_gate, take_place
+from hpcverify.trust import ROOT
 from hpcverify.units import MAX_SECONDS, UtcTime, convert_time
 
 SCHEMA: Literal[1] = 1
@@ -55,11 +59,12 @@ class GateDocument(Struct, frozen=True, kw_only=True):
 )
 @click.option(
     "--take-place",
+    "is_place_needed",
     is_flag=True,
     help="For the prolog: exit with 0 only if it may refuse a job for what it has found.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(spool: Path | None, *, take_place: bool, as_json: bool) -> None:
+def command(spool: Path | None, *, is_place_needed: bool, as_json: bool) -> None:
     """
     Say whether the prolog lets jobs run on this node.
 
@@ -71,16 +76,32 @@ def command(spool: Path | None, *, take_place: bool, as_json: bool) -> None:
     Example:
       hpcverify gate || echo "no job starts here"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    if take_place:
-        sys.exit(int(spool is None or not gate.take_place(spool, node_name())))
+    has_place = False
     if spool is not None:
-        gate.fetch(spool, state_dir(), node_name())
+        try:
+            if is_place_needed:
+                has_place = take_place(spool, node_name(), _find_owner())
+            else:
+                fetch_gate(spool, state_dir(), node_name(), _find_owner())
+        except StoreError as exc:
+            say(str(exc))
+    if is_place_needed:
+        sys.exit(int(not has_place))
     path = gate.find_gate_path()
     if not as_json:
         sys.exit(gate.print_gate(path))
     document = read_document(path)
     print_json(document)
     sys.exit(int(document.refuses_jobs))
+
+
+def _find_owner() -> int:
+    """Find who acts on the fleet; root, if the site file cannot be read: that must hold nobody."""
+    try:
+        return find_uid(load_site().fleet.user)
+    except ConfigError as exc:
+        say(str(exc))
+        return ROOT
 
 
 def read_document(path: str) -> GateDocument:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ from msgspec import Struct
 
 from hpcverify.commands._json import print_json
 from hpcverify.commands._since import SINCE_TYPE
-from hpcverify.console import say
+from hpcverify.console import echo, say
 from hpcverify.errors import NO_RUNS_MESSAGE, ConfigError, UnknownNameError
 from hpcverify.model import Verdict
 from hpcverify.plan.config import node_name, state_dir
@@ -113,7 +114,7 @@ def command(
     elif entries:
         show(entries)
     else:
-        click.echo(NO_RUNS_MESSAGE)
+        echo(NO_RUNS_MESSAGE)
     for problem in store.warnings:
         say(problem)
 
@@ -163,7 +164,7 @@ def export(
     path = Path(output)
     count = export_measurements(state_dir(), choice, form, path)
     to_stdout = documents.names_descriptor(path)  # which may be that of standard output
-    click.echo(f"wrote {output}: {count} measurements", err=to_stdout)
+    echo(f"wrote {output}: {count} measurements", sys.stderr if to_stdout else None)
 
 
 def rebuild_all() -> None:
@@ -176,4 +177,4 @@ def rebuild_all() -> None:
         count = rebuild_measurements(state, problems)
     for problem in problems:
         say(problem)
-    click.echo(f"documents read: {count}; see: hpcverify history --format csv -o FILE")
+    echo(f"documents read: {count}; see: hpcverify history --format csv -o FILE")

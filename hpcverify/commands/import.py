@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from msgspec.structs import asdict
 
 from hpcverify.commands._controller import record_command
 from hpcverify.commands._toml import write_value
+from hpcverify.console import echo
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.plan.config import Site, SiteFile, convert_config
 from hpcverify.plan.suite import load_suite, make_plan
@@ -59,7 +61,7 @@ def nhc(file: Path, out: Path | None) -> None:
     head = f"# From {_make_line(file.name)}."
     text = "\n".join([head, *_write_site(imported), *_list_comments(imported)])
     if out is None:
-        click.echo(text)
+        echo(text)
     else:
         try:
             documents.write_new(out, f"{text}\n".encode())
@@ -68,9 +70,9 @@ def nhc(file: Path, out: Path | None) -> None:
             raise ConfigError(f"{out} is there already, and is not overwritten: {fix}") from None
         except StoreError as exc:
             raise ConfigError(str(exc)) from exc
-        click.echo(_make_line(f"{out}: {imported.turned} lines turned"), err=True)
+        echo(_make_line(f"{out}: {imported.turned} lines turned"), sys.stderr)
     for line in imported.unturned:
-        click.echo(_make_line(f"line {line.number}: {line.text}: {line.reason}"), err=True)
+        echo(_make_line(f"line {line.number}: {line.text}: {line.reason}"), sys.stderr)
 
 
 def _make_line(text: str) -> str:

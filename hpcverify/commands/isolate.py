@@ -13,7 +13,7 @@ import click
 from hpcverify.commands._controller import make_controller, record_command, refuse_unknown
 from hpcverify.commands._json import print_json
 from hpcverify.commands._options import FiniteRange
-from hpcverify.console import say
+from hpcverify.console import echo, say
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.fabric.isolations import carry_out_isolation, order_isolation, read_switches
 from hpcverify.fabric.links import carry_out_pairs
@@ -127,7 +127,7 @@ def command(
     if as_json:
         print_json(answer)
     else:
-        click.echo("\n".join(describe_answer(answer)))
+        echo("\n".join(describe_answer(answer)))
     sys.exit(choose_exit_status(answer))
 
 
@@ -204,15 +204,15 @@ def show_plan(plan: IsolationPlan, budget: float, *, as_json: bool) -> None:
         groups = f"by {plan.switches} switch{'' if plan.switches == 1 else 'es'}"
     else:
         groups = "by lot: Slurm has no topology, and the site file no [fabric] switches"
-    click.echo(f"{format_count(len(plan.nodes), 'node')}, {fold(plan.nodes)}, in groups {groups}")
+    echo(f"{format_count(len(plan.nodes), 'node')}, {fold(plan.nodes)}, in groups {groups}")
     if plan.left_out:
-        click.echo(f"left out: {explain(plan.left_out)}")
+        echo(f"left out: {explain(plan.left_out)}")
     stages = ["each node alone"] if plan.inside else []
     stages += ["groups of nodes", "groups of switches"] if plan.switches else ["groups of nodes"]
-    click.echo(f"stages: {', '.join(stages)}, who sends and who receives slowly")
-    click.echo("first groups:")
+    echo(f"stages: {', '.join(stages)}, who sends and who receives slowly")
+    echo("first groups:")
     for test in plan.first:
-        click.echo(f"  {fold(test.members)}")
+        echo(f"  {fold(test.members)}")
     heads = ("bad nodes", "tests", "rounds", "minutes", "node-minutes")
     rows = [
         (
@@ -229,4 +229,4 @@ def show_plan(plan: IsolationPlan, budget: float, *, as_json: bool) -> None:
     print_table(Console(highlight=False), heads, rows)
     worst = plan.forecasts[-1]
     if budget and budget < worst.node_minutes:
-        click.echo(f"the budget of {budget:g} node-minutes may end it before its time")
+        echo(f"the budget of {budget:g} node-minutes may end it before its time")

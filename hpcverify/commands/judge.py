@@ -10,7 +10,7 @@ import msgspec
 from hpcverify.commands._controller import record_command
 from hpcverify.commands._json import print_json
 from hpcverify.commands._since import SINCE_TYPE
-from hpcverify.console import say
+from hpcverify.console import echo, say
 from hpcverify.model import Result, Run
 from hpcverify.plan.catalog import list_check_names
 from hpcverify.plan.config import Site, load_site, state_dir
@@ -57,7 +57,7 @@ def command(since: datetime | None, *, as_json: bool) -> None:
         print_json(changes)
         return
     verdicts = format_count(len(changes), "verdict")
-    click.echo(f"{format_count(len(runs), 'run')} judged again, {verdicts} would change")
+    echo(f"{format_count(len(runs), 'run')} judged again, {verdicts} would change")
     if changes:
         head = ("run", "node", "check", "round", "was", "now", "why")
         rows = [[str(cell) for cell in msgspec.structs.astuple(c)] for c in changes]

@@ -73,7 +73,7 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
     last full pass is too long ago. "None ordered": the controller does not know it. The
     last run is of any suite, including the hooks'. Below the table: versions and settings in
     which nodes differ from like ones, and rollouts of the last two weeks; parts that are worse
-    than their peers on two nights, or than they were. For a single node also its risk to fail
+    than their peers in two runs, or than they were. For a single node also its risk to fail
     next and why, its outages of the last two years, and its log.
 
     \b
@@ -186,7 +186,7 @@ def is_healthy(row: NodeRow) -> bool:
 def show_judgement(console: Console, judgement: FleetJudgement) -> None:
     """Print who is worse than its peers or than it was, and what could have been seen."""
     lines = list_judgement_lines(judgement)
-    if not lines and not judgement.least:
+    if not (lines or judgement.least or judgement.coverage.nodes):
         return
     console.print()
     night = f"compared with peers and the past, as of the night of {judgement.night}"
@@ -194,8 +194,8 @@ def show_judgement(console: Console, judgement: FleetJudgement) -> None:
     if lines:
         more = count_more(len(lines) - MAX_JUDGED_LINES)
         print_items(console, [*lines[:MAX_JUDGED_LINES], *more])
-    if judgement.least:
-        console.print(judgement.least, markup=False)
+    for line in filter(None, (str(judgement.coverage), judgement.least)):
+        console.print(line, markup=False)
 
 
 def count_more(left: int) -> list[str]:

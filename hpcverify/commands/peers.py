@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import math
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
 import msgspec
+from msgspec.structs import replace
 from rich.text import Text
 
+from hpcverify.commands._json import print_json_text
 from hpcverify.commands._since import SINCE_TYPE
-from hpcverify.console import say
 from hpcverify.errors import ConfigError
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.history.reader import Choice
 from hpcverify.history.table import TableScreen, open_table
-from hpcverify.insight.comparison import judge_past, judge_peers, make_locator
+from hpcverify.insight.comparison import (
+    describe_compared,
+    judge_peers,
+    make_locator,
+    map_kinds,
+)
 from hpcverify.insight.judgement import (
     JudgedChange,
     count_other_metrics,
@@ -28,14 +33,13 @@ from hpcverify.insight.judgement import (
     name_judged,
 )
 from hpcverify.insight.night import PAST_NIGHTS, PEER_NIGHTS, list_changes
+from hpcverify.insight.past import judge_past
 from hpcverify.model import Verdict
 from hpcverify.peers.document import (
     PeersDocument,
     describe_least,
-    learn_reference,
     list_least,
     list_notes,
-    reduce_fleet,
 )
 from hpcverify.peers.fleet import (
     MetricJudgement,
@@ -45,21 +49,22 @@ from hpcverify.peers.fleet import (
 )
 from hpcverify.peers.floors import Worse, make_floor_finder
 from hpcverify.peers.foreign import make_foreign_side_finder
-from hpcverify.peers.reference import FleetReference, read_reference, write_reference
-from hpcverify.peers.values import MetricName, PartRuns, PartValue
+from hpcverify.peers.rule import MIN_COMPARED
+from hpcverify.peers.values import MetricName, PartRuns, reduce_runs
 from hpcverify.plan.catalog import make_side_finder
 from hpcverify.plan.config import load_site, state_dir
 from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
 from hpcverify.trends.fleet import (
     TrendJudgement,
+    build_past,
     describe_shared,
     judge_histories,
 )
-from hpcverify.trends.marks import PartHistory
+from hpcverify.trends.levels import PartHistory
 from hpcverify.units import format_count, format_percent
 
 EXIT_FAIL = 1
-HEADS = ("verdict", "level", "who", "worse by", "spreads", "metric; why")
+HEADS = ("verdict", "level", "who", "worse by", "metric; why")
 PAST_HEADS = ("verdict", "who", "worse by", "when", "metric; why")
 
 
@@ -100,16 +105,6 @@ def read_names(_: click.Context, __: click.Parameter, text: str) -> tuple[str, .
     type=click.Choice(["low", "high"]),
     help="Which values are worse, where the unit does not say it.",
 )
-@click.option(
-    "--reference",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Compare with this learned file too.",
-)
-@click.option(
-    "--learn",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write what a good fleet measures to this new file, for a review.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     *,
@@ -118,8 +113,6 @@ def command(
     columns: Mapping[str, str],
     by: Sequence[str],
     worse: Worse | None,
-    reference: Path | None,
-    learn: Path | None,
     as_json: bool,
 ) -> None:
     """
@@ -134,16 +127,13 @@ def command(
     Example:
       hpcverify peers sgemm.csv --columns part=gpu,value=milliseconds
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    known = read_reference(reference) if reference else None
     if file is not None:
-        with open_table(file, columns, by) as table:
-            document, past = judge_table(file, table, worse, known, learn)
-    elif learn:
-        raise ConfigError("--learn needs a FILE with the values of all parts")
+        with open_table(file, columns, by, map_kinds(load_site())) as table:
+            document, past = judge_table(file, table, worse)
     else:
-        document, past = judge_history(since, known)
+        document, past = judge_history(since)
     if as_json:
-        click.echo(msgspec.json.format(encode(document, past), indent=1))
+        print_json_text(msgspec.json.format(encode(document, past), indent=1))
     else:
         show(document)
         show_past(past)
@@ -151,62 +141,62 @@ def command(
 
 
 def judge_history(
-    since: datetime | None, reference: FleetReference | None
+    since: datetime | None,
 ) -> tuple[PeersDocument, dict[MetricName, TrendJudgement]]:
     """Judge the runs of the history from *since* on by each other, and all by their past."""
     site, state = load_site(), state_dir()
     first = (since or datetime.now(UTC) - timedelta(days=PEER_NIGHTS)).date()
-    locate = make_locator(site, Ledger(state))
-    peers = judge_peers(state, Choice(since=first), site, locate, reference=reference)
+    ledger = Ledger(state)
+    peers = judge_peers(state, Choice(since=first), site, make_locator(site, ledger))
+    compared = describe_compared(peers.fleet, ledger.list_nodes(), first)
     quarter = Choice(since=first - timedelta(days=PAST_NIGHTS))
-    return peers.document, judge_past(state, quarter, site)
+    return replace(peers.document, compared=compared), judge_past(state, quarter, site)
 
 
 def judge_table(
-    file: Path,
-    table: TableScreen,
-    worse: Worse | None,
-    reference: FleetReference | None,
-    learn: Path | None,
+    file: Path, table: TableScreen, worse: Worse | None
 ) -> tuple[PeersDocument, dict[MetricName, TrendJudgement]]:
-    """Judge the runs of *table*; learn a reference from them if *learn* says where to."""
+    """Judge the runs of *table*."""
     site = load_site()
     find_side = make_foreign_side_finder(make_side_finder(site.packages), worse)
     find_floor = make_floor_finder(site.peers, find_side)
     judged: list[MetricJudgement] = []
     past: dict[MetricName, TrendJudgement] = {}
-    metrics = table.screen(find_floor, read_all=learn is not None)
+    metrics = table.screen(find_floor)
     unjudged = [str(n) for n in metrics if find_floor(n.check, n.metric).worse is None]
-    learned: dict[MetricName, Sequence[PartValue]] = {}
+    too_few: list[str] = []
     for name, metric in metrics.items():
         floor = find_floor(name.check, name.metric)
-        entry = reference.find(name) if reference else None
         if not floor.worse_side:
             continue
         if metric.is_plain:
-            judged.append(build_plain_judgement(name, metric.summary, metric.nodes, floor, entry))
+            judged.append(build_plain_judgement(name, metric.summary, metric.nodes, floor))
             continue
         runs = table.read_runs(metric)[name]
-        fleet = reduce_fleet({name: runs})
-        judged.append(judge_metric(name, fleet[name], floor, floor.worse_side, entry))
+        parts = list(filter(None, map(reduce_runs, runs.values())))
+        if len(parts) < MIN_COMPARED:
+            too_few.append(str(name))
+        else:
+            judged.append(judge_metric(name, parts, floor, floor.worse_side))
         if histories := list(filter(None, map(make_history, runs.values()))):
-            past[name] = judge_histories(histories, low_is_bad=floor.worse_side == "low")
-        learned |= fleet if learn else {}
+            limits = {(own.node, own.part): own.limit for own in runs.values()}
+            past[name] = judge_histories(
+                build_past(histories),
+                low_is_bad=floor.worse_side == "low",
+                find_limit=lambda *part, limits=limits: limits[part],
+            )
     if not metrics:
         raise ConfigError(f"{file} has no value that is a number")
-    if not judged and unjudged:
+    if not judged and not too_few and unjudged:
         raise ConfigError(
             f"{file}: it is not known which values of {', '.join(unjudged)} are worse: "
             "add --worse low or --worse high"
         )
-    if learn:
-        write_reference(learn, learn_reference(learned, str(file), time.time()))
-        say(f"{learn} is written: review it, then compare with --reference {learn}")
     document = PeersDocument(
         source=str(file),
-        reference=reference.learned if reference else "",
         metrics=tuple(judged),
         unjudged=tuple(unjudged),
+        too_few=tuple(too_few),
         least=list_least(judged),
     )
     return document, past
@@ -227,7 +217,6 @@ def make_history(runs: PartRuns) -> PartHistory | None:
         times=tuple(runs.times[i] for i in order),
         values=tuple(runs.values[i] for i in order),
         marks={field: tuple(seen[i] for i in order) for field, seen in runs.marks.items()},
-        limit=runs.limit,
     )
 
 
@@ -249,15 +238,14 @@ def show(document: PeersDocument) -> None:
     console = Console(highlight=False)
     outliers = [(entry, outlier) for entry in document.metrics for outlier in entry.outliers]
     console.print(summarize(document, len(outliers)), markup=False)
-    if least := describe_least(document.least):
-        console.print(least, markup=False)
+    for line in filter(None, [document.compared, describe_least(document.least)]):
+        console.print(line, markup=False)
     if outliers:
         console.print()
         groups = group_by_part(outliers, name_outlier).items()
         print_table(console, HEADS, (format_outliers(*group) for group in groups))
-    notes = [*list_moves(document), *list_notes(document)]
-    if notes:
-        console.print("\nnot judged in full, or moved as a whole:")
+    if notes := [*list_notes(document)]:
+        console.print("\nnot judged in full:")
         print_items(console, notes)
 
 
@@ -289,20 +277,8 @@ def format_outliers(title: str, group: Sequence[MetricOutlier]) -> tuple[str | T
         outlier.level if title == outlier.name else "node",
         title,
         format_percent(outlier.distance),
-        "-" if outlier.score is None else f"{outlier.score:.1f}",
         "; ".join(filter(None, [f"{entry.name}{others}", outlier.cause, once])),
     )
-
-
-def list_moves(document: PeersDocument) -> Iterator[str]:
-    """Say how the fleet differs from its reference."""
-    for entry in document.metrics:
-        if entry.moved is not None and abs(entry.moved) >= entry.floor:
-            side = "worse" if entry.moved > 0 else "better"
-            yield (
-                f"{entry.name}: the whole fleet is {format_percent(entry.moved)} {side} than its "
-                f"reference of {document.reference}"
-            )
 
 
 def show_past(past: Mapping[MetricName, TrendJudgement]) -> None:

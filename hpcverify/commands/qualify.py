@@ -13,7 +13,7 @@ import click
 
 from hpcverify.commands._run import choose_progress
 from hpcverify.commands.report import import_report_module
-from hpcverify.console import say
+from hpcverify.console import echo, say
 from hpcverify.errors import ConfigError
 from hpcverify.model import Verdict
 from hpcverify.plan.config import load_site, state_dir
@@ -28,7 +28,6 @@ from hpcverify.records.qualification import (
 )
 from hpcverify.run.lock import node_lock
 from hpcverify.run.stop import stop_on_signals
-from hpcverify.summary.printable import make_printable
 from hpcverify.summary.verdict import shorten
 from hpcverify.summary.wording import format_duration
 from hpcverify.units import format_count
@@ -119,20 +118,20 @@ def print_plan(steps: Sequence[QualificationStep], folder: Path, seconds: float)
     """Say what is to be done, and how long it takes, before it begins."""
     bound = format_duration(sum(step.rest + step.budget for step in steps))
     duration = f"about {format_duration(seconds)}, {bound} at most"
-    click.echo(f"{format_count(len(steps), 'step')} into {folder}: {duration}")
+    echo(f"{format_count(len(steps), 'step')} into {folder}: {duration}")
 
 
 def print_begin(steps: Sequence[QualificationStep], step: QualificationStep) -> None:
     """Say which of *steps* begins, and how long it may take."""
     bound = format_duration(step.budget)
     place = f"[{steps.index(step) + 1}/{len(steps)}]"
-    click.echo(f"{place} {step.name}: {step.question} ({bound} at most)")
+    echo(f"{place} {step.name}: {step.question} ({bound} at most)")
 
 
 def print_end(report: StepReport) -> None:
     """Print what a step came to."""
     text = f"{report.verdict.name:5} {report.name} ({format_duration(report.seconds)})"
-    click.echo(make_printable(shorten(text + (f": {report.reason}" if report.reason else ""))))
+    echo(shorten(text + (f": {report.reason}" if report.reason else "")))
 
 
 def write_run_pages(report: Qualification, folder: Path) -> None:
@@ -147,19 +146,19 @@ def write_run_pages(report: Qualification, folder: Path) -> None:
 def print_reached(report: Qualification) -> None:
     """Print the lines for the table, or why there are none."""
     for why in report.not_reached:
-        click.echo(make_printable(f"no line for the table: {why}"))
+        echo(f"no line for the table: {why}")
     if report.reached:
-        click.echo(
+        echo(
             "lines for hpcverify/limits/gpu_reached.csv, each for the one of the same part, "
             "quantity and mode; without a checkout, send them to the project:"
         )
-        click.echo("\n".join(map(format_line, report.reached)))
+        echo("\n".join(map(format_line, report.reached)))
 
 
 def print_conclusion(report: Qualification, folder: Path) -> None:
     """Print the verdict, and where everything is."""
     whole = "" if report.complete else ", not complete"
-    click.echo(
+    echo(
         f"{report.verdict.name} after {format_duration(report.seconds)}{whole}: "
         f"{folder / PAGE_NAME}, {TEXT_NAME}, {FILE_NAME}, {RUNS_FOLDER}/"
     )

@@ -6,6 +6,7 @@ import click
 
 from hpcverify.commands._json import print_json
 from hpcverify.commands._options import FiniteRange
+from hpcverify.console import echo
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.insight.reliability_document import build_reliability_document
 from hpcverify.insight.reliability_report import (
@@ -52,9 +53,9 @@ def command(*, days: float, as_json: bool) -> None:
         print_json(build_reliability_document(report))
         return
     for line in describe_reliability(report):
-        click.echo(click.wrap_text(line, NOTE_CHARACTERS))
+        echo(click.wrap_text(line, NOTE_CHARACTERS))
     if report.jobs:
-        click.echo()
+        echo()
         print_table(Console(highlight=False), JOB_HEADS, list_job_rows(report))
         for note in (JOB_COLUMNS_NOTE, describe_assumptions(report)):
-            click.echo(click.wrap_text(note, NOTE_CHARACTERS))
+            echo(click.wrap_text(note, NOTE_CHARACTERS))

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from hpcverify.commands._since import SINCE_TYPE, select_started_since
-from hpcverify.console import say
+from hpcverify.console import echo, say
 from hpcverify.errors import (
     ConfigError,
     NoRunsError,
@@ -45,6 +45,7 @@ from hpcverify.summary.exclusions import (
     count_repetition,
     recall_facts,
 )
+from hpcverify.summary.printable import format_json
 
 MAX_HISTORY_RUNS = 30
 """Earlier runs that a report shows."""
@@ -114,10 +115,10 @@ def command(
 def write_text(text: str, output: str) -> None:
     """Write *text* to the file *output*, or print it."""
     if output == documents.STDOUT_NAME:
-        click.echo(text.encode())  # as in a file, whatever the terminal can show
+        click.echo(text.encode())  # noqa: TID251 - bytes, as in a file, whatever the terminal can show
     else:
         documents.write_bytes(Path(output), text.encode())
-        click.echo(f"wrote {output}")
+        echo(f"wrote {output}")
 
 
 def render_files(files: Sequence[str]) -> str:
@@ -150,7 +151,7 @@ def render_node(
     run = store.load(run_id) if run_id else read_newest(store, node)
     writers: dict[str, Callable[[], str]] = {
         "html": lambda: render_html(run, store, since),
-        "json": lambda: format_json(add_actions(run, store, since)),
+        "json": lambda: format_json(add_actions(run, store, since)).decode(),
         "junit": lambda: render_text("junit", run, store, since),
         "markdown": lambda: render_text("markdown", run, store, since),
     }
@@ -171,7 +172,7 @@ def render_fleet(store: Store, since: datetime | None, form: str, output: str) -
     fleet = read_overview(Ledger(state_dir()), store, since)
     whole = msgspec.structs.replace(add_judgement(fleet, outlook.judgement), outlook=outlook)
     if form == "json":
-        return format_json(whole)
+        return format_json(whole).decode()
     if form != "html":
         raise ConfigError(f"--fleet has no form {form}: html or json")
     links: dict[tuple[str, str], str] = {}
@@ -238,11 +239,6 @@ def _make_file_name(name: str) -> str:
     """Turn the name of a node or a suite into a file name that cannot leave its folder."""
     safe = quote(name, safe="")
     return f"%2E{safe[1:]}" if safe.startswith(".") else safe
-
-
-def format_json(value: object) -> str:
-    """Print *value* as JSON that a person can read."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode()
 
 
 def add_actions(run: Run, store: Store, since: datetime | None) -> dict[str, object]:

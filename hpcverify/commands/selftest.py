@@ -12,7 +12,7 @@ import msgspec
 
 from hpcverify.check import Trial
 from hpcverify.commands._json import print_json
-from hpcverify.console import say
+from hpcverify.console import echo, say
 from hpcverify.model import Inventory
 from hpcverify.plan.config import load_site, node_name, state_dir
 from hpcverify.run.folders import temporary_folder
@@ -118,7 +118,7 @@ class TrialPrinter:
 
     def print_line(self, line: str) -> None:
         """Print a line as it is."""
-        click.echo(line.rstrip(), file=self._stream)
+        echo(line.rstrip(), self._stream)
 
 
 def build_json_rows(results: Sequence[SelftestResult]) -> list[dict[str, Any]]:

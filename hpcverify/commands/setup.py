@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from hpcverify.commands._controller import record_command
 from hpcverify.commands._own_files import find_program, list_own_requirements, put_in_place
+from hpcverify.console import echo
 from hpcverify.errors import ConfigError
 from hpcverify.fleet.surroundings import check_accounting
 from hpcverify.plan.config import Fleet, Site, load_site
@@ -30,7 +31,6 @@ from hpcverify.slurm.requirements import (
     list_partition_requirements,
     propose_partition,
 )
-from hpcverify.summary.printable import make_printable
 
 STAGES = {
     Stage.OBSERVE: "Observe: the hooks read the hardware, and no job waits.",
@@ -75,14 +75,14 @@ def slurm(*, spool: str | None, write: bool) -> None:
         if not fleet.spool:
             raise ConfigError("--write needs a spool: add --spool DIR, a directory of all nodes")
         for path in put_in_place(site, fleet):
-            click.echo(f"made: {path}")
+            echo(f"made: {path}")
         site = load_site()
     requirements = [*list_own_requirements(site, fleet), *requirements]
     major, minor = settings.version
-    click.echo(f"Slurm {major}.{minor:02}, {settings.conf}; hooks in {find_hooks()}")
+    echo(f"Slurm {major}.{minor:02}, {settings.conf}; hooks in {find_hooks()}")
     notes = (f"note: {note}" for note in _list_notes(fleet, client, preemption))
     for line in chain(write_plan(requirements), notes):
-        click.echo(make_printable(line))
+        echo(line)
 
 
 def _choose_fleet(site: Site, spool: str | None, preemption: Preemption) -> Fleet:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 
 import click
 
@@ -16,7 +17,7 @@ from hpcverify.commands._controller import (
     tell_once_of_measurements,
 )
 from hpcverify.commands._json import print_json
-from hpcverify.console import say
+from hpcverify.console import echo, say
 from hpcverify.errors import ActionError, ConfigError, SlurmError
 from hpcverify.fabric.admission import BatchTester
 from hpcverify.fabric.links import plan_fabric, try_links
@@ -46,6 +47,8 @@ POLL_S = 0.1
 """Between looks at whether we are to end."""
 TURN_INTERVAL_S = 1.5
 """Between turns; what they ask Slurm is paced besides."""
+CYCLE_S = 60.0
+"""Between the controller's cycles while nodes are tested with each other."""
 MAX_AWAY_S = 600.0
 """How long a sweep waits for a Slurm that does not answer."""
 MAX_REASONS = 5
@@ -198,11 +201,9 @@ def show_plan(
             document |= {"explained": explained, "risks": risks}
         print_json(document)
         return
-    click.echo(f"{len(plan.chosen)} to verify, {len(plan.passed_over)} passed over")
+    echo(f"{len(plan.chosen)} to verify, {len(plan.passed_over)} passed over")
     if wanted:
-        click.echo(
-            f"{format_count(len(pairs), 'pair')} of nodes to try links between, if idle then"
-        )
+        echo(f"{format_count(len(pairs), 'pair')} of nodes to try links between, if idle then")
     console = Console(highlight=False)
     print_items(console, explained)
     links = [("link", fold(pair.nodes), "", describe_link(pair)) for pair in pairs]
@@ -249,11 +250,12 @@ def carry_out(controller: Controller, suite: str, only: Collection[str], limit: 
             judge_finished_night(controller)
             controller.ledger.record_sweep_end()
         statuses = {sweep.choose_exit_status()}
-        tested = BatchTester(controller, limit, stop).test_ready(only)
+        sleep = make_sleep(controller)
+        tested = BatchTester(controller, limit, stop, sleep).test_ready(only)
         tested = controller.iterate_convenience("tests of admitted nodes", tested)
         statuses.add(report_isolations(controller, tested))
         if controller.site.fabric.period_days:
-            tried = try_links(controller, only, limit, stop)
+            tried = try_links(controller, only, limit, stop, sleep)
             tried = controller.iterate_convenience("tests of links", tried)
             statuses.add(report_isolations(controller, tried))
             statuses.add(UNCLEAR_STATUS if stop() else 0)
@@ -261,11 +263,38 @@ def carry_out(controller: Controller, suite: str, only: Collection[str], limit: 
     return next((status for status in STATUS_RANKS if status in statuses), 0)
 
 
+def make_sleep(
+    controller: Controller, sleep: Callable[[float], None] = time.sleep
+) -> Callable[[float], None]:
+    """
+    Make a *sleep* for tests between nodes in which the controller takes each cycle that is due.
+
+    The tests take hours, and no other sweep starts: failures are held meanwhile, and metrics
+    are written.
+    """
+    last = controller.clock()
+
+    def rest(seconds: float) -> None:
+        nonlocal last
+        sleep(seconds)
+        if 0 <= controller.clock() - last < CYCLE_S:
+            return
+        with (
+            controller.run_convenience("cycles while nodes are tested with each other"),
+            suppress(SlurmError),  # the tests ask it too, and say so
+            controller.hold_lock(),
+        ):
+            controller.reconcile()
+        last = controller.clock()
+
+    return rest
+
+
 def report_isolations(controller: Controller, answers: Iterable[IsolationAnswer]) -> int:
     """Print what was isolated, and act on it; return the exit status."""
     status = 0
     for answer in answers:
-        click.echo("\n".join(describe_answer(answer)))
+        echo("\n".join(describe_answer(answer)))
         status = 1 if answer.has_cause or status == 1 else UNCLEAR_STATUS
         if answer.faulty:
             with controller.hold_lock():
@@ -414,7 +443,7 @@ class Sweep:
         silent = len(self.tickets) - len(verdicts)
         outcomes += [f"{silent} without a verdict"] if silent else []
         them = format_count(len(self.tickets), "node")
-        click.echo(f"{them}: {', '.join(outcomes) or self._explain_nobody_due()}")
+        echo(f"{them}: {', '.join(outcomes) or self._explain_nobody_due()}")
         worst = EXIT_STATUSES.get(max(verdicts, default=Verdict.PASS), 0)
         not_acted_on = report_brakes(self.controller) or self.controller.choose_exit_status()
         return not_acted_on or worst or (3 if silent else 0)

@@ -1,19 +1,20 @@
 """
 The chain over the lines of events: each holds the digest of the line before.
 
-A line that was changed, left out or put in shows at the next one. That is proof only against
-who cannot write the whole chain anew: root on the controller can. So keep digests elsewhere;
-the heartbeat of each day carries one to whoever collects the events.
+A line that was changed, left out or put in shows at the next one. A chain alone does not show
+that its beginning or its end is missing, nor that all of it was written anew, as root on the
+controller can. Digests that are kept elsewhere show it: the heartbeat of each day carries one
+to whoever collects the events.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 
 class ChainLink(Struct, frozen=True):
@@ -48,35 +49,54 @@ class ChainedLine(Struct, frozen=True):
     previous: str
 
 
+LineJudge = Callable[[int, str], str]
+"""Says what is wrong with the line that has a number and a digest; empty: nothing."""
+
+
 def compute_digest(line: bytes) -> str:
     """Compute the SHA-256 of *line*, which has no newline, in hexadecimal digits."""
     return hashlib.sha256(line).hexdigest()
 
 
-def verify_chain(lines: Iterable[bytes], start: ChainLink | None = None) -> ChainReport:
+def verify_chain(
+    lines: Iterable[bytes],
+    start: ChainLink | None = None,
+    judge: LineJudge = lambda _number, _digest: "",
+    expected: Mapping[int, str] = {},
+) -> ChainReport:
     """
     Verify *lines*, without newlines, up to the first that does not fit.
 
-    They follow *start*; if that is not known, the first line is taken as it is.
+    They follow *start*; if that is not known, the first line is taken as it is. *judge* knows
+    more of each line, and *expected* has the digests of some, by number: these must be there.
     """
     report = ChainReport(last=start or CHAIN_START)
     known = start is not None
     for line in lines:
-        expected = report.last.number + 1
+        after = report.last.number + 1
         try:
             entry = msgspec.json.decode(line, type=ChainedLine)
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
             why = f"it is not an event: {exc}"
-            return replace(report, wrong=expected if known else 1, why=why)
-        if known and entry.number != expected:
+            return replace(report, wrong=after if known else 1, why=why)
+        if known and entry.number != after:
             why = f"the next line has the number {entry.number}"
-            return replace(report, wrong=expected, why=why)
+            return replace(report, wrong=after, why=why)
         if known and entry.previous != report.last.digest:
             why = f"it does not follow the line before: that, or event {entry.number}, was changed"
             return replace(report, wrong=entry.number, why=why)
-        report = ChainReport(
-            first=report.first or entry.number,
-            last=ChainLink(entry.number, compute_digest(line)),
-        )
+        link = ChainLink(entry.number, compute_digest(line))
+        if why := _compare(link, expected) or judge(*astuple(link)):
+            return replace(report, wrong=entry.number, why=why)
+        report = ChainReport(first=report.first or entry.number, last=link)
         known = True
+    first = report.first or report.last.number + 1
+    for number in sorted(expected):
+        if not first <= number <= report.last.number:
+            return replace(report, wrong=number, why="it is expected, and is not there")
     return report
+
+
+def _compare(link: ChainLink, expected: Mapping[int, str]) -> str:
+    digest = expected.get(link.number, link.digest)
+    return "" if link.digest == digest else f"its digest is {link.digest}, not {digest}"

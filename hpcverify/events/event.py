@@ -158,6 +158,13 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     command: Command | None = None
     what: str = ""
     """What was done, in a few words, such as "quarantined", "drain" or "release by force"."""
+    oldest: int = 0
+    """In a heartbeat: the number of the oldest event that the ledger keeps."""
+    detail_digest: str = ""
+    """
+    The HMAC-SHA-256, by a key in the ledger, of the detail that only the ledger has, in
+    hexadecimal digits; empty if there is none.
+    """
     text: str = ""
     """For people; nothing needs to be read out of it."""
 

@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from uuid import UUID, uuid5
 
-from msgspec.structs import replace
-
 from hpcverify.errors import ActionError
 from hpcverify.events.event import Event, EventKind, Severity, summarize_event
+from hpcverify.summary.printable import make_printable
 
 JOURNAL_SOCKET = Path("/run/systemd/journal/socket")
 KIND_NAMESPACE = UUID("6da44e05-930e-4794-9996-8fc0c95cf51f")
@@ -30,6 +29,9 @@ PRIORITIES = {
     Severity.CRITICAL: 2,
 }
 """The levels of syslog (RFC 5424): info, notice, warning, err and crit."""
+MAX_CUT_CHARACTERS = 1000
+"""What is left of each field of an event that is too large for a datagram: 100 KB in all."""
+CUT_NOTE = " … (cut: hpcverify events has all of it)"
 SEND_TIMEOUT_S = 5.0
 """How long journald may take to make room for one event."""
 
@@ -42,22 +44,18 @@ def send_events(events: Iterable[Event], address: Path = JOURNAL_SOCKET) -> Iter
     """
     Send *events* to journald, and yield the number of each once it was taken.
 
-    A host without journald has nothing to deliver to: there each counts as taken. An event
-    that is too large for a datagram is sent without its text.
+    Of an event that is too large for a datagram, long fields are cut.
 
     Raises:
-        JournalError: journald does not take this event now.
+        JournalError: journald does not take this event now, or there is none.
 
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.settimeout(SEND_TIMEOUT_S)
         try:
             sender.connect(str(address))
-        except FileNotFoundError:
-            yield from (event.number for event in events)
-            return
         except OSError as exc:
-            hint = "see systemctl status systemd-journald"
+            hint = "see systemctl status systemd-journald, or set journal = false under [events]"
             raise JournalError(f"journald: {address}: {exc.strerror or exc}; {hint}") from exc
         for event in events:
             _send_event(sender, event)
@@ -71,19 +69,22 @@ def _send_event(sender: socket.socket, event: Event) -> None:
         except OSError as exc:
             if exc.errno != errno.EMSGSIZE:
                 raise
-            sender.send(build_datagram(event, with_text=False))
+            sender.send(build_datagram(event, MAX_CUT_CHARACTERS))
     except OSError as exc:
         why = exc.strerror or f"no room within {SEND_TIMEOUT_S:g} s"
         raise JournalError(f"journald did not take event {event.number}: {why}") from exc
 
 
-def build_datagram(event: Event, *, with_text: bool = True) -> bytes:
-    """Build the datagram of *event*; without its free text if not *with_text*."""
-    return b"".join(_encode_field(name, value) for name, value in _list_fields(event, with_text))
+def build_datagram(event: Event, longest: int | None = None) -> bytes:
+    """Build the datagram of *event*; what is longer than *longest* characters is cut."""
+    return b"".join(
+        _encode_field(name, value if value == value[:longest] else value[:longest] + CUT_NOTE)
+        for name, value in _list_fields(event)
+    )
 
 
-def _list_fields(event: Event, with_text: bool) -> Iterator[tuple[str, str]]:  # noqa: FBT001
-    yield "MESSAGE", summarize_event(event if with_text else replace(event, text=""))
+def _list_fields(event: Event) -> Iterator[tuple[str, str]]:
+    yield "MESSAGE", summarize_event(event)
     yield "MESSAGE_ID", MESSAGE_IDS[event.kind]
     yield "PRIORITY", str(PRIORITIES[event.severity])
     yield "SYSLOG_IDENTIFIER", "hpcverify"
@@ -117,7 +118,7 @@ def _list_fields(event: Event, with_text: bool) -> Iterator[tuple[str, str]]:  #
 
 def _encode_field(name: str, value: str) -> bytes:
     """Encode a field in a line, or behind its length (64 bits, little endian) if it has lines."""
-    data = value.encode(errors="replace")
+    data = make_printable(value).encode()
     if b"\n" not in data:
         return b"%s=%s\n" % (name.encode(), data)
     return b"%s\n%s%s\n" % (name.encode(), len(data).to_bytes(8, "little"), data)

@@ -14,13 +14,13 @@ from hpcverify.errors import ConfigError
 from hpcverify.fabric.link_events import record_links
 from hpcverify.fabric.suspects import build_fault_run
 from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.orders import list_site_options, look_up_uid
+from hpcverify.fleet.orders import list_site_options
 from hpcverify.isolation.answer import IsolationAnswer, build_answer
 from hpcverify.isolation.group_jobs import GroupJobSettings
 from hpcverify.isolation.journal import IsolationOrder, Journal, make_isolation_id
 from hpcverify.isolation.rounds import Interrupted, RoundTester
 from hpcverify.isolation.runner import IsolationRunner
-from hpcverify.plan.config import Site
+from hpcverify.plan.config import Site, look_up_uid
 from hpcverify.slurm.topology import index_switches
 
 

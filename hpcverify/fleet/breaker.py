@@ -205,7 +205,7 @@ def _find_doubted_rollouts(
     """Yield a doubt for each check that fails on the nodes of a rollout, and on few others."""
     changes = find_value_changes(store.list_facts())
     for check, failed_at in failing.items():
-        ran = dict.fromkeys(passed.get(check, ()), now) | failed_at
+        ran = {**dict.fromkeys(passed.get(check, ()), now), **failed_at}
         for (name, value), when in changes.items():
             fresh = {n for n, at in ran.items() if is_fresh_change(when.get(n), at)}
             if how := explain_rollout_doubt(failed_at.keys(), fresh, ran.keys(), policy):

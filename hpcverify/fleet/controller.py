@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache, cached_property, partial
 from pathlib import Path
 from socket import gethostname
@@ -57,7 +58,7 @@ from hpcverify.fleet.holds import (
 from hpcverify.fleet.intake import Intake, JudgedRun
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.notify import TransitionNotifier
-from hpcverify.fleet.orders import Dispatcher, look_up_uid
+from hpcverify.fleet.orders import Dispatcher
 from hpcverify.fleet.publish import publish_job_gates, publish_refusal_places
 from hpcverify.fleet.risk import read_ranking
 from hpcverify.fleet.schedule import SweepPlan, is_overdue, is_rerun_due, plan_sweep
@@ -91,7 +92,7 @@ from hpcverify.fleet.transitions import (
 )
 from hpcverify.history.writer import MeasurementWriter
 from hpcverify.model import Run, Verdict
-from hpcverify.plan.config import Site
+from hpcverify.plan.config import Site, look_up_uid
 from hpcverify.records import spool
 from hpcverify.records.store import Store
 from hpcverify.selection.ranking import RiskRanking
@@ -364,7 +365,7 @@ class Controller:
         refusing = {name for name, there in seen.items() if there.hook_failed}
         try:
             publish_job_gates(nodes, self.site, tripped, doubts, self.clock())
-            publish_refusal_places(self.site, self._count_room, refusing, self.clock())
+            publish_refusal_places(self.site, tripped, self._count_room, refusing, self.clock())
         except StoreError as exc:
             self._record_error(str(exc))
         for check in self.ledger.record_doubts(doubts):
@@ -375,9 +376,7 @@ class Controller:
         self._turn, self._metrics_due = Turn(listed=seen.keys(), doubts=doubts), 0.0
 
     def _count_room(self, more: Collection[str]) -> int:
-        """Count how many nodes may be held beside those held lately, and *more*."""
-        if self.ledger.read_trip_reason():
-            return 0
+        """Count how many nodes may be held next to those held lately, and *more*."""
         policy = self.site.quarantine
         held = self.ledger.list_newly_held(self.clock() - policy.window_hours * HOUR_S)
         out = list_out(self.ledger.list_nodes().values())
@@ -441,11 +440,8 @@ class Controller:
         self._keep_measurements(MeasurementWriter.flush)
 
     def _add_measurements(self, run: Run, writer: MeasurementWriter) -> None:
-        """Queue what *run* measured; a node whose clock is wrong gets no nights of its own."""
-        if self.ledger.is_timely(run):
-            writer.add(run)
-        else:
-            writer.leave_out(run, f"is dated {run.started:%Y-%m-%d}, so check its clock")
+        """Queue what *run* measured; if the clock of its node is wrong, as of now."""
+        writer.add(run, datetime.fromtimestamp(self.clock(), UTC))
 
     def _keep_measurements(
         self, act: Callable[[MeasurementWriter], None], *, is_over: bool = False
@@ -482,22 +478,26 @@ class Controller:
         """
         known = self.ledger.list_nodes()
         drains = {name: there for name, there in sorted(seen.items()) if there.hook_failed}
-        refused = [
-            node
-            for node in (known[name] for name in drains)
-            if node.desired_hold is not Hold.DRAIN and explains_refusal(node, self.site)
-        ]
+        refused = [known[name] for name in drains if self._has_refused(known[name], drains[name])]
         believed = self._quarantine_refused(refused, drains) if refused else set[str]()
         changed: dict[str, HoldReading] = {}
         for name, there in drains.items():
             if known[name].desired_hold is Hold.DRAIN or name in believed:
                 self._try(name, partial(self._take_over_hook_drain, there, changed))
         for node in refused:
-            there = drains[node.name]
-            ours = there.reason == PROLOG_ERROR and self._has_refused_at(node.name, there.at)
-            if node.name not in believed and ours:
-                self._try(node.name, partial(self._undo_hook_drain, node, there, changed))
+            if node.name not in believed:
+                undo = partial(self._undo_hook_drain, node, drains[node.name], changed)
+                self._try(node.name, undo)
         return changed
+
+    def _has_refused(self, node: Node, there: HoldReading) -> bool:
+        """Whether the prolog of *node* refused a job for a run that failed just before."""
+        held = node.desired_hold is Hold.DRAIN or there.reason != PROLOG_ERROR
+        if held or not explains_refusal(node, self.site):
+            return False
+        failed = (run for run in self.store.list_runs(node.name) if run.verdict is Verdict.FAIL)
+        delays = (there.at - run.started.timestamp() for run in failed)
+        return any(-MAX_NODE_SKEW_S <= delay <= REFUSAL_S for delay in delays)
 
     def _quarantine_refused(
         self, nodes: Sequence[Node], drains: Mapping[str, HoldReading]
@@ -515,18 +515,12 @@ class Controller:
             self.say(f"{node.name}: {node.state} -> {gone.state}: {gone.full_reason}")
         return {node.name for node in believed}
 
-    def _has_refused_at(self, name: str, drained_at: float) -> bool:
-        """Whether a run of the node failed just before Slurm drained it."""
-        failed = (run for run in self.store.list_runs(name) if run.verdict is Verdict.FAIL)
-        delays = (drained_at - run.started.timestamp() for run in failed)
-        return any(-MAX_NODE_SKEW_S <= delay <= REFUSAL_S for delay in delays)
-
     def _undo_hook_drain(
         self, node: Node, there: HoldReading, changed: dict[str, HoldReading]
     ) -> None:
         changed[node.name] = undo_hook_drain(node, there, self.backend, self.ledger)
         why = f"a finding that is not acted on: {node.reason}"
-        self.ledger.put(node, "resumed after hook drain", why)
+        self.ledger.put(node, "undid hook drain", why)
         self.say(f"{node.name}: resumed; its prolog refused a job for {why}")
 
     def _take_over_hook_drain(self, there: HoldReading, changed: dict[str, HoldReading]) -> None:
@@ -732,6 +726,9 @@ class Controller:
 
     def _find_suspects_with_evidence(self, nodes: Iterable[Node]) -> list[Node]:
         """Find the suspects in service that wait for a verification, the oldest first."""
+        found = [n for n in nodes if has_unanswered_evidence(n, self.site) and not n.foreign]
+        if not found:
+            return []
         now, doubts, ended = self.clock(), self.find_doubts(), self.ledger.find_last_ended()
 
         def is_due(node: Node) -> bool:
@@ -740,15 +737,8 @@ class Controller:
                 return True
             return not last.run and is_rerun_due(node, last, now)
 
-        found = [
-            node
-            for node in nodes
-            if has_unanswered_evidence(node, self.site)
-            and not node.foreign
-            and not doubts.keys() >= set(node.checks)
-            and is_due(node)
-        ]
-        return sorted(found, key=lambda node: (node.since, node.name))
+        believed = (node for node in found if not doubts.keys() >= set(node.checks))
+        return sorted(filter(is_due, believed), key=lambda node: (node.since, node.name))
 
     def _find_overdue_nodes(self, nodes: Iterable[Node]) -> list[Node]:
         """Find the overdue nodes, the one that has waited longest first."""

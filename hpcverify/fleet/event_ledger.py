@@ -8,24 +8,30 @@ from sqlite3 import Connection
 import msgspec
 from msgspec import Struct
 
-from hpcverify.events.chain import ChainLink, ChainReport
+from hpcverify.events.chain import ChainLink
 from hpcverify.events.event import EventKind, StateChange
 from hpcverify.fleet import finding_log
 from hpcverify.fleet.event_log import (
+    HEARTBEAT_FACT,
     AuditEntry,
+    KeptEvent,
+    LogEnds,
     NewEvent,
     append_event,
     iterate_lines,
     prune_events,
     read_anchor,
     read_chain_end,
-    verify_events,
+    read_log_ends,
 )
 from hpcverify.fleet.finding_log import FindingCount
 from hpcverify.fleet.ledger_file import SET_FACT, LedgerFile
 
 StandingWording = Callable[[str, str, str], NewEvent | None]
 """Makes the event of what stands: from its key, and its value before and now."""
+FILES_FACT = "event_files"
+MAX_FILES = 1000
+"""Files whose beginnings are known: three years of one a day."""
 STANDING_FACT_PREFIX = "standing:"
 """Begins the names of the facts that say what stands, as `record_standing` keeps it."""
 
@@ -51,12 +57,21 @@ class EventLedger(LedgerFile):
 
     # -- events, and their readers
 
-    def record_event(self, new: NewEvent, fact: tuple[str, float] | None = None) -> None:
-        """Record what changed, but no node, and the time of it as a *fact*, if there is one."""
+    def record_event(self, new: NewEvent) -> None:
+        """Record what changed, but no node."""
         with self._open_database(write=True) as db:
-            if fact:
-                db.execute(SET_FACT, (fact[0], repr(fact[1])))
             self._append(db, new)
+
+    def record_heartbeat(self, text: str, days: int) -> None:
+        """Prune what all readers have, from before the last *days*, and write the heartbeat."""
+        with self._open_database(write=True) as db:
+            (read,) = db.execute("select min(number) from cursors").fetchone()
+            (queued,) = db.execute("select min(number) - 1 from deliveries").fetchone()
+            last = read_chain_end(db).number
+            prune_events(db, days, min(n for n in (read, queued, last) if n is not None))
+            db.execute(SET_FACT, (HEARTBEAT_FACT, repr(self.clock())))
+            oldest = read_anchor(db).number + 1
+            self._append(db, NewEvent(kind=EventKind.HEARTBEAT, oldest=oldest, text=text))
 
     def record_standing(self, name: str, now: Mapping[str, str], describe: StandingWording) -> None:
         """
@@ -93,10 +108,35 @@ class EventLedger(LedgerFile):
         with self._open_database() as db:
             return read_chain_end(db)
 
-    def verify_events(self) -> ChainReport:
-        """Verify the chain over all events."""
+    def read_log_ends(self) -> LogEnds:
+        """Read what the ledger says of the first and the last event."""
         with self._open_database() as db:
-            return verify_events(db)
+            return read_log_ends(db)
+
+    def read_kept_events(self, after: int, limit: int) -> list[KeptEvent]:
+        """Read events with a later number than *after*, with all that is kept of them."""
+        query = (
+            "select number, cast(line as blob), digest, kind, node, actor, what, at, detail"
+            " from events where number > ? order by number limit ?"
+        )
+        with self._open_database() as db:
+            rows = db.execute(query, (after, limit)).fetchall()
+            return msgspec.convert(rows, list[KeptEvent])
+
+    def read_anchor(self) -> ChainLink:
+        """Read which event the oldest one comes after."""
+        with self._open_database() as db:
+            return read_anchor(db)
+
+    def has_event(self, link: ChainLink) -> bool:
+        """Whether *link* is an event of this ledger, or as old as one that was pruned."""
+        digest = self.read_digests(link.number - 1, 1).get(link.number)
+        return digest == link.digest or link.number <= self.read_anchor().number
+
+    def read_digests(self, after: int, limit: int) -> dict[int, str]:
+        """Read the digests of events with a later number than *after*, by number."""
+        query = "select number, digest from events where number > ? order by number limit ?"
+        return dict(self._select(query, after, limit))
 
     def list_readers(self) -> list[EventReader]:
         """List the readers of events, by name, each with what waits for it."""
@@ -124,18 +164,21 @@ class EventLedger(LedgerFile):
         """Record that *reader* has the events up to *number*."""
         self._execute("insert or replace into cursors values (?, ?)", reader, number)
 
+    def record_file(self, number: int) -> None:
+        """Record that a file of events begins with *number*."""
+        known = self.read_files()
+        if number not in known:
+            begins = " ".join(map(str, [*known, number][-MAX_FILES:]))
+            self._execute(SET_FACT, FILES_FACT, begins)
+
+    def read_files(self) -> list[int]:
+        """Read with which numbers files of events begin, the oldest first."""
+        return [*map(int, self.read_fact(FILES_FACT).split())]
+
     def remove_cursor(self, reader: str) -> None:
         """Forget *reader*: nothing is kept for it."""
         if reader in self.read_cursors():
             self._execute("delete from cursors where reader = ?", reader)
-
-    def prune_events(self, before: float) -> int:
-        """Prune the oldest events from *before* that time, if all readers have them."""
-        with self._open_database(write=True) as db:
-            (read,) = db.execute("select min(number) from cursors").fetchone()
-            (queued,) = db.execute("select min(number) - 1 from deliveries").fetchone()
-            last = read_chain_end(db).number
-            return prune_events(db, before, min(n for n in (read, queued, last) if n is not None))
 
     # -- the audit log
 

@@ -8,6 +8,7 @@ chain over the rest can still be verified.
 
 from __future__ import annotations
 
+import hmac
 import secrets
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -15,9 +16,8 @@ from sqlite3 import Connection
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
-from hpcverify.events.chain import CHAIN_START, ChainLink, ChainReport, compute_digest, verify_chain
+from hpcverify.events.chain import CHAIN_START, ChainLink, compute_digest
 from hpcverify.events.event import (
     SCHEMA,
     Actor,
@@ -29,6 +29,7 @@ from hpcverify.events.event import (
     StateChange,
 )
 from hpcverify.events.severity import grade_event
+from hpcverify.summary.printable import escape_json
 
 CONTROLLER_ACTOR = "hpcverify"
 """The actor when no person acted."""
@@ -37,6 +38,11 @@ FORGOTTEN_STATE = "forgotten"
 BREAKER_CLOSED, BREAKER_TRIPPED = "closed", "tripped"
 CHECK_TRUSTED, CHECK_DOUBTED = "trusted", "doubted"
 IDENTITY_FACT = "identity"
+DETAIL_KEY_FACT = "detail_key"
+HEARTBEAT_FACT = "heartbeat"
+"""When the last heartbeat was written, in seconds since 1970."""
+SPARE_HEARTBEATS = 7
+"""Heartbeats that a clock which jumps may add within the time that events are kept."""
 ANCHOR_FACT = "events_anchor"
 """The number and the digest of the last event that was pruned."""
 EVENT_TABLES = """
@@ -78,6 +84,7 @@ KIND_BY_WORDS = {
     "released": EventKind.HOLD_CHANGED,
     "hold confirmed": EventKind.HOLD_CHANGED,
     "took over hook drain": EventKind.HOLD_CHANGED,
+    "undid hook drain": EventKind.HOLD_CHANGED,
     "verified": EventKind.RUN_FINISHED,
     "incomplete": EventKind.RUN_FINISHED,
     "verification ended": EventKind.VERIFICATION_ENDED,
@@ -101,10 +108,38 @@ class NewEvent(Struct, frozen=True, kw_only=True):
     run: RunOutcome | None = None
     command: Command | None = None
     what: str = ""
+    oldest: int = 0
     detail: str = ""
     """What `hpcverify nodes` shows beside *what*. It may quote others, and stays here."""
     text: str = ""
     """What goes out."""
+
+
+class LogEnds(Struct, frozen=True, kw_only=True):
+    """What the ledger says of the first and the last event."""
+
+    anchor: ChainLink
+    """The event that the first one comes after."""
+    heartbeat: bytes
+    """The line of the last heartbeat, which says which event was the first then."""
+    given: int
+    """The number up to which readers and the site's program were given events."""
+    key: str
+    """That of the digests of details."""
+
+
+class KeptEvent(Struct, frozen=True, array_like=True):
+    """An event as it is kept: its line, and the columns beside it."""
+
+    number: int
+    line: bytes
+    digest: str
+    kind: str
+    node: str
+    actor: str
+    what: str
+    at: float
+    detail: str
 
 
 class AuditEntry(Struct, frozen=True):
@@ -137,9 +172,13 @@ def append_event(db: Connection, new: NewEvent, at: float, host: str) -> int:
         run=new.run,
         command=new.command,
         what=new.what,
+        oldest=new.oldest,
+        detail_digest=compute_detail_digest(
+            new.detail, _read_or_make_secret(db, DETAIL_KEY_FACT, 32)
+        ),
         text=new.text,
     )
-    line = msgspec.json.encode(event)
+    line = escape_json(msgspec.json.encode(event))
     db.execute(
         "insert into events values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
@@ -159,12 +198,24 @@ def append_event(db: Connection, new: NewEvent, at: float, host: str) -> int:
 
 def read_identity(db: Connection) -> str:
     """Read the id of the ledger, made with its first event."""
-    query = "select value from facts where name = ?"
-    if row := db.execute(query, (IDENTITY_FACT,)).fetchone():
-        return str(row[0])
-    identity = secrets.token_hex(8)
-    db.execute("insert into facts values (?, ?)", (IDENTITY_FACT, identity))
-    return identity
+    return _read_or_make_secret(db, IDENTITY_FACT, 8)
+
+
+def compute_detail_digest(detail: str, key: str) -> str:
+    """Compute what an event has of *detail*: without *key*, nobody can guess and try that."""
+    return hmac.new(key.encode(), detail.encode(), "sha256").hexdigest() if detail else ""
+
+
+def _read_or_make_secret(db: Connection, fact: str, size: int) -> str:
+    if not (secret := _read_secret(db, fact)):
+        secret = secrets.token_hex(size)
+        db.execute("insert into facts values (?, ?)", (fact, secret))
+    return secret
+
+
+def _read_secret(db: Connection, fact: str) -> str:
+    row = db.execute("select value from facts where name = ?", (fact,)).fetchone()
+    return str(row[0]) if row else ""
 
 
 def read_chain_end(db: Connection) -> ChainLink:
@@ -174,14 +225,23 @@ def read_chain_end(db: Connection) -> ChainLink:
     return ChainLink(*row) if row else read_anchor(db)
 
 
-def verify_events(db: Connection) -> ChainReport:
-    """Verify the chain over all events, and the digest that is kept of the last."""
-    rows = db.execute("select cast(line as blob) from events order by number")
-    report = verify_chain((line for (line,) in rows), read_anchor(db))
-    if report.wrong or report.last == read_chain_end(db):
-        return report
-    why = "its line is not the one that was written, or events after it are gone"
-    return replace(report, wrong=report.last.number, why=why)
+def read_log_ends(db: Connection) -> LogEnds:
+    """Read what the ledger says of the first and the last event."""
+    row = db.execute(
+        "select cast(line as blob) from events where node = '' and kind = ?"
+        " order by number desc limit 1",
+        (EventKind.HEARTBEAT,),
+    ).fetchone()
+    (given,) = db.execute(
+        "select ifnull(max(number), 0)"
+        " from (select number from cursors union select number from deliveries)"
+    ).fetchone()
+    return LogEnds(
+        anchor=read_anchor(db),
+        heartbeat=row[0] if row else b"",
+        given=given,
+        key=_read_secret(db, DETAIL_KEY_FACT),
+    )
 
 
 def read_anchor(db: Connection) -> ChainLink:
@@ -193,21 +253,22 @@ def read_anchor(db: Connection) -> ChainLink:
     return ChainLink(int(number), digest)
 
 
-def prune_events(db: Connection, before: float, reserved: int) -> int:
+def prune_events(db: Connection, days: int, reserved: int) -> None:
     """
-    Prune the oldest events, from *before* that time and no later than number *reserved*.
+    Prune events from before the last *days* with a heartbeat, up to the number *reserved*.
 
-    Return how many. An event between others that is dated later keeps those behind it.
+    Days are counted by heartbeats: a clock that is wrong makes no event older than it is.
     """
-    (kept,) = db.execute(
-        "select ifnull(min(number), ?1 + 1) from events where at >= ?2 or number > ?1",
-        (reserved, before),
+    row = db.execute(
+        "select max(number) from events where node = '' and kind = ?"
+        " group by cast(at / 86400 as integer) order by 1 desc limit 1 offset ?",
+        (EventKind.HEARTBEAT, days + SPARE_HEARTBEATS - 1),
     ).fetchone()
-    row = db.execute("select number, digest from events where number = ?", (kept - 1,)).fetchone()
-    if row is None:
-        return 0
-    _write_anchor(db, ChainLink(*row))
-    return db.execute("delete from events where number < ?", (kept,)).rowcount
+    kept = min(row[0], reserved + 1) if row else 0
+    last = db.execute("select number, digest from events where number = ?", (kept - 1,)).fetchone()
+    if last:
+        _write_anchor(db, ChainLink(*last))
+        db.execute("delete from events where number < ?", (kept,))
 
 
 def _write_anchor(db: Connection, anchor: ChainLink) -> None:

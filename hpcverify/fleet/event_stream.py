@@ -1,8 +1,8 @@
 """
 ``events.jsonl`` beside the ledger: the events as lines, for the collectors of a site.
 
-The ledger is the truth, and the file follows it. Where the file ends, its own last line
-says; where it was emptied or replaced, the cursor in the ledger. A line that a kill or a
+The ledger is the truth, and the file follows it. Where the file ends, its own last lines
+say; where it was emptied or replaced, the cursor in the ledger. A line that a kill or a
 full disk has cut is completed from the ledger. So none is lost, and none is written twice.
 
 Only the controller that holds the lock writes. What is in the file is never changed.
@@ -39,7 +39,7 @@ MIB = 2**20
 
 
 class LineNumber(Struct, frozen=True):
-    """What is read of the last line of the file."""
+    """What is read of the last lines of the file."""
 
     number: Annotated[int, Meta(ge=1, le=2**63 - 1)]  # as SQLite has them
 
@@ -130,16 +130,18 @@ class EventStream:
         return StoreError(f"{self.path} is not written: {why}")
 
     def _read_end(self, file: int, cursor: int) -> FileEnd:
-        """Read how the file ends; a last line that is not of this ledger says nothing."""
+        """
+        Read how the file ends: with the latest event of the ledger among its last lines.
+
+        Others may have written lines of their own there, or copies of ours.
+        """
         size = os.fstat(file).st_size
         tail = os.pread(file, 2 * MAX_LINE_BYTES, max(0, size - 2 * MAX_LINE_BYTES))
-        whole, newline, torn = tail.rpartition(b"\n")
-        if not newline:
-            return FileEnd(cursor, torn)
-        last = whole.rpartition(b"\n")[2]
-        number = _read_number(last)
-        ours = self.ledger.read_lines(number - 1, 1) if number else []
-        return FileEnd(number if ours == [(number, last)] else cursor, torn)
+        *whole, torn = tail.split(b"\n")
+        for number, line in sorted(((_read_number(line), line) for line in whole), reverse=True):
+            if number and self.ledger.read_lines(number - 1, 1) == [(number, line)]:
+                return FileEnd(number, torn)
+        return FileEnd(cursor, torn)
 
     def _append(self, file: int, end: FileEnd, lines: list[tuple[int, bytes]]) -> None:
         """Append *lines*, of which the first may be there in part, and see that they are."""
@@ -149,6 +151,8 @@ class EventStream:
             fits = content.startswith(end.torn)
             content = content[len(end.torn) :] if fits else b"\n" + content
         begin, left = os.fstat(file).st_size, memoryview(content)
+        if not begin:
+            self.ledger.record_file(lines[0][0])
         while left:
             left = left[self.write(file, left) :]
         os.fsync(file)

@@ -637,7 +637,8 @@ class Ledger(EventLedger, CounterLedger):
             db.execute(SET_FACT, (RESET_FACT, repr(now)))
             for before in nodes:
                 if (node := forget_evidence(before, now)) != before:
-                    self._put(db, node, "breaker reset", node.full_reason)
+                    what = "" if node.state is before.state else node.state.value
+                    self._put(db, node, what, f"breaker reset: {reason}")
             states = BREAKER_TRIPPED, BREAKER_CLOSED
             self._append_brake(db, EventKind.BREAKER_RESET, *states, reason, by=actor)
 

@@ -35,6 +35,7 @@ from hpcverify.processes import run_tool
 from hpcverify.records import documents
 from hpcverify.records.store import Store
 from hpcverify.summary.actions import list_affected_parts
+from hpcverify.summary.printable import escape_json
 from hpcverify.trust import refuse_if_others_can_change
 
 PROGRAM_TIMEOUT_S = 10.0
@@ -152,7 +153,7 @@ class TransitionNotifier:
                 timeout=self.timeout,
                 cwd=Path("/"),
                 env=ENVIRONMENT,
-                stdin=msgspec.json.encode(message) + b"\n",
+                stdin=escape_json(msgspec.json.encode(message)) + b"\n",
             )
         except (ConfigError, Unable) as exc:
             return str(exc)

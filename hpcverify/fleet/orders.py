@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import pwd
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import Hold, Node, State, Ticket, compute_elapsed
 from hpcverify.fleet.transitions import Purpose, end_turn
 from hpcverify.model import FABRIC_SUITE
-from hpcverify.plan.config import Fleet, Site
+from hpcverify.plan.config import Fleet, Site, look_up_uid
 from hpcverify.plan.suite import load_suite
 from hpcverify.slurm import Host, Job, Partition
 from hpcverify.slurm.client import Slurm
@@ -235,20 +234,6 @@ def _parse_ticket_number(name: str) -> int:
     """Read the ticket number in a job's *name*; 0: none."""
     match = re.match(rf"{JOB_NAME_PREFIX}(\d{{1,15}})-", name)
     return int(match[1]) if match else 0
-
-
-def look_up_uid(user: str) -> int:
-    """
-    Return the uid of the user that verifications run as.
-
-    Raises:
-        ConfigError: there is no such user here.
-
-    """
-    try:
-        return pwd.getpwnam(user).pw_uid
-    except KeyError:
-        raise ConfigError(f"fleet.user: there is no user {user!r} on this machine") from None
 
 
 def _choose_purpose(node: Node) -> Purpose:

@@ -48,14 +48,18 @@ def publish_job_gates(
 
 
 def publish_refusal_places(
-    site: Site, count_room: Callable[[Collection[str]], int], refusing: Collection[str], now: float
+    site: Site,
+    tripped: str,
+    count_room: Callable[[Collection[str]], int],
+    refusing: Collection[str],
+    now: float,
 ) -> None:
     """
     Leave as many free places in the spool as nodes may refuse jobs by themselves at *now*.
 
-    *count_room* says how many may beside those that have taken a place. A node keeps its place
+    *count_room* says how many may next to those that have taken a place. A node keeps its place
     while it is among those *refusing* jobs, and for `PLACE_S` after it took it: until Slurm
-    has surely drained it.
+    has surely drained it. With the breaker *tripped* no other node has one.
 
     Raises:
         StoreError: the places cannot be written.
@@ -70,10 +74,10 @@ def publish_refusal_places(
         free = sorted(name for name in names if name.startswith(gate.FREE_PREFIX))
         taken = names.difference(free)
         for name in taken.difference(refusing):
-            if now - (folder / name).stat().st_mtime > PLACE_S:
+            if tripped or now - (folder / name).stat().st_mtime > PLACE_S:
                 (folder / name).unlink()
                 taken.remove(name)
-        room = count_room(taken)
+        room = 0 if tripped else count_room(taken)
         for name in free[room:]:
             (folder / name).unlink(missing_ok=True)  # a prolog may just have taken it
         for _ in range(room - len(free)):

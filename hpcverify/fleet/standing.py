@@ -7,13 +7,14 @@ The ledger keeps what stood the last time. So nothing is said twice, whoever ask
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 from hpcverify.events.event import EventKind, StateChange
-from hpcverify.fleet.event_log import NewEvent
+from hpcverify.fleet.event_log import HEARTBEAT_FACT, NewEvent
 from hpcverify.fleet.evidence import list_suppressed_checks
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import DAY_S
@@ -27,7 +28,6 @@ SUPPRESSIONS, USED_SUPPRESSIONS = "suppressions", "used suppressions"
 MAX_NODE_REFUSALS = 8
 """Reasons of a node for which documents were refused: a node may write what it likes."""
 MAX_REASON_CHARACTERS = 200
-HEARTBEAT_FACT = "heartbeat"
 
 
 def follow_claim(ledger: Ledger, spool: Path, refusal: str) -> None:
@@ -138,9 +138,7 @@ def beat_daily(ledger: Ledger, site: Site, now: float) -> None:
     """
     Write the heartbeat of the day, and prune events that are older than the site keeps.
 
-    So a collector sees silence, and has a digest of the chain of each day. What is old is
-    reckoned from the heartbeat before: a clock that jumps ahead prunes nothing, if it is set
-    right within a day.
+    So a collector sees silence, and has a digest of the chain of each day.
     """
     last = float(ledger.read_fact(HEARTBEAT_FACT) or 0)
     if 0 <= now - last < DAY_S:
@@ -151,6 +149,6 @@ def beat_daily(ledger: Ledger, site: Site, now: float) -> None:
     states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
     total = format_count(sum(counts.values()), "node")
     text = f"hpcverify {version('hpcverify')}, {total}{': ' if states else ''}{states}"
-    ledger.record_event(NewEvent(kind=EventKind.HEARTBEAT, text=text), fact=(HEARTBEAT_FACT, now))
-    days = max(site.events.keep_days, site.quarantine.repeat_days)
-    ledger.prune_events(min(last, now) - days * DAY_S)
+    ledger.record_heartbeat(
+        text, math.ceil(max(site.events.keep_days, site.quarantine.repeat_days))
+    )

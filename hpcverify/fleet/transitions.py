@@ -73,8 +73,8 @@ class NodeEvent(StrEnum):
     PASSIVE_PASS = "new or repaired, passes a suite that loads nothing"  # noqa: S105 - a verdict
     UNDECIDED = "passes, but a check that it failed did not run, or it is a repeat offender"
     UNJUDGED = "could not be judged, for a cause in `drain_errors`"
-    SPARED = "the breaker is tripped, or its checks are in doubt, or its turn gives no answer"
-    EVIDENCE = "conclusive evidence in a run that the controller did not order, for one turn"
+    SPARED = "the breaker is tripped, its checks are in doubt, or its turn gave no answer"
+    EVIDENCE = "conclusive evidence in a run that the controller did not order, for one rerun"
     RESET = "`hpcverify breaker reset`: what was not acted on counts no more"
     OVERDUE = "has not passed for `overdue_days`"
     TURN_END = "the turn of an overdue node ends without a pass"
@@ -614,7 +614,9 @@ def release_if_doubted(node: Node, doubts: Mapping[str, str]) -> Node:
         or not doubts.keys() >= set(node.checks)
     ):
         return node
-    return _spare(node, "; ".join(doubts[check] for check in node.checks))
+    believed = {check: at for check, at in node.failures.items() if check not in doubts}
+    spared = _spare(node, "; ".join(doubts[check] for check in node.checks))
+    return replace(spared, failures=believed)
 
 
 def _spare(node: Node, why: str) -> Node:

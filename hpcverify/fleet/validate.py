@@ -11,14 +11,17 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from itertools import chain
+from math import inf
 from pathlib import Path
 
+from msgspec import Struct
+
 from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.fleet.breaker import MIN_ALLOWANCE
 from hpcverify.fleet.evidence import ALL_CHECKS, is_enforced
-from hpcverify.fleet.orders import look_up_uid
 from hpcverify.fleet.states import DAY_S, HOUR_S
 from hpcverify.model import BMC_SUITE, JOBS_SUITE, PEERS_SUITE, Verdict
 from hpcverify.peers.floors import PeerFloor
@@ -27,10 +30,12 @@ from hpcverify.plan.config import (
     Bmcs,
     Fabric,
     Fleet,
+    NodeKind,
     Quarantine,
     Site,
     Suppression,
     TextFiles,
+    look_up_uid,
     suites_dir,
 )
 from hpcverify.plan.hostlist import expand
@@ -43,16 +48,50 @@ from hpcverify.telemetry.redfish.access import (
     refuse_bad_ca,
 )
 from hpcverify.trust import refuse_if_others_can_change
-from hpcverify.units import format_count
 
-MIN_GATE_HOURS = 0.5
-"""A collect every ten minutes writes gate files, and a health check every five fetches them."""
-MAX_FRESH_HOURS = 30 * 24.0
+MONTH_HOURS = 30 * 24.0
+MAX_SUPPRESSION = timedelta(days=366)
 PROLOG_SUITE = "prolog"
 PEER_VERDICTS = (Verdict.WARN, Verdict.FAIL)
 
 Mistake = tuple[tuple[str | int, ...], str]
 """Where it is in the configuration, by which its file is found, and what is wrong."""
+
+
+class OddNumber(Struct, frozen=True):
+    """A setting that is valid below *low* and above *high*, and hardly meant; 0 is "never"."""
+
+    table: str
+    name: str
+    low: float
+    high: float
+    effect: str
+    """What it then does."""
+
+
+ODD_NUMBERS = (
+    # A collect every ten minutes writes gate files, and a health check every five fetches them.
+    OddNumber("fleet", "gate_hours", 0.5, inf, "a gate file expires before nodes fetch the next"),
+    OddNumber("fleet", "gate_hours", 0, MONTH_HOURS, "without a controller nodes refuse jobs on"),
+    OddNumber(
+        "fleet", "fresh_hours", 0, MONTH_HOURS, "a node that passed waits longer than a month"
+    ),
+    OddNumber("fleet", "deadline_hours", 0.05, inf, "Slurm may not start a job so soon"),
+    OddNumber("fleet", "deadline_hours", 0, 48, "a sweep waits for nodes past the next night"),
+    OddNumber("fleet", "keep_runs", 7, inf, "that is less than a week of nights"),
+    OddNumber("quarantine", "window_hours", 6, inf, "the breaker forgets a failure in a night"),
+    OddNumber(
+        "quarantine", "window_hours", 0, MONTH_HOURS, "the breaker counts nodes of months ago"
+    ),
+    OddNumber("quarantine", "cap", MIN_ALLOWANCE, inf, f"{MIN_ALLOWANCE} are always allowed"),
+    OddNumber("quarantine", "check_share", 0, 0.99, "a check is believed though it fails on all"),
+    OddNumber("quarantine", "repeat_quarantines", 2, inf, "the first makes a repeat offender"),
+    OddNumber("quarantine", "repeat_days", 1, inf, "those of two nights are not counted together"),
+    OddNumber("fabric", "period_days", 0.5, inf, "every sweep tries all links anew"),
+    OddNumber("history", "keep_nights", 90, inf, "trends look at 90 nights"),
+    OddNumber("events", "max_mib", 1, inf, "a file holds a few thousand events"),
+    OddNumber("bmc", "seconds", 10, inf, "many BMCs take longer to answer"),
+)
 
 
 def refuse_mistakes(site: Site) -> None:
@@ -71,6 +110,7 @@ def refuse_mistakes(site: Site) -> None:
         _check_suppressions(site.suppress, known),
         _check_switches(site.fabric),
         _check_peers(site.peers, known),
+        _check_kinds(site.kinds),
         _check_text_files(site.metrics),
     ):
         raise ConfigError(f"{site.find_file(*place)}: {mistake}")
@@ -80,7 +120,7 @@ def list_notes(site: Site, now: float) -> Iterator[str]:
     """Yield what is not a mistake but may surprise."""
     fleet = site.fleet
     yield from _list_spool_notes(fleet.spool)
-    yield from _list_time_notes(fleet)
+    yield from _list_number_notes(site)
     try:
         look_up_uid(fleet.user)
     except ConfigError as exc:
@@ -92,6 +132,8 @@ def list_notes(site: Site, now: float) -> Iterator[str]:
     if site.bmc.address and not site.bmc.verify:
         yield "bmc.verify = false: whoever answers at the address of a BMC gets its password"
     yield from _list_bmc_notes(site.bmc)
+    if site.scratch and not os.path.isabs(site.scratch):  # noqa: PTH117 - as above
+        yield f"scratch = {site.scratch!r}: it must begin with /, or each run has another"
     folder = site.metrics.directory
     if folder and not os.path.isdir(folder):  # noqa: PTH112 - as above
         yield f"metrics.directory: {folder} is not a directory on this machine"
@@ -99,6 +141,8 @@ def list_notes(site: Site, now: float) -> Iterator[str]:
     for entry in site.suppress:
         if entry.until < today:
             yield f"suppress: {entry.check} on {entry.nodes} ended on {entry.until}"
+        elif entry.until > today + MAX_SUPPRESSION:
+            yield f"suppress: {entry.check} on {entry.nodes} lasts until {entry.until}"
 
 
 def _check_text_files(metrics: TextFiles) -> Iterator[Mistake]:
@@ -116,15 +160,12 @@ def _list_spool_notes(spool: str) -> Iterator[str]:
         yield f"fleet.spool: all users can write to {spool}: chmod o-w {spool}"
 
 
-def _list_time_notes(fleet: Fleet) -> Iterator[str]:
-    if fleet.gate_hours < MIN_GATE_HOURS:
-        yield (
-            f"fleet.gate_hours = {fleet.gate_hours:g}: a gate file expires before nodes fetch the "
-            "next one, and then refuses no job"
-        )
-    if fleet.fresh_hours > MAX_FRESH_HOURS:
-        days = format_count(round(fleet.fresh_hours * HOUR_S / DAY_S), "day")
-        yield f"fleet.fresh_hours = {fleet.fresh_hours:g}: a node that passed waits for {days}"
+def _list_number_notes(site: Site) -> Iterator[str]:
+    for odd in ODD_NUMBERS:
+        value = getattr(getattr(site, odd.table), odd.name)
+        if value and not odd.low <= value <= odd.high:
+            yield f"{odd.table}.{odd.name} = {value:g}: {odd.effect}"
+    fleet = site.fleet
     if 0 < fleet.overdue_days * DAY_S < fleet.fresh_hours * HOUR_S:
         yield (
             f"fleet.overdue_days = {fleet.overdue_days:g} is less than fresh_hours = "
@@ -136,6 +177,9 @@ def _list_program_notes(policy: Quarantine) -> Iterator[str]:
     programs = {"on_transition": policy.on_transition}
     if policy.backend == "command":
         programs["command"] = policy.command
+    elif policy.command:
+        text = f'backend is {policy.backend}, so it is never run: set backend = "command"'
+        yield f"quarantine.command: {text}, or remove it"
     for name, program in programs.items():
         if program and not os.access(program, os.X_OK):
             yield f"quarantine.{name}: {program} is not a program on this machine"
@@ -223,6 +267,8 @@ def _check_fleet(fleet: Fleet) -> Iterator[Mistake]:
         yield ("fleet", "suite"), f"fleet.suite: {exc}"
     if fleet.spool and not Path(fleet.spool).is_absolute():
         yield ("fleet", "spool"), f"fleet.spool: {fleet.spool!r} is not an absolute path"
+    if "/" in fleet.program and not Path(fleet.program).is_absolute():
+        yield ("fleet", "program"), f"fleet.program: {fleet.program!r} is not an absolute path"
     for word in fleet.planned_reasons:
         if not word.strip("* _"):
             text = f"fleet.planned_reasons: {word!r} fits every reason, so no drain would count"
@@ -248,6 +294,23 @@ def _check_peers(floors: Iterable[PeerFloor], known: Collection[str]) -> Iterato
         if floor.otherwise not in PEER_VERDICTS:
             wrong = f'"{floor.otherwise.value}" must be warn or fail'
             yield place, f"peers.otherwise of {floor.check}: {wrong}"
+
+
+def _check_kinds(kinds: Iterable[NodeKind]) -> Iterator[Mistake]:
+    kind_of: dict[str, str] = {}
+    for index, kind in enumerate(kinds):
+        place = ("kinds", index)
+        if not kind.name.strip():
+            yield place, f"kinds.name of {kind.nodes} must not be empty"
+        try:
+            nodes = expand(kind.nodes)
+        except ConfigError as exc:
+            yield place, f"kinds.nodes of {kind.name}: {exc}"
+            continue
+        if both := [node for node in nodes if node in kind_of]:
+            name = kind_of[both[0]]
+            yield place, f"kinds: {both[0]} is of {name} and of {kind.name}: take it out of one"
+        kind_of |= dict.fromkeys(nodes, kind.name)
 
 
 def _check_bmc(site: Site) -> Iterator[Mistake]:

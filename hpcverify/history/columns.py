@@ -21,6 +21,9 @@ COLUMNS_VERSION = 1
 NIGHT_BEGINS = timedelta(hours=12)
 """A night goes from noon to noon, UTC: a sweep that begins before midnight is one night."""
 
+MAX_CLOCK_ERROR = timedelta(days=1)
+"""If a run began longer before it arrived, or after that, the node's clock is not believed."""
+
 NODE, NODE_KIND = "node", "system"
 """The part that stands for the whole node, and its kind."""
 
@@ -34,8 +37,8 @@ class Column(Struct, frozen=True):
 
 
 COLUMNS = (
-    Column("started", "timestamptz", "when the run began"),
-    Column("run", "varchar", "id of the run, and of its document"),
+    Column("started", "timestamptz", "when the run began; if more than a day off, when it arrived"),
+    Column("run", "varchar", "id of the run, and of its document: begins with the node's own time"),
     Column("node", "varchar", "name of the node"),
     Column("part", "varchar", "id of the part (a GPU's UUID), or `node`"),
     Column("label", "varchar", "what the part is called on its node: `GPU 3`"),
@@ -109,9 +112,11 @@ def find_night(started: datetime) -> date:
     return (started.astimezone(UTC) - NIGHT_BEGINS).date()
 
 
-def collect_cells(run: Run) -> RunCells | None:
+def collect_cells(run: Run, arrived: datetime | None = None) -> RunCells | None:
     """
     Collect what *run* measured; None if it is not kept.
+
+    If the clocks differ by more than a day, it counts for the night in which it *arrived*.
 
     That is a run that was interrupted, and one that loaded nothing: hooks leave hundreds
     of those a day, and what they read a sweep reads as well.
@@ -128,7 +133,9 @@ def collect_cells(run: Run) -> RunCells | None:
     if not by_part:
         return None
     parts = list(_describe_parts(run.inventory, by_part))
-    return RunCells(find_night(run.started), run.started, run.id, run.node, run.suite, parts)
+    is_off = arrived and abs(arrived - run.started) > MAX_CLOCK_ERROR
+    started = arrived if arrived and is_off else run.started
+    return RunCells(find_night(started), started, run.id, run.node, run.suite, parts)
 
 
 def _describe_parts(inventory: Inventory, by_part: dict[str, list[Cell]]) -> Iterator[PartCells]:

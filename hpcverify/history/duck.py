@@ -31,6 +31,8 @@ TEXT_TYPE = "varchar"
 """The type in SQL of the columns that hold text."""
 FORMULA_PATTERN = r"^[=+@\t\r-]"
 """How a formula begins in a spreadsheet."""
+UNPRINTABLE_PATTERN = r"[^\pL\pM\pN\pP\pS\p{Zs}\t\n\r]"
+"""Anything but letters, marks, numbers, punctuation, symbols and spaces."""
 
 
 def is_installed() -> bool:
@@ -178,11 +180,12 @@ def write_csv(rows: str, order: str, path: Path) -> str:
     Write the statement of SQL that puts *rows*, in their *order*, into the file *path*, as CSV.
 
     A spreadsheet takes a text for a formula that begins as one, and the names of nodes and
-    parts are not ours: such a text gets an apostrophe in front. Numbers stay numbers.
+    parts are not ours: such a text gets an apostrophe in front. Numbers stay numbers. What
+    cannot be printed is replaced, as a file may be that of a terminal.
     """
     texts = ", ".join(
-        f"case when regexp_matches({name}, {quote(FORMULA_PATTERN)})"
-        f" then chr(39) || {name} else {name} end as {name}"
+        f"case when regexp_matches({name}, {quote(FORMULA_PATTERN)}) then chr(39) else '' end"
+        f" || regexp_replace({name}, {quote(UNPRINTABLE_PATTERN)}, '\ufffd', 'g') as {name}"
         for name in (column.name for column in COLUMNS if column.type == TEXT_TYPE)
     )
     return (

@@ -7,6 +7,8 @@ from itertools import groupby
 from pathlib import Path
 
 from hpcverify.errors import StoreError
+from hpcverify.history.reader import Choice
+from hpcverify.history.screen import read_misdated_runs
 from hpcverify.history.writer import MeasurementWriter
 from hpcverify.model import Run
 from hpcverify.records import documents
@@ -30,12 +32,13 @@ def rebuild_measurements(state: Path, problems: list[str]) -> int:
 
     """
     writer = MeasurementWriter(state, problems.append)
+    arrived = {run.run: run.started for run in read_misdated_runs(state, Choice())}
     names = sorted(p.name for p in (state / "runs").glob("*.json"))
     count = 0
     for _, day in groupby(filter(DOCUMENT_PATTERN.fullmatch, names), lambda n: n[:DAY_LETTERS]):
         paths = [state / "runs" / name for name in day]
         unread: list[str] = []
-        writer.replace(_read_all(paths, unread))
+        writer.replace(_read_all(paths, unread), arrived)
         problems += unread
         count += len(paths) - len(unread)
     return count

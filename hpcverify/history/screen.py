@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date
+from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from hpcverify.history.columns import NODE_KIND
+from hpcverify.history.columns import MAX_CLOCK_ERROR, NODE_KIND
 from hpcverify.history.duck import open_duckdb, quote, read_parquet, refuse_newer
 from hpcverify.history.files import MEASUREMENTS_FOLDER
 from hpcverify.history.reader import Choice
@@ -124,9 +124,18 @@ class Screen:
     """The measurements of some nights, open to be asked."""
 
     def __init__(
-        self, db: DuckDBPyConnection, paths: Sequence[Path], *, newest: bool = False
+        self,
+        db: DuckDBPyConnection,
+        paths: Sequence[Path],
+        *,
+        newest: bool = False,
+        kinds: Mapping[str, str] | None = None,
     ) -> None:
-        """Open the files *paths*; if *newest*, each suite of a node in its last night alone."""
+        """
+        Open the files *paths*; if *newest*, each suite of a node in its last night alone.
+
+        *kinds* gives nodes that differ by design: parts are of another model in each kind.
+        """
         self._db = db
         source = read_parquet(paths)
         if newest:
@@ -135,6 +144,16 @@ class Screen:
                 f" from {source} group by node, suite"
             )
             source += " semi join newest using (node, suite, night)"
+        if kinds:
+            db.execute(
+                f"create temp table kinds as select unnest([{_join(kinds)}]) as node,"
+                f" unnest([{_join(kinds.values())}]) as node_kind"
+            )
+            source = (
+                "(select * exclude (node_kind) replace"
+                " (concat_ws(', ', nullif(model, ''), node_kind) as model)"
+                f" from {source} left join kinds using (node))"
+            )
         self.left_out: dict[str, int] = {}
         """Nodes that claim to have measured more than `MAX_NODE_METRICS`, and how many."""
         self.rows = f"(select * from {source} where {SOUND_VALUE})"
@@ -144,6 +163,13 @@ class Screen:
         """Read the last night of each suite on each node, of a screen of the newest."""
         rows = self.fetch("select node, suite, night from newest")
         return {(node, suite): night for node, suite, night in rows}
+
+    def list_nodes(self) -> dict[str, set[tuple[str, str, str]]]:
+        """List the nodes, each with the suites, kinds and models that its parts have values of."""
+        nodes: defaultdict[str, set[tuple[str, str, str]]] = defaultdict(set)
+        for node, *like in self.fetch(f"select distinct node, suite, kind, model from {self.rows}"):
+            nodes[node].add(tuple(like))
+        return nodes
 
     @cached_property
     def _ran_once(self) -> bool:
@@ -206,7 +232,7 @@ class Screen:
     ) -> Iterator[tuple[PeerMetric, ListSummary, ListEnds]]:
         if not metrics:
             return
-        key, by_key = _shorten_key(metrics)
+        key, by_key = shorten_key(metrics)
         values = self._write_medians(rows, key, whole_nodes=whole_nodes)
         fetched = self._db.execute(
             f"select {key}, count(*), median(value), mad(value),"
@@ -302,7 +328,7 @@ def _join(names: Iterable[str]) -> str:
     return ", ".join(map(quote, names))
 
 
-def _shorten_key(
+def shorten_key(
     metrics: Sequence[PeerMetric],
 ) -> tuple[str, dict[tuple[str, ...], PeerMetric]]:
     """
@@ -320,13 +346,18 @@ def _shorten_key(
 
 @contextmanager
 def open_screen(
-    state: Path, choice: Choice, *, newest: bool = False, memory_mib: int = SCREEN_MIB
+    state: Path,
+    choice: Choice,
+    *,
+    newest: bool = False,
+    kinds: Mapping[str, str] | None = None,
+    memory_mib: int = SCREEN_MIB,
 ) -> Generator[Screen]:
     """
     Open the measurements of *choice* in the state directory *state*.
 
     If *newest*, only the last of these nights on which each node ran each suite counts for it.
-    DuckDB may take *memory_mib*.
+    *kinds* gives nodes that differ by design. DuckDB may take *memory_mib*.
 
     Raises:
         ConfigError: DuckDB is not installed.
@@ -336,4 +367,40 @@ def open_screen(
     paths = choice.require_paths(state)
     with open_duckdb(state / MEASUREMENTS_FOLDER, memory_mib=memory_mib) as db:
         refuse_newer(db, paths)
-        yield Screen(db, paths, newest=newest)
+        yield Screen(db, paths, newest=newest, kinds=kinds)
+
+
+class MisdatedRun(Struct, frozen=True):
+    """A run whose node has a wrong clock."""
+
+    run: str
+    node: str
+    started: datetime
+    """As the history has it: when it arrived."""
+    error: float
+    """How far the node's clock is ahead, in seconds."""
+
+
+def read_misdated_runs(state: Path, choice: Choice) -> list[MisdatedRun]:
+    """
+    Read the runs of *choice* that a node with a wrong clock made: their ids have its own time.
+
+    Raises:
+        ConfigError: DuckDB is not installed.
+        StoreError: a file is damaged.
+
+    """
+    if not (paths := choice.list_paths(state)):
+        return []
+    runs = f"select distinct run, node, started from {read_parquet(paths)}"
+    error = "epoch(try_strptime(left(run, 15), '%Y%m%d-%H%M%S')) - epoch(started)"
+    most = MAX_CLOCK_ERROR.total_seconds()
+    with open_duckdb(state / MEASUREMENTS_FOLDER) as db:
+        rows = db.execute(
+            f"select * from (select run, node, epoch(started), {error} as error from ({runs}))"
+            f" where abs(error) > {most} order by all"
+        ).fetchall()
+    return [
+        MisdatedRun(run, node, datetime.fromtimestamp(started, UTC), off)
+        for run, node, started, off in rows
+    ]

@@ -25,7 +25,7 @@ from hpcverify.history.screen import PEER_KEY, PeerMetric, Screen, ScreenedList
 from hpcverify.history.table_files import explain_failure, name_column, open_file
 from hpcverify.history.values import MIN_NODES_BEYOND
 from hpcverify.peers.floors import FindFloor
-from hpcverify.peers.rule import MIN_PEERS
+from hpcverify.peers.rule import MIN_COMPARED
 from hpcverify.peers.screen import ListSummary
 from hpcverify.peers.table import (
     EMPTY,
@@ -80,20 +80,20 @@ class TableMetric(Struct, frozen=True):
 class TableScreen:
     """A table that is open, to be asked for its metrics and their runs."""
 
-    def __init__(self, db: DuckDBPyConnection, path: Path, columns: Columns) -> None:
-        """Screen the rows in *path*, as `_write_rows` wrote them."""
-        self._screen, self._columns = Screen(db, [path]), columns
+    def __init__(
+        self, db: DuckDBPyConnection, path: Path, columns: Columns, kinds: Mapping[str, str]
+    ) -> None:
+        """Screen the rows in *path*, as `_write_rows` wrote them; *kinds* as in `Screen`."""
+        self._screen, self._columns = Screen(db, [path], kinds=kinds), columns
         rows = self._screen.rows
         every = f"count(*), count(distinct hash(node, part, {PEER_KEY}))"
         ((count, different),) = self._screen.fetch(f"select {every} from {rows}")
         began = "0" if count == different else "row"  # each row is a run
         self._screen.rows = f"(select *, {began} as started from {rows})"
 
-    def screen(
-        self, find_floor: FindFloor, *, read_all: bool = False
-    ) -> dict[MetricName, TableMetric]:
-        """Screen each metric; if *read_all*, none is judged by a few numbers alone."""
-        in_full = read_all or self._has_lost_nodes()
+    def screen(self, find_floor: FindFloor) -> dict[MetricName, TableMetric]:
+        """Screen each metric."""
+        in_full = self._has_lost_nodes()
         with_past = self._find_metrics_with_past()
         screened: defaultdict[MetricName, list[ScreenedList]] = defaultdict(list)
         for entry in self._screen.screen(lambda m: find_floor(m.check, m.metric).floor):
@@ -115,7 +115,7 @@ class TableScreen:
         """Whether nobody in a list can be named, nor a place or a version that several share."""
         beyond = max(map(len, entry.beyond_floor.values()), default=0)
         may_be_group = bool(self._columns.groups) and beyond >= MIN_NODES_BEYOND
-        few = entry.summary.peers < MIN_PEERS and not entry.whole_nodes
+        few = entry.summary.peers < MIN_COMPARED and not entry.whole_nodes
         return not (entry.needs_judgement or may_be_group or few or entry.summary.centre == 0)
 
     def _count_nodes(self, entry: ScreenedList) -> int:
@@ -160,10 +160,12 @@ class TableScreen:
 
 @contextmanager
 def open_table(
-    path: Path, named: Mapping[str, str], groups: Sequence[str]
+    path: Path, named: Mapping[str, str], groups: Sequence[str], kinds: Mapping[str, str]
 ) -> Generator[TableScreen]:
     """
     Open the table *path*, whose columns are those *named*, or have names that we know.
+
+    *kinds* gives nodes that differ by design.
 
     Raises:
         ConfigError: DuckDB is not installed, or the file cannot be read or is no table.
@@ -177,7 +179,7 @@ def open_table(
                     columns = choose_columns(file.header, named, groups)
                     columns, source = _find_values(db, file.sql, columns)
                     rows = _write_rows(db, source, columns, Path(folder) / "rows.parquet")
-                yield TableScreen(db, rows, columns)
+                yield TableScreen(db, rows, columns, kinds)
         except StoreError as exc:
             explain_failure(path)
             why = " ".join(str(exc.__cause__ or exc).split())

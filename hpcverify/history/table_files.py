@@ -24,6 +24,8 @@ PARQUET = ".parquet"
 OTHER_DELIMITERS = ";\t|"
 SNIFFED_LINES = 200
 """The first lines of a text show which tool wrote it."""
+MAX_LINE_CHARACTERS = 4 * 2**20
+"""DuckDB takes 2 MiB of a line of CSV; a packed file may have gigabytes in one."""
 
 
 class TableFile(Struct, frozen=True):
@@ -44,12 +46,12 @@ def open_file(db: DuckDBPyConnection, path: Path, folder: Path) -> TableFile:
     if path.suffix == PARQUET:
         return _open_parquet(db, path)
     with _say_what_fails(path), open_text(path) as file:
-        first = list(islice(file, SNIFFED_LINES))
+        first = list(islice(read_lines(file), SNIFFED_LINES))
         file.seek(0)
         if is_nccl_tests(first):
-            path = _write_csv(read_nccl_tests(file), folder)
+            path = _write_csv(read_nccl_tests(read_lines(file)), folder)
         elif first and first[0].lstrip().startswith("{"):
-            path = _write_csv(read_superbench(file), folder)
+            path = _write_csv(read_superbench(read_lines(file)), folder)
     return _open_csv(path)
 
 
@@ -57,6 +59,25 @@ def open_text(path: Path) -> IO[str]:
     """Open a text, which may be compressed."""
     opener = gzip.open if path.suffix == ".gz" else open
     return opener(path, "rt", encoding="utf-8-sig", newline="")
+
+
+def read_lines(file: IO[str]) -> Iterator[str]:
+    """
+    Yield the lines of *file*.
+
+    Raises:
+        ConfigError: a line is longer than any of a table.
+
+    """
+    number = 1
+    while line := file.readline(MAX_LINE_CHARACTERS + 1):
+        if len(line) > MAX_LINE_CHARACTERS:
+            raise ConfigError(
+                f"line {number} has more than {MAX_LINE_CHARACTERS} characters: give a table with "
+                "a row for each run of each part"
+            )
+        yield line
+        number += 1
 
 
 def _open_parquet(db: DuckDBPyConnection, path: Path) -> TableFile:
@@ -77,7 +98,7 @@ def _open_parquet(db: DuckDBPyConnection, path: Path) -> TableFile:
 
 def _open_csv(path: Path) -> TableFile:
     with _say_what_fails(path), open_text(path) as file:
-        line = file.readline()
+        line = next(read_lines(file), "")
         delimiter = _find_delimiter(line)
         header = next(csv.reader([line], delimiter=delimiter, strict=True), None)
     if not header:
@@ -112,10 +133,10 @@ def explain_failure(path: Path) -> None:
     if path.suffix == PARQUET:
         return
     with _say_what_fails(path), open_text(path) as file:
-        line = file.readline()
+        line = next(read_lines(file), "")
         delimiter = _find_delimiter(line)
         file.seek(0)
-        rows = csv.reader(file, delimiter=delimiter, strict=True)
+        rows = csv.reader(read_lines(file), delimiter=delimiter, strict=True)
         header = next(rows, [])
         for number, row in enumerate(filter(None, rows), 1):
             if len(row) != len(header):

@@ -1,227 +1,226 @@
 """
-The past of the parts that may have moved, found by a cheap look at all of them.
+The past of the parts that may have changed, found by a cheap look at all of them.
 
-The slope is that of least squares over all runs, the step how far the median of the last
-few runs is from the mean of all. Both come out of one pass over a metric, which keeps only the
-last few runs of each part, so that memory grows with the parts of one metric and not with the
-nights. Runs are read only of parts that moved farther than chance takes them; and of some of those
-with a new driver or firmware, moved or not, so that `hpcverify.trends` can tell a rollout from a
-fault by what it did to all.
+DuckDB takes the median of each night, divides each run by it, and compares medians of the last
+runs of a part with those before, metric by metric. Runs are read only of parts that may have
+changed, and of some of those with several drivers, which say what a driver did to all.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from datetime import date
+from datetime import date, timedelta
 from math import ceil, sqrt
-from statistics import NormalDist
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.history.duck import quote
-from hpcverify.history.screen import PeerMetric, Screen
+from hpcverify.history.screen import PeerMetric, Screen, shorten_key
 from hpcverify.history.values import name_part
-from hpcverify.peers.rule import FALSE_SHARE
-from hpcverify.stats import MEDIAN_ERROR
-from hpcverify.trends.marks import (
-    LASTING_RUNS,
-    HistoryPopulation,
-    MarkChange,
-    PartHistory,
-    find_mark_effects,
+from hpcverify.peers.rule import SCREEN_SCORE
+from hpcverify.stats import MAD_SCALE, MEDIAN_ERROR
+from hpcverify.trends.fleet import (
+    FIRST_RUNS,
+    LAST_RUNS,
+    MIN_RUNS,
+    RUNS_BEFORE,
+    FleetPast,
+    RunPeaks,
+    find_peaks,
 )
+from hpcverify.trends.levels import FleetLevels, NightLevel, PartHistory, collect_levels
 
-MIN_TREND_RUNS = LASTING_RUNS + 1
-"""With fewer in the nights that are looked at, nothing is seen of a part."""
-MAX_RUNS, LAST_NIGHTS = 20, 10
-"""If parts ran much more often, the first look takes the last nights, and every n-th before."""
-MAX_HISTORIES = 200
-"""If more parts of a metric moved, these are chosen by the hash of their names."""
-MAX_CARRIERS = 60
-"""Parts that are read to say what a mark does to all who have it, chosen like this too."""
+MAX_RUNS, LAST_NIGHTS = 25, 15
+"""If parts ran much more often, the last nights are looked at, and every n-th before."""
+MAX_HISTORIES = 1000
+"""Parts of a metric that are read."""
+MAX_CARRIERS = 400
+"""Parts that say what a new driver did, chosen by the hash of their names."""
+MAX_SEEN = 200
+"""Parts that say how often a single run is far, chosen like this too."""
 MARKS = ("driver", "firmware")
-SLOPE_ERROR = sqrt(12)
-"""What a line of least squares gains from end to end has an error of sqrt(12 / n) sigma."""
-HALF = 0.5
-"""The mean of all runs is half-way to a step that half of them have."""
-FEW_RUNS_BIAS = 0.916
-"""The median of the standard deviations of five normal values is 0.916 sigma."""
-
-
-class MetricPast(Struct, frozen=True):
-    """The parts that may have moved in a metric, and what they were chosen from."""
-
-    of: PeerMetric
-    moved: int
-    histories: tuple[PartHistory, ...]
-    population: HistoryPopulation
+WHOLE_MARKS = ", ".join(f"coalesce({mark}, '') as {mark}" for mark in MARKS)
+REACHED = "median(value), count(*), min(node) <> max(node)"
+EPOCH = date(1970, 1, 1)
+SAFE_SHARE = 0.5
+"""The first look has the medians of slightly other runs: it asks for half of the least change."""
 
 
 def read_pasts(
     screen: Screen, find_least: Callable[[PeerMetric], float | None]
-) -> Iterator[MetricPast]:
+) -> Iterator[tuple[PeerMetric, FleetPast]]:
     """
-    Read the runs of the parts that may have moved, metric by metric.
+    Read the runs of the parts that may have changed, metric by metric.
 
     *find_least* gives the least relative change that is worth a word; None: not judged.
     """
     counts = screen.count_by_night()
-    series = max(counts.values(), default=0)
     nights = ", ".join(map(quote, choose_nights(counts)))
     looked_at = f"night in ({nights})" if nights else "false"
+    by_check: defaultdict[str, list[PeerMetric]] = defaultdict(list)
     for metric in screen.list_metrics(looked_at):
-        if (least := find_least(metric)) is not None:
-            past = _read_past(screen, metric, least, series, looked_at)
-            if past.moved:
-                yield past
+        if find_least(metric) is not None:
+            by_check[metric.check].append(metric)
+    for check, metrics in by_check.items():
+        names = ", ".join(quote(metric.metric) for metric in metrics)
+        rows = (
+            f"(select * replace ({WHOLE_MARKS}) from {screen.rows} where {looked_at}"
+            f" and check_name = {quote(check)} and metric in ({names}))"
+        )
+        key, by_key = shorten_key(metrics)
+        for values, levels in _divide_runs(screen, rows, key).items():
+            metric = by_key[values]
+            least, series = find_least(metric) or 0.0, max(counts.values())
+            is_metric = " and ".join(
+                f"{name} = {quote(value)}"
+                for name, value in zip(key.split(", "), values, strict=True)
+            )
+            yield metric, _read_past(screen, is_metric, levels, least, series)
 
 
 def choose_nights(counts: Mapping[date, int]) -> list[date]:
     """
-    Choose the nights of the first look, by how many values each has: the last, and some before.
+    Choose the nights that are looked at, by how many values each has: the last, and some before.
 
     All, if most nodes do not run every night.
     """
     nights = sorted(counts)
     runs = sum(counts.values()) / max(counts.values(), default=1)
-    apart = ceil(runs / MAX_RUNS) or 1  # of a history without values, all nights
+    apart = max(1, ceil((runs - LAST_NIGHTS) / (MAX_RUNS - LAST_NIGHTS)))
     return sorted({*nights[-LAST_NIGHTS:], *nights[::apart]})
 
 
-def _read_past(
-    screen: Screen, metric: PeerMetric, least: float, series: int, looked_at: str
-) -> MetricPast:
-    """Read of *metric* who may have moved; *looked_at* is the condition of the first look."""
-    rows = screen.select(metric)
-    looked_at_rows = f"(select * from {rows} where {looked_at})"
-    screen.run(f"create or replace temp table part_trend as {write_trend_query(looked_at_rows)}")
-    ((parts, spread),) = screen.fetch(
-        f"select count(*), coalesce(median(noise / abs(centre)) / {FEW_RUNS_BIAS}, 0)"
-        " from part_trend"
+def _divide_runs(screen: Screen, rows: str, key: str) -> dict[tuple[str, ...], FleetLevels]:
+    """
+    Make the tables of a check: its runs, each with its level, and what that makes of each part.
+
+    One look at all metrics of a check, which *key* tells apart, costs little more than at one.
+    """
+    size = len(key.split(", "))
+    found: defaultdict[tuple[str, ...], list[NightLevel]] = defaultdict(list)
+    columns = f"{key}, night, {', '.join(MARKS)}"
+    for row in screen.fetch(f"select {columns}, {REACHED} from {rows} group by all order by all"):
+        night, driver, firmware, *reached = row[size:]
+        found[row[:size]].append(NightLevel((night - EPOCH).days, (driver, firmware), *reached))
+    several = any(len({level.mark for level in of}) > 1 for of in found.values())
+    if several:
+        columns = f"{key}, night"
+        for row in screen.fetch(f"select {columns}, {REACHED} from {rows} group by all"):
+            night, *reached = row[size:]
+            found[row[:size]].append(NightLevel((night - EPOCH).days, None, *reached))
+    else:
+        for of in found.values():
+            of += [replace(level, mark=None) for level in of]
+    levels = {values: collect_levels(of) for values, of in found.items()}
+    listed = ", ".join(
+        f"({', '.join(map(quote, (*values, EPOCH + timedelta(night), *mark)))}, {divisor!r})"
+        for values, of in levels.items()
+        for mark, nights in of.by_mark.items()
+        if mark is not None
+        for night in nights
+        if (divisor := of.find(night, mark))
+    )
+    if not listed:  # most values are 0: there are no relative changes
+        return {}
+    screen.run(
+        f"create or replace temp table levels as select * replace (night::date as night,"
+        f" level::double as level) from (values {listed})"
+        f" levels({key}, night, {', '.join(MARKS)}, level)"
     )
     screen.run(
-        "create or replace temp table moved as select node, part, label from part_trend"
-        f" where {write_move_condition(least, spread, series)}"
+        f"create or replace temp view divided as select * from {rows} join levels using ("
+        f"{key}, night{', ' + ', '.join(MARKS) if several else ''})"
     )
-    ((moved,),) = screen.fetch("select count(*) from moved")
-    population = HistoryPopulation(parts=parts, effects={}, spread=spread, series=series)
-    if not moved:
-        return MetricPast(metric, 0, (), population)
-    histories = tuple(_read_histories(screen, rows, MOVED))
-    carriers = _count_carriers(screen, rows)
-    effects = (
-        find_mark_effects(_read_histories(screen, rows, CARRIERS), carriers) if carriers else {}
+    screen.run(
+        f"create or replace temp table past as select {key}, node, part, max(label) as label,"
+        " list(value / abs(level) order by started) as ratios from divided"
+        f" group by {key}, node, part having count(*) >= {MIN_RUNS}"
     )
-    population = replace(population, effects=effects, weight=moved / len(histories))
-    return MetricPast(metric, moved, histories, population)
+    return levels
 
 
-def write_trend_query(rows: str) -> str:
-    """Write the query of SQL that says how each part of *rows*, all of one metric, has moved."""
-    day = "epoch(started) / 86400"
-    return (
-        "select * exclude (lately), list_aggregate(lately, 'median') as recent,"
-        " list_aggregate(lately, 'stddev_samp') as noise from (select node, part,"
-        " max(label) as label, count(*) as runs, avg(value) as centre,"
-        f" arg_max(value, started, {LASTING_RUNS}) as lately,"
-        f" coalesce(regr_slope(value, {day}), 0) * (max({day}) - min({day})) as drift"
-        f" from {rows} group by node, part having count(*) >= {MIN_TREND_RUNS}) where centre <> 0"
+def _read_past(
+    screen: Screen, is_metric: str, levels: FleetLevels, least: float, series: int
+) -> FleetPast:
+    """Read the past of the metric that the condition of SQL *is_metric* chooses."""
+    parts_of_metric = f"(select * from past where {is_metric})"
+    ((parts, spread),) = screen.fetch(
+        f"select count(*), coalesce({MAD_SCALE} * median(list_aggregate(ratios, 'mad')), 0)"
+        f" from {parts_of_metric}"
+    )
+    histories = _read_histories(
+        screen,
+        is_metric,
+        f"select node, part, label from {parts_of_metric}"
+        f" where {write_move_condition(least, spread)} limit {MAX_HISTORIES}",
+    )
+    carriers, count = _read_carriers(screen, is_metric) if len(levels.by_mark) > 2 else ([], 0)  # noqa: PLR2004 - that of all, and of one driver
+    some = f"select ratios from {parts_of_metric} order by hash(node || part) limit {MAX_SEEN}"
+    return FleetPast(
+        histories=histories,
+        carriers=carriers,
+        weight=max(1.0, count / MAX_CARRIERS),
+        levels=levels,
+        parts=parts,
+        spread=spread,
+        peaks=find_peaks(ratios for (ratios,) in screen.fetch(some)) if histories else RunPeaks(),
+        series=series,
     )
 
 
-def write_move_condition(least: float, spread: float, series: int) -> str:
+def write_move_condition(least: float, spread: float) -> str:
     """
-    Write the condition of SQL for a part that may have moved by the share *least*.
+    Write the condition of SQL for a part that may have changed by the share *least*.
 
-    It is on the safe side: *spread* is the relative one between the runs of a part, and of
-    *series* in all, chance alone takes one in a hundred fleets twice as far.
+    It is on the safe side; *spread* is the relative one between the runs of a part.
     """
-    far = HALF * NormalDist().inv_cdf(1 - FALSE_SHARE / max(1, series)) * spread
-    step = f"greatest({HALF * least!r}, {far * MEDIAN_ERROR / sqrt(LASTING_RUNS)!r})"
-    drift = f"greatest({HALF * least!r}, {far * SLOPE_ERROR!r} / sqrt(runs))"
-    return f"abs(recent - centre) >= abs(centre) * {step} or abs(drift) >= abs(centre) * {drift}"
+    just_before = f"ratios[-{LAST_RUNS[0] + RUNS_BEFORE}:-{LAST_RUNS[0] + 1}]"
+    befores = ((just_before, RUNS_BEFORE), (f"ratios[:{FIRST_RUNS}]", FIRST_RUNS))
+    terms = []
+    for count in LAST_RUNS:
+        for before, runs in befores:
+            error = MEDIAN_ERROR * sqrt(1 / count + 1 / runs) * spread
+            far = max(SAFE_SHARE * least, SCREEN_SCORE * error)
+            now, then = (f"list_median({some})" for some in (f"ratios[-{count}:]", before))
+            terms.append(f"abs({now} - {then}) >= abs({then}) * {far!r}")
+    return " or ".join(terms)
 
 
-MOVED = f"select * from moved order by hash(node || part) limit {MAX_HISTORIES}"
-CARRIERS = (
-    "select distinct node, part, label from (select *, row_number() over (partition by field,"
-    " before, after order by hash(node || part)) as place from changed) join part_trend"
-    f" using (node, part) where place <= {MAX_CARRIERS}"
-)
-
-
-def _read_histories(screen: Screen, rows: str, chosen: str) -> Iterator[PartHistory]:
-    nodes = screen.fetch(f"select distinct node from ({chosen})")
-    screen.run(  # by itself: a join would have to look at the parts of all nodes
-        "create or replace temp table runs as select node, part, started, value, driver, firmware"
-        f" from {rows} where node in ({', '.join(quote(node) for (node,) in nodes)})"
+def _read_carriers(screen: Screen, is_metric: str) -> tuple[list[PartHistory], int]:
+    """Read parts that ran several drivers or firmwares, and count all of them."""
+    screen.run(
+        "create or replace temp table carriers as select node, part, max(label) as label"
+        f" from divided where {is_metric} group by node, part"
+        " having min(driver) <> max(driver) or min(firmware) <> max(firmware)"
     )
-    query = (
-        "select node, part, max(label), list(epoch(started) order by started),"
-        " list(value order by started), list(driver order by started),"
-        f" list(firmware order by started) from runs join ({chosen}) using (node, part)"
-        " group by node, part order by node, part"
+    ((count,),) = screen.fetch("select count(*) from carriers")
+    some = f"select * from carriers order by hash(node || part) limit {MAX_CARRIERS}"
+    return _read_histories(screen, is_metric, some), count
+
+
+def _read_histories(screen: Screen, is_metric: str, chosen: str) -> list[PartHistory]:
+    screen.run(f"create or replace temp table chosen as {chosen}")
+    nodes = [node for (node,) in screen.fetch("select distinct node from chosen")]
+    if not nodes:
+        return []
+    lists = ", ".join(
+        f"list({column} order by started)"
+        for column in ("epoch(started)", "value", "level", *MARKS)
     )
-    for node, part, label, times, values, *marks in screen.fetch(query):
-        yield PartHistory(
+    query = (  # the nodes by themselves: the join alone would have to look at all parts
+        f"select node, part, max(chosen.label), {lists} from (select * from divided where"
+        f" {is_metric} and node in ({', '.join(map(quote, nodes))})) runs"
+        " join chosen using (node, part) group by node, part order by node, part"
+    )
+    return [
+        PartHistory(
             node=node,
             part=name_part(part, label),
             times=tuple(times),
             values=tuple(values),
-            marks={
-                field: tuple(mark or "" for mark in seen)
-                for field, seen in zip(MARKS, marks, strict=True)
-            },
+            levels=tuple(levels),
+            marks=dict(zip(MARKS, map(tuple, marks), strict=True)),
         )
-
-
-def _count_carriers(screen: Screen, rows: str) -> dict[MarkChange, int]:
-    fields = _list_changed_marks(screen, rows)
-    if not fields:
-        return {}
-    seen = f"node, part, {', '.join(fields)}"
-    screen.run(
-        f"create or replace temp table marks as select {seen}, min(started) as first,"
-        f" max(started) as last from {rows} semi join part_trend using (node, part) group by {seen}"
-    )
-    changed = " union all ".join(_write_changes(screen, rows, field) for field in fields)
-    screen.run(f"create or replace temp table changed as {changed}")
-    counts = screen.fetch(
-        "select field, before, after, count(*) from changed group by field, before, after"
-    )
-    return {MarkChange(field, before, after): count for field, before, after, count in counts}
-
-
-def _write_changes(screen: Screen, rows: str, field: str) -> str:
-    """
-    Write the query for the parts that went from one value of *field* to another, and for both.
-
-    The first and the last run with each value tell it, but of a part that went back to one it had
-    before: of those parts, which are few or have a rollback in common, all runs are looked at.
-    """
-    spans, returned = f"{field}_spans", f"{field}_returned"
-    screen.run(
-        f"create or replace temp table {spans} as select *, lag(after) over own as before,"
-        " lag(last) over own > first as is_again from (select node, part,"
-        f" {field} as after, min(first) as first, max(last) as last from marks where {field} <> ''"
-        " group by node, part, after) window own as (partition by node, part order by first)"
-    )
-    screen.run(
-        f"create or replace temp table {returned} as select distinct node, part from {spans}"
-        " where is_again"
-    )
-    return (
-        f"select '{field}' as field, node, part, before, after from (select node, part, before,"
-        f" after from {spans} anti join {returned} using (node, part) union all select distinct"
-        f" node, part, before, after from (select node, part, {field} as after, lag({field}) over"
-        f" (partition by node, part order by started) as before from {rows} semi join {returned}"
-        f" using (node, part) where {field} <> '')) where before <> after"
-    )
-
-
-def _list_changed_marks(screen: Screen, rows: str) -> list[str]:
-    """List the marks of which *rows* have several: in most quarters and metrics, none."""
-    counts = ", ".join(f"count(distinct nullif({field}, ''))" for field in MARKS)
-    ((*several,),) = screen.fetch(f"select {counts} from {rows}")
-    return [field for field, count in zip(MARKS, several, strict=True) if count > 1]
+        for node, part, label, times, values, levels, *marks in screen.fetch(query)
+    ]

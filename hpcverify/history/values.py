@@ -21,7 +21,7 @@ from hpcverify.history.duck import quote
 from hpcverify.history.screen import END_VALUES, PeerMetric, Screen, ScreenedList
 from hpcverify.peers.floors import FindFloor, Worse
 from hpcverify.peers.groups import MIN_UNITS, find_group_outliers
-from hpcverify.peers.rule import MIN_PEERS, find_distance
+from hpcverify.peers.rule import MIN_COMPARED, find_distance
 from hpcverify.peers.screen import ListSummary
 from hpcverify.peers.values import NODE_PART, MetricName, PartValue
 
@@ -52,6 +52,12 @@ class ScreenedFleet(Struct, frozen=True):
     """Metrics that need not be judged: in them, nothing is far."""
     least: Mapping[str, float]
     """How much worse than its peers a single part has to be until it is named, in those."""
+    compared: frozenset[str] = frozenset()
+    """Nodes with a value in a metric that enough parts have."""
+    alone: frozenset[str] = frozenset()
+    """Nodes of which no metric has enough parts like theirs."""
+    too_few: tuple[str, ...] = ()
+    """Metrics that so few parts have that none of them can be compared."""
     absurd: Mapping[MetricName, Sequence[str]] = {}
     """Nodes of parts that are not compared, since they claim more than any part can reach."""
     unjudged: tuple[str, ...] = ()
@@ -75,7 +81,7 @@ def read_fleet(screen: Screen, find_floor: FindFloor, locate: Locate) -> Screene
     for entry in screen.screen(lambda metric: lines[metric].floor):
         if entry.of in metrics and not entry.whole_nodes:
             summaries[entry.of] = entry.summary
-            if entry.summary.peers >= MIN_PEERS and entry.summary.centre:
+            if entry.summary.peers >= MIN_COMPARED and entry.summary.centre:
                 least[entry.of] = entry.summary.find_least(lines[entry.of].floor)
         if entry.needs_judgement:
             far.add(entry.of)
@@ -88,7 +94,8 @@ def read_fleet(screen: Screen, find_floor: FindFloor, locate: Locate) -> Screene
         if entry.of in metrics.keys() - far
         and groups.has_any(entry, lines[entry.of].floor, metrics[entry.of])
     }
-    judged = [metric for metric in metrics if metric in far]
+    too_few = {metric for metric, summary in summaries.items() if summary.peers < MIN_COMPARED}
+    judged = [metric for metric in metrics if metric in far - too_few]
     values: dict[MetricName, Sequence[PartValue]] = {}
     absurd: dict[MetricName, Sequence[str]] = {}
     for metric in judged:
@@ -97,10 +104,16 @@ def read_fleet(screen: Screen, find_floor: FindFloor, locate: Locate) -> Screene
         if len(sound) < len(parts):
             kept = {part.name for part in sound}
             absurd[name] = sorted({part.node for part in parts if part.name not in kept})
+    like = {(m.suite, m.kind, m.model) for m in summaries.keys() - too_few}
+    nodes = screen.list_nodes()
+    compared = frozenset(node for node, kinds in nodes.items() if not like.isdisjoint(kinds))
     return ScreenedFleet(
         values=values,
         suites={metric.name: metric.suite for metric in judged},
-        screened=len(metrics) - len(judged),
+        screened=len(metrics) - len(judged) - len(too_few),
+        compared=compared,
+        alone=frozenset(nodes) - compared,
+        too_few=tuple(str(metric.name) for metric in sorted(too_few)),
         absurd=absurd,
         least={str(m.name): d for m, d in least.items() if m not in far},
         unjudged=tuple(str(m.name) for m, line in lines.items() if line.worse is None),

@@ -10,7 +10,7 @@ controller's lock.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,15 +123,15 @@ class MeasurementWriter:
             f"a power cut, and now in {path}: hpcverify history --rebuild adds what they held"
         )
 
-    def add(self, run: Run) -> None:
+    def add(self, run: Run, arrived: datetime | None = None) -> None:
         """
-        Queue what *run* measured.
+        Queue what *run* measured, which *arrived* then.
 
         Raises:
             StoreError: the disk is full, for example.
 
         """
-        if (cells := collect_cells(run)) is None:
+        if (cells := collect_cells(run, arrived)) is None:
             return
         line = self._encode(cells) + b"\n"
         if len(line) > MAX_LINE_BYTES:
@@ -206,16 +206,18 @@ class MeasurementWriter:
             if count > (MAX_BATCHES if night >= tonight else 1):
                 self.merge(folder)
 
-    def replace(self, runs: Iterable[Run]) -> None:
+    def replace(self, runs: Iterable[Run], arrived: Mapping[str, datetime]) -> None:
         """
         Write *runs* in place of what the files have of them; other rows and old weeks stay.
+
+        *arrived* says when some did, by their ids.
 
         Raises:
             StoreError: as in `write`.
 
         """
         for run in runs:
-            self.add(run)
+            self.add(run, arrived.get(run.id))
         self._write_queue(replace_runs=True)
 
     def merge(self, folder: Path) -> None:

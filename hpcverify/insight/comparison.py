@@ -1,5 +1,5 @@
 """
-Judge what the history has of a fleet: each part by its peers, and by its own past.
+Judge what the history has of a fleet: each part by its peers.
 
 What the rows of the history do not say is looked up when it is needed: where a node is, and of
 the few parts that stand apart the limit by which their own run judged them.
@@ -7,7 +7,7 @@ the few parts that stand apart the limit by which their own run judged them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,27 +17,23 @@ from msgspec.structs import replace
 
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.history.reader import Choice
-from hpcverify.history.screen import PeerMetric, open_screen
-from hpcverify.history.trend import MetricPast, read_pasts
+from hpcverify.history.screen import open_screen
 from hpcverify.history.values import Locate, ScreenedFleet, read_fleet
+from hpcverify.insight.node_names import fold_names
 from hpcverify.model import Limit, Run, Verdict
 from hpcverify.peers.document import PeersDocument, judge_fleet
 from hpcverify.peers.fleet import MetricJudgement
-from hpcverify.peers.floors import FindFloor, Worse, make_floor_finder
-from hpcverify.peers.reference import FleetReference
-from hpcverify.peers.rule import DEFAULT_FLOOR
+from hpcverify.peers.floors import Worse, make_floor_finder
+from hpcverify.peers.rule import MIN_COMPARED
 from hpcverify.peers.values import NODE_PART, MetricName, PartValue
 from hpcverify.plan.catalog import make_side_finder
 from hpcverify.plan.config import Site
+from hpcverify.plan.hostlist import expand
 from hpcverify.records.store import Store
 from hpcverify.selection.places import find_rack
 from hpcverify.slurm.topology import index_switches
-from hpcverify.trends.change import DEFAULT_STEP
-from hpcverify.trends.fleet import TrendJudgement, judge_histories
-from hpcverify.trends.marks import PartHistory
+from hpcverify.units import format_count
 
-PAST_MIB = 256
-"""What DuckDB may take for the past of 80,000 GPUs in a metric."""
 SEARCHED_RUNS = 20
 """The newest runs of a node are searched for one of the suite."""
 
@@ -75,6 +71,39 @@ def make_locator(site: Site, ledger: Ledger) -> Locate:
     return locate
 
 
+def map_kinds(site: Site) -> dict[str, str]:
+    """
+    Map each node that differs by design to its kind, as the *site* says it.
+
+    Raises:
+        ConfigError: a host list is not one.
+
+    """
+    return {node: kind.name for kind in site.kinds for node in expand(kind.nodes)}
+
+
+def describe_compared(fleet: ScreenedFleet, known: Collection[str], since: date | None) -> str:
+    """
+    Say how many nodes were compared, and why the others were not.
+
+    Args:
+        fleet: What the history has of the nights from *since* on.
+        known: The nodes of the site.
+        since: The first of those nights.
+
+    """
+    absent = {*known} - fleet.compared - fleet.alone
+    count = len(fleet.compared) + len(fleet.alone) + len(absent)
+    nights = f"no value since the night of {since}" if since else "no value"
+    reasons = (
+        (fleet.alone, f"fewer than {MIN_COMPARED} parts like theirs"),
+        (absent, nights),
+    )
+    others = (f"{fold_names(nodes)} not: {why}" for nodes, why in reasons if nodes)
+    compared = f"{len(fleet.compared)} of {format_count(count, 'node')} were compared"
+    return "; ".join([compared, *others])
+
+
 def judge_peers(
     state: Path,
     choice: Choice,
@@ -82,7 +111,6 @@ def judge_peers(
     locate: Locate,
     *,
     newest: bool = False,
-    reference: FleetReference | None = None,
 ) -> JudgedPeers:
     """
     Judge the parts of *choice* by each other; if *newest*, by the last night of each node.
@@ -93,7 +121,7 @@ def judge_peers(
 
     """
     find_floor = make_floor_finder(site.peers, make_side_finder(site.packages))
-    with open_screen(state, choice, newest=newest) as screen:
+    with open_screen(state, choice, newest=newest, kinds=map_kinds(site)) as screen:
         fleet = read_fleet(screen, find_floor, locate)
         last_nights = screen.read_last_nights() if newest else {}
         left_out = screen.left_out
@@ -101,17 +129,17 @@ def judge_peers(
         fleet.values,
         source="history",
         find_floor=find_floor,
-        reference=reference,
         screened=fleet.screened,
     )
     document = replace(
         document,
         unjudged=(*document.unjudged, *fleet.unjudged),
+        too_few=fleet.too_few,
         least={**fleet.least, **document.least},
     )
     limited = _add_limits(fleet, document.metrics, Limits(Store(state)))
     if limited:
-        again = judge_fleet(limited, source="", find_floor=find_floor, reference=reference)
+        again = judge_fleet(limited, source="", find_floor=find_floor)
         by_name = {entry.name: entry for entry in again.metrics}
         metrics = tuple(by_name.get(entry.name, entry) for entry in document.metrics)
         document = replace(document, metrics=metrics)
@@ -134,58 +162,6 @@ def _add_limits(
         if any(part.limit is not None for part in parts):
             limited[entry.name] = parts
     return limited
-
-
-def judge_past(state: Path, choice: Choice, site: Site) -> dict[MetricName, TrendJudgement]:
-    """
-    Judge the parts of *choice* by their own past, in each metric in which any may have moved.
-
-    Raises:
-        ConfigError: DuckDB is not installed.
-        StoreError: there is no history, or a file is damaged.
-
-    """
-    limits = Limits(Store(state))
-    find_floor = make_floor_finder(site.peers, make_side_finder(site.packages))
-    with open_screen(state, choice, memory_mib=PAST_MIB) as screen:
-        return {
-            past.of.name: judged
-            for past in read_pasts(screen, lambda metric: _find_least(metric, find_floor))
-            if (judged := _judge_past(past, find_floor, limits))
-        }
-
-
-def _find_least(metric: PeerMetric, find_floor: FindFloor) -> float | None:
-    """Find the least change that is worth a word: as much less as the floor between peers is."""
-    line = find_floor(metric.check, metric.metric)
-    return DEFAULT_STEP * line.floor / DEFAULT_FLOOR if line.worse_side else None
-
-
-def _judge_past(past: MetricPast, find_floor: FindFloor, limits: Limits) -> TrendJudgement | None:
-    worse = find_floor(past.of.check, past.of.metric).worse_side
-    least = _find_least(past.of, find_floor)
-    if worse is None or least is None:
-        return None
-
-    def judge(histories: Iterable[PartHistory]) -> TrendJudgement:
-        return judge_histories(
-            list(histories),
-            low_is_bad=worse == "low",
-            least=least,
-            population=past.population,
-        )
-
-    judged = judge(past.histories)
-    trends = {(change.node, change.part) for change in judged.changes if change.kind == "trend"}
-    if trends:  # their limits say when they are crossed
-        name = past.of.name
-        judged = judge(
-            replace(own, limit=limits.find(own.node, own.part, past.of.suite, name, worse))
-            if (own.node, own.part) in trends
-            else own
-            for own in past.histories
-        )
-    return judged if judged.changes or judged.shared else None
 
 
 class Limits:

@@ -59,6 +59,7 @@ from hpcverify.plan.catalog import list_check_names
 from hpcverify.plan.config import Site
 from hpcverify.records.store import Store
 from hpcverify.records.text_files import write_text_file
+from hpcverify.run.folders import explain_silence
 from hpcverify.units import DAY_SECONDS, UNIT_FACTORS, convert_unit
 
 MAX_PLACES = 1000
@@ -84,8 +85,10 @@ def write_fleet_metrics(controller: Controller, turn: Turn) -> None:
     now = controller.clock()
     fleet = read_fleet_state(controller, turn, now)
     controller.ledger.count_node_seconds(fleet.by_state, fleet.by_hold)
-    path = Path(controller.site.metrics.directory) / FLEET_FILE_NAME
-    write_text_file(path, list_families(controller, turn, fleet))
+    directory = Path(controller.site.metrics.directory)
+    if silence := explain_silence(directory):
+        raise StoreError(silence)
+    write_text_file(directory / FLEET_FILE_NAME, list_families(controller, turn, fleet))
 
 
 class FleetSnapshot(Struct, frozen=True, kw_only=True):

@@ -1,21 +1,22 @@
 """
 What peers and the past say of the fleet: the judgement of the newest night, in a file.
 
-Only what stood out on two nights on which it ran is an outlier; what did so on one is kept as
-*unconfirmed* until the part runs again. The file ``judgement.json`` in the state directory is
-replaced each night. `hpcverify nodes` and the page of the fleet read it.
+Only what stood out in two of its last ten runs, or more where chance explains two, is an outlier;
+what did so in one is kept as *unconfirmed*, however long it takes until the part runs again. The
+file ``judgement.json`` in the state directory is replaced each night. `hpcverify nodes` and the
+page of the fleet read it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from datetime import date
+from datetime import date, timedelta
 from math import isfinite
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from hpcverify.errors import StoreError
@@ -31,6 +32,9 @@ from hpcverify.units import format_count, format_percent
 JUDGEMENT_NAME = "judgement.json"
 MAX_LEVELS = 400
 """A node of eight GPUs has some 300 metrics with a worse side; a claim of one node hides none."""
+FOLLOWED_RUNS = 10
+KNOWN_AFTER, MUCH_WORSE = timedelta(days=30), 1.5
+"""What has stood out so long, and has not become so much worse, is known."""
 MAX_HOSTS_CHARACTERS, NAMED_NODES = 60, 3
 """A longer list of nodes is cut in a table and in a line; JSON has all."""
 
@@ -47,10 +51,17 @@ class JudgedOutlier(PeerOutlier, frozen=True, kw_only=True):
     """The first night."""
     last: date
     """The newest night on which it ran."""
-    nights: int = 1
-    """On so many nights it stood out, all of those on which it ran since then."""
-    reported: bool = field(name="accused", default=False)
+    shown: tuple[bool, ...] = (True,)
+    """Whether it stood out in each of its last runs, up to `FOLLOWED_RUNS`, the newest last."""
+    distance_then: float = 0.0
+    """Its distance when it was first named."""
+    reported: bool = False
     """Whether it became evidence: a run that makes the node a suspect."""
+
+    @property
+    def nights(self) -> int:
+        """On how many nights it stood out."""
+        return sum(self.shown)
 
     @property
     def title(self) -> str:
@@ -149,6 +160,23 @@ class JudgedMetric(Struct, frozen=True, kw_only=True):
     distribution: Distribution
 
 
+class NightCoverage(Struct, frozen=True, kw_only=True):
+    """How many nodes a night compared, and why not the others."""
+
+    compared: int = 0
+    nodes: int = 0
+    """All that the scheduler knows."""
+    others: tuple[str, ...] = ()
+    """Why the others were not compared, in a clause each."""
+
+    def __str__(self) -> str:
+        """Print it for people; empty if nothing is known of it."""
+        if not self.nodes:
+            return ""
+        compared = f"{self.compared} of {format_count(self.nodes, 'node')} were compared"
+        return "; ".join((compared, *self.others))
+
+
 class FleetLevel(Struct, frozen=True, kw_only=True):
     """What the parts of the fleet reached in one metric of the suite of the sweep."""
 
@@ -166,14 +194,15 @@ class FleetJudgement(Struct, frozen=True, kw_only=True):
     """What was said of a night."""
 
     night: date
+    coverage: NightCoverage = NightCoverage()
     outliers: tuple[JudgedOutlier, ...] = ()
-    """Those that stood out on two nights at least, the worst first."""
+    """Those that stood out in two runs at least, the worst first."""
     changes: tuple[JudgedChange, ...] = ()
     """Steps and trends to the worse, the largest first."""
     notes: tuple[str, ...] = ()
     """Rollouts, what many parts have in common, and what could not be judged."""
     unconfirmed: tuple[JudgedOutlier, ...] = ()
-    """Those that stood out on one night: nothing is said of them yet."""
+    """Those that stood out once, or by chance: nothing is said of them yet."""
     metrics: tuple[JudgedMetric, ...] = ()
     """Those with a value far from the median."""
     screened: int = 0
@@ -261,6 +290,7 @@ def _keep_about(judged: tuple[Judged, ...], names: Collection[str]) -> tuple[Jud
 
 def list_judgement_lines(judgement: FleetJudgement) -> list[str]:
     """Say who is worse than its peers or than it was, in a line each, and what many share."""
+    judgement, known = set_known_aside(judgement)
     return [
         *(
             f"peers: {_describe_outliers(title, group)}"
@@ -271,11 +301,37 @@ def list_judgement_lines(judgement: FleetJudgement) -> list[str]:
             for title, group in group_by_part(judgement.changes, name_judged).items()
         ),
         *(f"fleet: {note}" for note in judgement.notes),
+        *([known] if known else []),
     ]
 
 
+def set_known_aside(judgement: FleetJudgement) -> tuple[FleetJudgement, str]:
+    """Set aside what has stood out unchanged for long, and say of whom, in a line; empty: none."""
+    latest = judgement.night - KNOWN_AFTER
+
+    def is_known(entry: JudgedOutlier | JudgedChange) -> bool:
+        if isinstance(entry, JudgedChange):
+            return entry.kind == STEP and entry.day <= latest
+        unchanged = entry.distance <= MUCH_WORSE * entry.distance_then
+        return entry.since <= latest and unchanged and entry.verdict is not Verdict.FAIL
+
+    every: tuple[JudgedOutlier | JudgedChange, ...] = (*judgement.outliers, *judgement.changes)
+    known = list(filter(is_known, every))
+    titles = list(group_by_part(known, name_judged))
+    more = f" and {len(titles) - NAMED_NODES} more" if len(titles) > NAMED_NODES else ""
+    named = ", ".join(titles[:NAMED_NODES])
+    line = f"known: {named}{more}: unchanged for {KNOWN_AFTER.days} nights and longer"
+    new = replace(
+        judgement,
+        outliers=tuple(one for one in judgement.outliers if not is_known(one)),
+        changes=tuple(one for one in judgement.changes if not is_known(one)),
+    )
+    return new, line if known else ""
+
+
 def describe_nodes(judgement: FleetJudgement) -> dict[str, str]:
-    """Describe each node that is worse than its peers, or than it was, in a few clauses."""
+    """Describe each node that is newly worse than its peers, or than it was, in a few clauses."""
+    judgement, _ = set_known_aside(judgement)
     clauses: dict[str, list[str]] = {}
     for outlier in judgement.outliers:
         if outlier.node:
@@ -293,6 +349,8 @@ def describe_outlier(outlier: JudgedOutlier, title: str = "", others: str = "") 
     """Say what is worse than its peers, by how much, why and since when."""
     distance = f"{outlier.metric} {format_percent(outlier.distance)} worse than its peers{others}"
     since = f"since {outlier.since:%-d %b}"
+    if not all(outlier.shown):
+        since += f", in {outlier.nights} of its last {len(outlier.shown)} runs"
     return "; ".join(filter(None, [f"{title or outlier.title}: {distance}", outlier.cause, since]))
 
 

@@ -1,17 +1,20 @@
 """
 Judge each night of the fleet once, when it is over: by peers, and by the past of each part.
 
-A single night names nobody. What stands out is remembered, and is reported once the next night on
-which that node ran shows it again; a night on which it ran and did not stand out clears it.
-A change in a part's own past needs three runs anyway.
+A single night names nobody. What stands out is remembered until the node has run ten times more,
+and is reported once so many of its last ten runs show it that chance does not explain them: two,
+where hardly anything else comes and goes. A change in a part's own past needs three runs anyway.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from math import isfinite
+from pathlib import Path
 from statistics import median
 
 from msgspec.structs import asdict, replace
@@ -24,16 +27,19 @@ from hpcverify.history.columns import NIGHT_BEGINS, find_night
 from hpcverify.history.duck import is_installed
 from hpcverify.history.files import MIN_NEWEST_NIGHTS, list_nights
 from hpcverify.history.reader import Choice
-from hpcverify.history.screen import MAX_NODE_METRICS
+from hpcverify.history.screen import MAX_NODE_METRICS, read_misdated_runs
 from hpcverify.history.values import MAX_TIMES_BETTER
-from hpcverify.insight.comparison import JudgedPeers, judge_past, judge_peers, make_locator
+from hpcverify.insight.comparison import JudgedPeers, judge_peers, make_locator
 from hpcverify.insight.judgement import (
+    FOLLOWED_RUNS,
     MAX_LEVELS,
+    NAMED_NODES,
     FleetJudgement,
     FleetLevel,
     JudgedChange,
     JudgedMetric,
     JudgedOutlier,
+    NightCoverage,
     describe_outlier,
     put_judgement_aside,
     read_judgement,
@@ -41,36 +47,31 @@ from hpcverify.insight.judgement import (
 )
 from hpcverify.insight.night_events import record_night
 from hpcverify.insight.node_names import fold_names
-from hpcverify.insight.repeats import (
-    describe_repeat,
-    is_of_the_same,
-    list_repeats_by_chance,
-    make_key,
-)
+from hpcverify.insight.past import judge_past
 from hpcverify.model import PEERS_SUITE, Finding, Run, Verdict
 from hpcverify.peers.distribution import count_values
-from hpcverify.peers.document import describe_least
-from hpcverify.peers.fleet import PeerOutlier
-from hpcverify.peers.values import MetricName, PartValue
+from hpcverify.peers.document import describe_least, describe_too_few
+from hpcverify.peers.rule import FALSE_SHARE, MIN_COMPARED
+from hpcverify.peers.values import MetricName
+from hpcverify.stats import CONFIDENCE, compute_binomial_tail
 from hpcverify.summary.part_names import fold_labels
 from hpcverify.trends.fleet import (
-    SAME_DAYS,
-    STEP,
     PartChange,
     TrendJudgement,
     describe_shared,
     format_crossing,
 )
-from hpcverify.trends.marks import MUCH_MORE
 from hpcverify.units import format_count
 
 PEER_NIGHTS = 7
 """A sweep comes to every node that is ever idle within a week."""
 PAST_NIGHTS = 90
 OUTLIER_RETENTION = timedelta(days=14)
-"""A node that does not run stays named this long."""
+"""A node that does not run stays named this long; that it stood out is kept until it runs."""
 MIN_NIGHTS = 2
 """Nights on which a value stands out before anything is said."""
+SAME_DAYS, MUCH_MORE = 2.0, 2.0
+"""Parts of a crowd changed within so many days, and none by so many times as much as most."""
 MIN_CROWD_NODES = 4
 """Nodes that step alike have something in common: they are one line."""
 MAX_NOTES = 50
@@ -108,7 +109,7 @@ def _read_last_judgement(controller: Controller, night: date) -> FleetJudgement 
         before = read_judgement(controller.state)
     except StoreError as exc:
         aside = put_judgement_aside(controller.state)
-        controller.say(f"{exc}; it is now {aside}, and an outlier is named after two nights")
+        controller.say(f"{exc}; it is now {aside}, and an outlier is named after two runs")
         return None
     if before is None:
         return None
@@ -145,26 +146,66 @@ def judge_night(
     peers = judge_peers(controller.state, week, controller.site, locate, newest=True)
     quarter = Choice(since=night - timedelta(days=PAST_NIGHTS - 1), until=night)
     past = judge_past(controller.state, quarter, controller.site)
-    followed = follow_up(list_outliers(peers), before, peers.last_nights, night)
-    earlier = (*before.outliers, *before.unconfirmed) if before else ()
-    known = {make_key(outlier) for outlier in before.outliers} if before else set()
-    parts = {str(entry.name): entry.parts for entry in peers.document.metrics}
-    by_chance = list_repeats_by_chance(followed, earlier, parts)
-    by_chance = [outlier for outlier in by_chance if make_key(outlier) not in known]
-    confirmed = [
-        outlier for outlier in followed if outlier.nights >= MIN_NIGHTS and outlier not in by_chance
-    ]
+    followed = follow_up(list_outliers(peers), before, peers.last_nights)
+    counts = {str(entry.name): (entry.parts, entry.nodes) for entry in peers.document.metrics}
+    by_chance = list_by_chance(followed, before, counts)
+    confirmed = choose_named(followed, by_chance, night)
     return FleetJudgement(
         night=night,
+        coverage=read_coverage(controller, peers, night),
         outliers=tuple(confirmed),
         unconfirmed=tuple(outlier for outlier in followed if outlier not in confirmed),
         changes=tuple(list_changes(past)),
-        notes=(*list_notes(peers, past), *map(describe_repeat, by_chance)),
+        notes=(
+            *list_notes(peers, past),
+            *describe_by_chance(by_chance),
+            *list_wrong_clocks(controller.state, night),
+        ),
         metrics=tuple(list_metrics(peers)),
         screened=peers.document.screened,
         least=describe_least(peers.document.least),
         levels=tuple(list_levels(peers, controller.site.fleet.suite)),
     )
+
+
+def read_coverage(controller: Controller, peers: JudgedPeers, night: date) -> NightCoverage:
+    """Read how many nodes of the fleet were compared, and how long ago the others ran."""
+    nodes = controller.ledger.list_nodes()
+    compared, alone = peers.fleet.compared, peers.fleet.alone
+    others = nodes.keys() - compared - alone - peers.left_out.keys()
+    runs = {node: nodes[node].last_run_at for node in others}
+    last = (find_night(datetime.fromtimestamp(began, UTC)) for began in runs.values() if began)
+    ages = [(night - of).days for of in last]
+    never = sum(not began for began in runs.values())
+    old = [age for age in ages if age >= PEER_NIGHTS]
+    clauses = (
+        f"{len(alone)} have fewer than {MIN_COMPARED} parts like theirs" if alone else "",
+        f"{len(old)} last ran {_format_span(old)} days ago" if old else "",
+        f"{len(ages) - len(old)} ran without a measurement" if len(ages) > len(old) else "",
+        f"{never} never ran" if never else "",
+        f"{len(peers.left_out)} claim too many metrics" if peers.left_out else "",
+    )
+    return NightCoverage(
+        compared=len(compared),
+        nodes=len(nodes.keys() | compared | alone),
+        others=tuple(filter(None, clauses)),
+    )
+
+
+def list_wrong_clocks(state: Path, night: date) -> Iterator[str]:
+    """Say whose runs of *night* bear a date that is days off: their clocks may be wrong."""
+    runs = read_misdated_runs(state, Choice(since=night, until=night))
+    for side, word in ((-1, "before"), (1, "after")):
+        days = {run.node: round(abs(run.error) / DAY_S) for run in runs if run.error * side > 0}
+        if days:
+            yield (
+                f"{fold_names(days)}: by the node's clock, runs began {_format_span(days.values())}"
+                f" days {word} they arrived; they count for that night: check the clock"
+            )
+
+
+def _format_span(numbers: Collection[int]) -> str:
+    return " to ".join(dict.fromkeys(map(str, (min(numbers), max(numbers)))))
 
 
 def list_levels(peers: JudgedPeers, suite: str) -> Iterator[FleetLevel]:
@@ -197,6 +238,7 @@ def list_notes(peers: JudgedPeers, past: Mapping[MetricName, TrendJudgement]) ->
     noted.sort(key=lambda entry: -entry.nodes)
     lines = [f"{entry.name}: {entry.note}" for entry in noted]
     lines += [f"{name}: not judged" for name in peers.document.unjudged]
+    lines += filter(None, [describe_too_few(peers.document)])
     lines += [
         f"{name}: {fold_names(nodes)} not compared: no part is more than {MAX_TIMES_BETTER} times "
         "better than most"
@@ -230,46 +272,57 @@ def list_outliers(peers: JudgedPeers) -> Iterator[JudgedOutlier]:
         parts = {part.name: part for part in peers.fleet.values[entry.name]}
         suite = peers.fleet.suites[entry.name]
         for outlier in entry.outliers:
-            yield _make_outlier(outlier, entry.name, suite, parts)
+            nodes = dict.fromkeys(parts[member].node for member in outlier.members)
+            last = max(peers.last_nights[node, suite] for node in nodes)
+            yield JudgedOutlier(
+                **asdict(replace(outlier, members=())),
+                nodes=tuple(nodes),
+                suite=suite,
+                metric=str(entry.name),
+                since=last,
+                last=last,
+                distance_then=outlier.distance,
+            )
 
 
-def _make_outlier(
-    outlier: PeerOutlier, name: MetricName, suite: str, parts: Mapping[str, PartValue]
-) -> JudgedOutlier:
-    members = [parts[member] for member in outlier.members]
-    last = max(find_night(datetime.fromtimestamp(part.times[-1], UTC)) for part in members)
-    return JudgedOutlier(
-        **asdict(replace(outlier, members=())),
-        nodes=tuple(dict.fromkeys(part.node for part in members)),
-        suite=suite,
-        metric=str(name),
-        since=last,
-        last=last,
-    )
+def make_key(outlier: JudgedOutlier) -> tuple[str, str, str]:
+    """Make what an outlier has in common with the same one on another night."""
+    return outlier.level, outlier.name, outlier.metric
+
+
+def is_of_the_same(outlier: JudgedOutlier, old: JudgedOutlier) -> bool:
+    """Whether one is a node and the other one of its parts, or a place and one of its nodes."""
+    if outlier.metric != old.metric or outlier.level == old.level:
+        return False
+    if outlier.node and old.node:
+        return outlier.node == old.node
+    return (outlier.node or old.node) in (old.nodes if outlier.node else outlier.nodes)
 
 
 def follow_up(
     outliers: Iterable[JudgedOutlier],
     before: FleetJudgement | None,
     last_nights: Mapping[tuple[str, str], date],
-    night: date,
 ) -> list[JudgedOutlier]:
     """
-    Follow up who stood out *before*: shown again, cleared, or not run since.
+    Follow up who stood out *before*, run by run: what did not run stays as it was.
 
     *last_nights* are the last nights of each suite on each node.
     """
     earlier = (*before.outliers, *before.unconfirmed) if before else ()
     tonight = list(outliers)
-    named = {make_key(outlier) for outlier in tonight}
-    ended = [old for old in earlier if make_key(old) not in named]
+    found = {make_key(outlier) for outlier in tonight}
+    ended = [old for old in earlier if make_key(old) not in found]
     followed = [_follow_one(outlier, earlier, ended) for outlier in tonight]
     for old in ended:
+        if any(is_of_the_same(outlier, old) for outlier in tonight):
+            continue  # it goes on under another name
         # The file may have one without nodes: nothing shows whether that ran again.
         ran = (last_nights.get((node, old.suite), date.min) for node in old.nodes)
         newest = max(ran, default=date.min)
-        goes_on = any(is_of_the_same(outlier, old) for outlier in tonight)
-        if newest <= old.last and night - old.last <= OUTLIER_RETENTION and not goes_on:
+        if newest > old.last:
+            old = replace(old, last=newest, shown=(*old.shown, False)[-FOLLOWED_RUNS:])  # noqa: PLW2901
+        if any(old.shown):
             followed.append(old)
     followed.sort(key=lambda outlier: (-outlier.distance, outlier.name))
     return sorted(followed, key=lambda outlier: outlier.verdict, reverse=True)
@@ -295,12 +348,106 @@ def _follow_one(
     if not olds:
         return outlier
     longest = max(olds, key=lambda old: old.nights)
+    again = (True,) if outlier.last > longest.last else ()
     return replace(
         outlier,
         since=longest.since,
-        nights=longest.nights + (outlier.last > longest.last),
+        shown=(*longest.shown, *again)[-FOLLOWED_RUNS:],
+        distance_then=longest.distance_then,
         reported=any(old.reported for old in olds),
     )
+
+
+def choose_named(
+    followed: Iterable[JudgedOutlier], by_chance: Collection[JudgedOutlier], night: date
+) -> list[JudgedOutlier]:
+    """Choose who is named in *night*: who stood out again lately, and has not run well since."""
+    return [
+        outlier
+        for outlier in followed
+        if outlier.nights >= MIN_NIGHTS
+        and night - outlier.last <= OUTLIER_RETENTION
+        and outlier not in by_chance
+        and not is_cleared(outlier)
+    ]
+
+
+def is_cleared(outlier: JudgedOutlier) -> bool:
+    """Whether its newest good runs in a row would be a surprise if it were as bad as before."""
+    runs = "".join("x" if stood_out else "." for stood_out in outlier.shown)
+    before = runs.rstrip(".")
+    usual = before.count("x") / (len(before) + 1)
+    return (1 - usual) ** (len(runs) - len(before)) <= 1 - CONFIDENCE
+
+
+def list_by_chance(
+    followed: Iterable[JudgedOutlier],
+    before: FleetJudgement | None,
+    counts: Mapping[str, tuple[int, int]],
+) -> list[JudgedOutlier]:
+    """
+    List those *followed* who stood out several times as chance explains it, and were not named.
+
+    Where a few runs of all are slow, others stand out each night, and some of them do so again.
+    How often a run is slow show those that come and go: where parts break, they only come, and
+    where they are mended, they only go. A whole node is one of the nodes, and a part stands out
+    by itself or with its node. *counts* are those of parts and nodes, by the metric.
+    """
+    named = {make_key(outlier) for outlier in before.outliers} if before else set()
+    by_metric: defaultdict[str, list[JudgedOutlier]] = defaultdict(list)
+    for outlier in followed:
+        by_metric[outlier.metric].append(outlier)
+    by_chance: list[JudgedOutlier] = []
+    for metric, found in by_metric.items():
+        parts, nodes = counts.get(metric, (len(found), len(found)))
+        runs = max(len(outlier.shown) for outlier in found)
+        of_parts = _count_changes(one for one in found if one.level == "part")
+        of_nodes = _count_changes(one for one in found if one.level != "part")
+        chances: dict[int, float] = {}
+        for i, outlier in enumerate(found):
+            if outlier.nights >= MIN_NIGHTS:
+                own, is_part = _count_changes([outlier]), outlier.level == "part"
+                rate = _find_rate(of_nodes, Counter() if is_part else own, runs) / nodes
+                rate += _find_rate(of_parts, own, runs) / parts if is_part else 0.0
+                tail = compute_binomial_tail([min(1.0, rate)] * runs, outlier.nights)
+                chances[i] = (parts if is_part else nodes) * tail
+        order = sorted(chances.values())
+        by_chance += (
+            found[i]
+            for i, chance in chances.items()
+            if chance > FALSE_SHARE * bisect_right(order, chance)
+            and make_key(found[i]) not in named
+        )
+    return by_chance
+
+
+def _count_changes(outliers: Iterable[JudgedOutlier]) -> Counter[str]:
+    """Count how often *outliers* came and went in their last runs."""
+    changes: Counter[str] = Counter()
+    for outlier in outliers:
+        pairs = list(pairwise(outlier.shown))
+        began = len(outlier.shown) < FOLLOWED_RUNS
+        changes["came"] += pairs.count((False, True)) + began
+        changes["went"] += pairs.count((True, False))
+    return changes
+
+
+def _find_rate(changes: Counter[str], own: Counter[str], runs: int) -> float:
+    """Find how many of the others come and go in a night, of *runs*."""
+    return min((changes[s] - own[s]) / n for s, n in (("came", runs), ("went", runs - 1)))
+
+
+def describe_by_chance(outliers: Iterable[JudgedOutlier]) -> Iterator[str]:
+    """Say why those who stood out several times are not named, in a line for each metric."""
+    by_metric: defaultdict[str, list[str]] = defaultdict(list)
+    for outlier in outliers:
+        by_metric[outlier.metric].append(outlier.name)
+    for metric, names in by_metric.items():
+        more = f" and {len(names) - NAMED_NODES} more" if len(names) > NAMED_NODES else ""
+        yield (
+            f"{metric}: {', '.join(names[:NAMED_NODES])}{more} stood out in several of the last "
+            f"{FOLLOWED_RUNS} runs, as chance explains where others come and go: not named yet"
+        )
 
 
 def list_changes(past: Mapping[MetricName, TrendJudgement]) -> list[JudgedChange]:
@@ -328,11 +475,13 @@ def _join_changes(name: MetricName, changes: Iterable[PartChange]) -> Iterator[J
 
 
 def find_crowds(changes: Iterable[PartChange]) -> list[list[PartChange]]:
-    """Find the steps that parts of many nodes made alike at about the same time."""
-    rest = [change for change in changes if change.kind == STEP]
-    crowds = []
+    """Find the changes that parts of many nodes made alike at about the same time."""
+    rest, crowds = list(changes), []
     while rest:
-        around = ([o for o in rest if abs(o.day - change.day) <= SAME_DAYS] for change in rest)
+        around = (
+            [o for o in rest if o.kind == change.kind and abs(o.day - change.day) <= SAME_DAYS]
+            for change in rest
+        )
         near = max(around, key=lambda crowd: len({change.node for change in crowd}))
         usual = median(change.size for change in near)
         crowd = [change for change in near if usual / MUCH_MORE <= change.size <= usual * MUCH_MORE]

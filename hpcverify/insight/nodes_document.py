@@ -20,7 +20,7 @@ from hpcverify.fleet.event_log import AuditEntry
 from hpcverify.fleet.outages import NodeOutage, OutageCause
 from hpcverify.fleet.states import Caveat, Hold, State
 from hpcverify.insight.drift import Deviation, Drift, Rollout, Split
-from hpcverify.insight.judgement import FleetJudgement, JudgedChange, JudgedOutlier
+from hpcverify.insight.judgement import FleetJudgement, JudgedChange, JudgedOutlier, NightCoverage
 from hpcverify.insight.outlook import NodeOutlook
 from hpcverify.insight.overview import NodeRow, Overview, list_diagnoses
 from hpcverify.model import Remedy, Verdict
@@ -229,8 +229,6 @@ class OutlierEntry(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     distance: float
     """From its peers, relative: 0.04 is 4 % worse."""
-    score: float | None
-    """The same in spreads of its peers; null: they do not differ at all."""
     runs: int
     cause: str
     since: date
@@ -238,7 +236,9 @@ class OutlierEntry(Struct, frozen=True, kw_only=True):
     last: date
     """The newest night on which it ran."""
     nights: int
-    """Those on which it stood out."""
+    """Those of its last ten runs in which it stood out."""
+    shown: tuple[bool, ...]
+    """Whether it stood out in each of them, the newest last."""
     reported: bool
     """Whether it made the node a suspect."""
 
@@ -247,10 +247,11 @@ class JudgementEntry(Struct, frozen=True, kw_only=True):
     """What peers and the past say of the newest night."""
 
     night: date
+    coverage: NightCoverage
     outliers: tuple[OutlierEntry, ...]
-    """Those that stood out on two nights at least, the worst first."""
+    """Those that stood out in two of their last runs at least, the worst first."""
     unconfirmed: tuple[OutlierEntry, ...]
-    """Those that stood out on one night."""
+    """Those that stood out in one of them, or in several by chance."""
     changes: tuple[JudgedChange, ...]
     """Steps and trends to the worse, the largest first."""
     notes: tuple[str, ...]
@@ -432,6 +433,7 @@ def _build_deviation(deviation: Deviation) -> DeviationEntry:
 def _build_judgement(judgement: FleetJudgement) -> JudgementEntry:
     return JudgementEntry(
         night=judgement.night,
+        coverage=judgement.coverage,
         outliers=tuple(map(_build_outlier, judgement.outliers)),
         unconfirmed=tuple(map(_build_outlier, judgement.unconfirmed)),
         changes=judgement.changes,

@@ -1,4 +1,4 @@
-"""All metrics of a fleet, judged; and what a good fleet teaches for later."""
+"""All metrics of a fleet, judged."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from msgspec import Struct
 from hpcverify.model import Verdict
 from hpcverify.peers.fleet import MetricJudgement, judge_metric
 from hpcverify.peers.floors import FindFloor
-from hpcverify.peers.level import measure_spread
-from hpcverify.peers.reference import FleetReference, ReferenceEntry, format_day, list_versions
-from hpcverify.peers.rule import MIN_PEERS
-from hpcverify.peers.values import MetricName, PartRuns, PartValue, reduce_runs
+from hpcverify.peers.rule import MIN_COMPARED
+from hpcverify.peers.values import MetricName, PartValue
 from hpcverify.units import format_percent
 
 BLIND, LISTED = 2.0, 3
@@ -24,12 +22,14 @@ class PeersDocument(Struct, frozen=True, kw_only=True):
     """What is said of a fleet, as ``hpcverify peers --json`` prints it."""
 
     source: str
-    reference: str
-    """The day on which the reference was learned; empty if there is none."""
     metrics: tuple[MetricJudgement, ...]
     unjudged: tuple[str, ...]
     """Metrics whose worse side is unknown, since their check is not installed here,
     and those with values that cannot be reckoned with."""
+    compared: str = ""
+    """How many nodes were compared, and why the others were not, in a sentence."""
+    too_few: tuple[str, ...] = ()
+    """Metrics that so few parts have that none of them can be compared."""
     screened: int = 0
     """Metrics that were looked at by their summary alone: nothing in them is far."""
     least: dict[str, float] = {}
@@ -46,17 +46,15 @@ def judge_fleet(
     *,
     source: str,
     find_floor: FindFloor,
-    reference: FleetReference | None = None,
     screened: int = 0,
 ) -> PeersDocument:
     """
-    Judge each metric of *fleet* by its peers, and by *reference* if there is one.
+    Judge each metric of *fleet* by its peers.
 
     Args:
         fleet: The values of the parts in each metric; at least one in each.
         source: Where they are from, for people.
         find_floor: What is worth a word, and which side is bad.
-        reference: What the same fleet measured when it was good.
         screened: How many other metrics a screen turned away.
 
     """
@@ -64,16 +62,14 @@ def judge_fleet(
     for name, parts in sorted(fleet.items()):
         floor = find_floor(name.check, name.metric)
         if floor.worse_side:
-            entry = reference.find(name) if reference else None
             try:
-                judged.append(judge_metric(name, parts, floor, floor.worse_side, entry))
+                judged.append(judge_metric(name, parts, floor, floor.worse_side))
             except (ArithmeticError, ValueError) as exc:  # of absurd values; the others are judged
                 unjudged.append(f"{name} ({exc})")
         elif floor.worse is None:
             unjudged.append(str(name))
     return PeersDocument(
         source=source,
-        reference=reference.learned if reference else "",
         metrics=tuple(judged),
         unjudged=tuple(unjudged),
         screened=screened,
@@ -100,8 +96,19 @@ def describe_least(least: Mapping[str, float]) -> str:
     return f"{sentence}, but {', '.join(few)}" if few else sentence
 
 
+def describe_too_few(document: PeersDocument) -> str:
+    """Name the metrics that too few parts have."""
+    if not document.too_few:
+        return ""
+    more = len(document.too_few) - LISTED
+    listed = [*document.too_few[:LISTED], *([f"{more} more"] if more > 0 else [])]
+    return f"not compared, as fewer than {MIN_COMPARED} parts have it: {', '.join(listed)}"
+
+
 def list_notes(document: PeersDocument) -> Iterator[str]:
     """Say what was not judged in full, and why."""
+    if few := describe_too_few(document):
+        yield few
     for entry in document.metrics:
         if entry.note:
             yield f"{entry.name}: {entry.judgeability.value}: {entry.note}"
@@ -110,48 +117,3 @@ def list_notes(document: PeersDocument) -> Iterator[str]:
             "not compared, as it is not known which side is worse (is their check installed "
             f"here?): {', '.join(document.unjudged)}"
         )
-
-
-def reduce_fleet(
-    runs: Mapping[MetricName, Mapping[tuple[str, str], PartRuns]],
-) -> dict[MetricName, list[PartValue]]:
-    """Reduce the runs of each part to a value; metrics without a number are left out."""
-    reduced = {
-        name: [value for part in parts.values() if (value := reduce_runs(part))]
-        for name, parts in runs.items()
-    }
-    return {name: values for name, values in reduced.items() if values}
-
-
-def learn_reference(
-    fleet: Mapping[MetricName, Sequence[PartValue]], source: str, now: float
-) -> FleetReference:
-    """Learn from a good fleet what it measures: of metrics with enough parts, and no outliers."""
-    everyone = [part for parts in fleet.values() for part in parts]
-    times = [time for part in everyone for time in part.times]
-    return FleetReference(
-        learned=format_day(now),
-        source=source,
-        first=format_day(min(times)) if times else "",
-        last=format_day(max(times)) if times else "",
-        versions=list_versions(part.groups for part in everyone),
-        metrics=tuple(
-            _learn(name, parts) for name, parts in sorted(fleet.items()) if len(parts) >= MIN_PEERS
-        ),
-    )
-
-
-def _learn(name: MetricName, parts: Sequence[PartValue]) -> ReferenceEntry:
-    """Learn one metric; the median and the spread are robust to a few bad parts."""
-    centre = median(part.value for part in parts)
-    share = [part.value / centre for part in parts] if centre else [0.0] * len(parts)
-    return ReferenceEntry(
-        metric=name.metric,
-        check=name.check,
-        mode=name.mode,
-        unit=name.unit,
-        median=centre,
-        spread=measure_spread(share, 0.0, len(parts)).spread,
-        parts=len(parts),
-        nodes=len({part.node for part in parts if part.node}),
-    )

@@ -7,10 +7,10 @@ four GPUs, one that is slow drags the other three along, and it is the node that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from functools import cached_property
-from math import inf, isfinite
-from statistics import correlation, median
+from statistics import median, median_low
 
 import msgspec
 from msgspec import Struct
@@ -20,15 +20,20 @@ from hpcverify.model import Verdict
 from hpcverify.peers.cause import compare_sensors, explain, explain_members
 from hpcverify.peers.floors import PeerFloor, Worse
 from hpcverify.peers.groups import explain_split, find_group_outliers
-from hpcverify.peers.level import Judgeability, PeerSpread, find_tail, find_unnamed, judge_level
-from hpcverify.peers.reference import ReferenceEntry
-from hpcverify.peers.rule import FALSE_SHARE, MIN_PEERS, SCREEN_SCORE, find_distance
+from hpcverify.peers.level import LevelJudgement, judge_level
+from hpcverify.peers.rule import (
+    MIN_COMPARED,
+    MIN_PEERS,
+    MIN_STEPS,
+    SCREEN_SCORE,
+    find_distance,
+    widen_floor,
+)
 from hpcverify.peers.screen import ListSummary
 from hpcverify.peers.split import find_cut
 from hpcverify.peers.values import (
     NODE_PART,
     PLACES,
-    SENSORS,
     MetricName,
     PartValue,
     find_errors,
@@ -40,9 +45,31 @@ from hpcverify.units import format_count, format_percent
 MIN_DRAGGED = 2
 """The parts of a node that can drag each other along."""
 MAX_OUTLIER_SHARE = 0.1
-"""The largest share of bad parts: beyond it, several bad ones may be a kind of their own."""
+"""If more of the parts are outliers, they may have a common cause."""
+MIN_KIND_SHARE, MAX_KIND_SHARE = 1 / 6, 1 / 3
+"""Nodes that are worse alike, and nothing says why, may be bad or of another kind. Fewer than the
+lower share are bad, and more than the upper share are a kind; between them,"""
+MAX_KIND_DISTANCE = 0.09
+"""a kind is no worse than this: two threads on a core, or none, make 8 %."""
+MAX_GROUP_SHARE = 0.25
+"""If several groups have more of the nodes than this, they are not outliers."""
+NOTED = 0.05
+"""A part this far away is listed even if chance explains it."""
 MAX_UNNAMED_LISTED = 5
 """Parts that are not named are listed, the worst first."""
+
+
+class Judgeability(StrEnum):
+    """What came of judging a metric: a closed list."""
+
+    JUDGED = "judged"
+    TOO_FEW = "too few"
+    ZERO = "zero"
+    """The usual value is 0, so relative distances are undefined."""
+    SPLIT = "two kinds"
+    """Nothing says which part is of which kind; each kind is judged by itself."""
+    MANY = "many"
+    """So many parts are outliers that they may have a common cause."""
 
 
 class PeerOutlier(Struct, frozen=True, kw_only=True):
@@ -55,8 +82,6 @@ class PeerOutlier(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     distance: float
     """From its peers, relative: 0.04 is 4 % worse."""
-    score: float | None = None
-    """The same in spreads of its peers; None: they do not differ at all."""
     members: tuple[str, ...] = ()
     runs: int = 0
     cause: str = ""
@@ -66,8 +91,8 @@ class MetricJudgement(Struct, frozen=True, kw_only=True):
     """What is said of one metric of a fleet."""
 
     name: MetricName
-    judgeability: Judgeability = msgspec.field(name="standing")
-    note: str
+    judgeability: Judgeability = msgspec.field(name="standing", default=Judgeability.JUDGED)
+    note: str = ""
     """Why it could not be judged in full, in a sentence; empty if it was."""
     parts: int
     nodes: int
@@ -77,19 +102,13 @@ class MetricJudgement(Struct, frozen=True, kw_only=True):
     floor: float
     worse: Worse
     outliers: tuple[PeerOutlier, ...] = ()
-    correlations: dict[str, float] = {}
-    """How a bad value goes with a sensor over the fleet: Pearson's r, by the sensor."""
     least: float | None = None
     """How much worse than its peers a single part has to be until it is named."""
-    moved: float | None = None
-    """How much worse the fleet's median is than that of the learned reference."""
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict; a fleet that is worse than its reference is worth a look."""
-        degraded = self.moved is not None and self.moved >= self.floor
-        least = Verdict.WARN if degraded else Verdict.PASS
-        return max((outlier.verdict for outlier in self.outliers), default=least)
+        """The worst verdict."""
+        return max((outlier.verdict for outlier in self.outliers), default=Verdict.PASS)
 
 
 class PeerComparison(Struct, dict=True):
@@ -120,10 +139,10 @@ class PeerComparison(Struct, dict=True):
         return self.nodes | strays
 
     def find_middle(self, indices: Iterable[int]) -> float:
-        """Return the median of what is left of the distances of some parts."""
-        return median(self.left[i] for i in indices)
+        """Return the median of what is left of the distances; of two middle ones, the better."""
+        return median_low(self.left[i] for i in indices)
 
-    def name(self, level: str, name: str, distance: float, score: float, who: list[int]) -> None:
+    def name(self, level: str, name: str, distance: float, who: list[int]) -> None:
         """Name who is worse, and take off its members what that explains."""
         members = [self.parts[i] for i in who]
         inside = set(who)
@@ -140,7 +159,6 @@ class PeerComparison(Struct, dict=True):
                 node=members[0].node if level in {"part", "node"} else "",
                 verdict=self._judge_verdict(members),
                 distance=distance,
-                score=score if isfinite(score) else None,
                 members=tuple(part.name for part in members),
                 runs=sum(part.runs for part in members),
                 cause=cause,
@@ -160,56 +178,50 @@ class PeerComparison(Struct, dict=True):
 
 
 def judge_metric(
-    name: MetricName,
-    parts: Sequence[PartValue],
-    floor: PeerFloor,
-    worse: Worse,
-    reference: ReferenceEntry | None = None,
+    name: MetricName, parts: Sequence[PartValue], floor: PeerFloor, worse: Worse
 ) -> MetricJudgement:
     """Judge the values of *parts* in one metric by each other."""
-    nodes = len({part.node for part in parts if part.node})
     centre = median(part.value for part in parts)
     entry = MetricJudgement(
         name=name,
-        judgeability=Judgeability.TOO_FEW,
-        note="",
         parts=len(parts),
-        nodes=nodes,
+        nodes=len({part.node for part in parts if part.node}),
         median=centre,
         floor=floor.floor,
         worse=worse,
-        moved=_find_move(reference, centre, worse),
     )
-    if len(parts) < MIN_PEERS:
-        return _judge_few(entry, parts, floor, reference)
+    if len(parts) < MIN_COMPARED:
+        note = f"{format_count(len(parts), 'part')}: at least {MIN_COMPARED} make a comparison"
+        return replace(entry, judgeability=Judgeability.TOO_FEW, note=note)
     if centre == 0:
         return replace(entry, judgeability=Judgeability.ZERO, note=_describe_zero(parts, worse))
     low = worse == "low"
+    resolution = find_resolution(part.value for part in parts) / abs(centre)
     comparison = PeerComparison(
         parts=parts,
         left=[find_distance(part.value, centre, low_is_bad=low) for part in parts],
         errors=find_errors(parts, centre),
-        resolution=find_resolution(part.value for part in parts) / abs(centre),
-        floor=floor,
+        resolution=resolution,
+        floor=replace(floor, floor=max(floor.floor, MIN_STEPS * resolution)),
         low_is_bad=low,
     )
-    distances = tuple(comparison.left)
     fields = sorted({field for part in parts for field in part.groups})
-    _compare_with_like(comparison, [field for field in fields if field not in PLACES])
+    if versions := [field for field in fields if field not in PLACES]:
+        _compare_with_like(comparison, versions)
     for field in fields:
         _name_groups(comparison, field)
-    _compare_with_like(comparison, [field for field in fields if field in PLACES])
+    is_split = _compare_with_like(comparison)
     _name_nodes(comparison)
-    spread = _name_parts(comparison)
+    judged = _name_parts(comparison)
     many = list(_describe_many(comparison))
+    usual = Judgeability.SPLIT if is_split else Judgeability.JUDGED
     return replace(
         entry,
-        judgeability=Judgeability.MANY if many else spread.judgeability,
-        note="; ".join([*comparison.notes, *many, *_describe_judgeability(spread, comparison)]),
-        spread=spread.spread,
-        least=spread.least,
+        judgeability=Judgeability.MANY if many else usual,
+        note="; ".join([*comparison.notes, *many, *_describe_unnamed(judged, comparison)]),
+        spread=judged.spread,
+        least=judged.least,
         outliers=tuple(comparison.outliers),
-        correlations=_correlate(parts, distances),
     )
 
 
@@ -228,89 +240,85 @@ def _list_first(descriptions: Iterable[str]) -> str:
 
 
 def build_plain_judgement(
-    name: MetricName,
-    summary: ListSummary,
-    nodes: int,
-    floor: PeerFloor,
-    reference: ReferenceEntry | None = None,
+    name: MetricName, summary: ListSummary, nodes: int, floor: PeerFloor
 ) -> MetricJudgement:
     """Build what is said of a metric whose *summary* shows that nothing in it is far."""
-    worse = floor.worse_side or "high"
     return MetricJudgement(
         name=name,
-        judgeability=Judgeability.JUDGED,
-        note="",
         parts=summary.peers,
         nodes=nodes,
         median=summary.centre,
         spread=MAD_SCALE * summary.mad / abs(summary.centre),
         least=summary.find_least(floor.floor),
         floor=floor.floor,
-        worse=worse,
-        moved=_find_move(reference, summary.centre, worse),
+        worse=floor.worse_side or "high",
     )
 
 
-def _judge_few(
-    entry: MetricJudgement,
-    parts: Sequence[PartValue],
-    floor: PeerFloor,
-    reference: ReferenceEntry | None,
-) -> MetricJudgement:
-    note = f"{format_count(len(parts), 'part')}: at least {MIN_PEERS} make a comparison"
-    if reference is None or reference.median == 0:
-        return replace(entry, note=note)
-    low = entry.worse == "low"
-    comparison = PeerComparison(
-        parts=parts,
-        left=[find_distance(p.value, reference.median, low_is_bad=low) for p in parts],
-        floor=floor,
-        low_is_bad=low,
-    )
-    for i, distance in enumerate(comparison.left):
-        score = distance / reference.spread if reference.spread else inf
-        rare = find_tail(score, reference.parts) <= FALSE_SHARE / len(parts)
-        if distance >= floor.floor and score >= SCREEN_SCORE and rare:
-            comparison.name("part", parts[i].name, distance, score, [i])
-    note += f", so each was compared with the reference of {reference.parts} parts"
-    return replace(entry, note=note, outliers=tuple(comparison.outliers))
+def _compare_with_like(comparison: PeerComparison, fields: Sequence[str] = ()) -> bool:
+    """
+    If the fleet is of two kinds, compare like with like, and return whether it is.
 
-
-def _find_move(reference: ReferenceEntry | None, centre: float, worse: Worse) -> float | None:
-    if reference is None or reference.median == 0:
-        return None
-    return find_distance(centre, reference.median, low_is_bad=worse == "low")
-
-
-def _compare_with_like(comparison: PeerComparison, fields: Sequence[str]) -> None:
-    """If the fleet is of two kinds and a field says which is which, compare like with like."""
+    One of *fields* says which is which, or each side of the cut is a kind.
+    """
     units = list(comparison.units.values())
     middles = [comparison.find_middle(unit) for unit in units]
     if len(units) < MIN_PEERS or (cut := find_cut(middles, comparison.floor.floor)) is None:
-        return
-    kinds = [comparison.parts[unit[0]].groups for unit in units]
-    sides = [
-        [k for k, m in zip(kinds, middles, strict=True) if (m > cut) is worse]
-        for worse in (False, True)
-    ]
-    field = explain_split(sides[0], sides[1], fields)
-    if not field:
-        return
-    likes: dict[str, list[int]] = {}
-    for i, part in enumerate(comparison.parts):
-        likes.setdefault(part.groups[field], []).append(i)
-    centres = {value: comparison.find_middle(like) for value, like in likes.items()}
-    best = min(centres.values())
-    kinds_listed = ", ".join(
-        f"{value}: {len(likes[value])} parts, {format_percent(c - best)} worse"
-        if c > best
-        else f"{value}: {len(likes[value])} parts"
-        for value, c in sorted(centres.items(), key=lambda item: item[1])
-    )
-    comparison.notes.append(f"two kinds by {field}, each compared by itself ({kinds_listed})")
-    for value, like in likes.items():
+        return False
+    sides: dict[str, list[list[int]]] = {"better": [], "worse": []}
+    for unit, middle in zip(units, middles, strict=True):
+        sides["worse" if middle > cut else "better"].append(unit)
+    better, worse = ([comparison.parts[unit[0]].groups for unit in s] for s in sides.values())
+    if field := explain_split(better, worse, fields):
+        likes: dict[str, list[int]] = {}
+        for i, part in enumerate(comparison.parts):
+            likes.setdefault(part.groups[field], []).append(i)
+    else:
+        likes = {side: [i for unit in own for i in unit] for side, own in sides.items()}
+    centres = {kind: median(comparison.left[i] for i in like) for kind, like in likes.items()}
+    if field:
+        comparison.notes.append(_describe_kinds(field, likes, centres))
+    elif fields or not _may_be_kinds(comparison, len(worse) / len(units), centres):
+        return False
+    else:
+        comparison.notes.append(_describe_sides(comparison, likes, centres))
+    for kind, like in likes.items():
         for i in like:
-            comparison.left[i] -= centres[value]
+            comparison.left[i] -= centres[kind]
+    return True
+
+
+def _may_be_kinds(comparison: PeerComparison, share: float, centres: Mapping[str, float]) -> bool:
+    """Whether a *share* of the nodes that is worse than the others may be of another kind."""
+    apart = centres["worse"] - centres["better"]
+    is_usual = share >= MAX_KIND_SHARE or apart <= MAX_KIND_DISTANCE
+    return apart >= comparison.floor.floor and share >= MIN_KIND_SHARE and is_usual
+
+
+def _describe_kinds(
+    field: str, likes: Mapping[str, Sequence[int]], centres: Mapping[str, float]
+) -> str:
+    best = min(centres.values())
+    listed = ", ".join(
+        f"{kind}: {len(likes[kind])} parts, {format_percent(centre - best)} worse"
+        if centre > best
+        else f"{kind}: {len(likes[kind])} parts"
+        for kind, centre in sorted(centres.items(), key=lambda item: item[1])
+    )
+    return f"two kinds by {field}, each compared by itself ({listed})"
+
+
+def _describe_sides(
+    comparison: PeerComparison, likes: Mapping[str, Sequence[int]], centres: Mapping[str, float]
+) -> str:
+    few = min(likes, key=lambda side: len(likes[side]))
+    names = dict.fromkeys(comparison.parts[i].node or comparison.parts[i].name for i in likes[few])
+    apart = format_percent(centres["worse"] - centres["better"])
+    return (
+        f"two kinds: {len(likes['worse'])} of {len(comparison.parts)} parts are {apart} worse than "
+        "the others, and no version says why, so each kind is compared by itself: if they differ "
+        f"by design, write [[kinds]] into site.toml; the {few} ones are {_list_first(names)}"
+    )
 
 
 def _name_groups(comparison: PeerComparison, field: str) -> None:
@@ -321,95 +329,67 @@ def _name_groups(comparison: PeerComparison, field: str) -> None:
     if len(members) < 2:  # noqa: PLR2004 - a group and the rest
         return
     units = {value: list(map(comparison.find_middle, own)) for value, own in members.items()}
-    for group in find_group_outliers(units, comparison.floor.floor):
+    groups = find_group_outliers(units, comparison.floor.floor)
+    if len(groups) > 1 and sum(len(units[g.name]) for g in groups) > MAX_GROUP_SHARE * len(
+        comparison.units
+    ):
+        return  # they are of another kind
+    for group in groups:
         who = [i for i, p in enumerate(comparison.parts) if p.groups.get(field) == group.name]
-        comparison.name(field, group.name, group.distance, group.score, who)
+        comparison.name(field, group.name, group.distance, who)
 
 
 def _name_nodes(comparison: PeerComparison) -> None:
-    """Name the nodes whose parts are all far; a few nodes are compared as groups are."""
+    """Name the nodes that are far as a whole; a few nodes are compared as groups are."""
     floor = comparison.floor.floor
     nodes = {n: who for n, who in comparison.nodes.items() if len(who) >= MIN_DRAGGED}
-    middles = {node: comparison.find_middle(who) for node, who in nodes.items()}
-    scores: dict[str, float]
     if len(nodes) >= MIN_PEERS:
+        middles = list(map(comparison.find_middle, nodes.values()))
         errors = [min(comparison.errors[i] for i in who) for who in nodes.values()]
-        judged = judge_level(list(middles.values()), floor, errors, comparison.resolution)
+        judged = judge_level(middles, floor, errors, comparison.resolution)
         names = list(nodes)
-        scores = {names[i]: score for i, score in judged.outliers.items()}
-        centre = judged.spread.centre
+        far = {names[i]: distance for i, distance in judged.outliers.items()}
     else:
         units = {node: [comparison.left[i] for i in who] for node, who in nodes.items()}
-        groups = find_group_outliers(units, floor, MIN_DRAGGED)
-        scores = {group.name: group.score for group in groups}
-        centre = 0.0
-    for node, score in scores.items():
-        if all(comparison.left[i] - centre >= floor for i in nodes[node]):
-            comparison.name("node", node, middles[node] - centre, score, nodes[node])
+        groups = find_group_outliers(units, widen_floor(floor, len(nodes)), MIN_DRAGGED)
+        far = {group.name: group.distance for group in groups}
+    for node, distance in sorted(far.items(), key=lambda item: -item[1]):
+        comparison.name("node", node, distance, nodes[node])
 
 
-def _name_parts(comparison: PeerComparison) -> PeerSpread:
-    judged = judge_level(
-        comparison.left,
-        comparison.floor.floor,
-        comparison.errors,
-        comparison.resolution,
-        [part.node or part.name for part in comparison.parts],
-    )
-    centre = judged.spread.centre
-    for i, score in sorted(judged.outliers.items(), key=lambda item: -item[1]):
+def _name_parts(comparison: PeerComparison) -> LevelJudgement:
+    """Name the parts that are far from those of other nodes, and from the best of their own."""
+    left, floor = comparison.left, comparison.floor.floor
+    best = {node: min(left[i] for i in who) for node, who in comparison.nodes.items()}
+    judged = judge_level(left, floor, comparison.errors, comparison.resolution)
+    for i, distance in sorted(judged.outliers.items(), key=lambda item: -item[1]):
         part = comparison.parts[i]
-        level = "node" if part.part == NODE_PART else "part"
-        comparison.name(level, part.name, comparison.left[i] - centre, score, [i])
-    return judged.spread
+        alone = len(comparison.nodes.get(part.node, [i])) == 1
+        if alone or left[i] - best[part.node] >= floor:
+            level = "node" if part.part == NODE_PART else "part"
+            comparison.name(level, part.name, distance, [i])
+    return judged
 
 
 def _describe_many(comparison: PeerComparison) -> Iterator[str]:
     outliers = [outlier for outlier in comparison.outliers if outlier.level in {"node", "part"}]
-    named, parts = len({m for outlier in outliers for m in outlier.members}), len(comparison.parts)
-    if named > max(1, MAX_OUTLIER_SHARE * parts):
+    named = len({outlier.node or outlier.name for outlier in outliers})
+    if named > max(1, MAX_OUTLIER_SHARE * len(comparison.units)):
+        units = format_count(len(comparison.units), "node" if comparison.nodes else "part")
         yield (
-            f"{named} of {parts} parts are far from the rest, too many to be outliers: look for "
-            "what they share, such as a setting, a version or a place"
+            f"{named} of {units} are far from the rest or have parts that are, which is many: look "
+            "for what they share, such as a setting, a version or a place"
         )
 
 
-def _describe_judgeability(spread: PeerSpread, comparison: PeerComparison) -> Iterator[str]:
-    left, floor = comparison.left, comparison.floor.floor
-    if spread.judgeability is Judgeability.SPLIT and spread.cut is not None:
-        better = [i for i, distance in enumerate(left) if distance <= spread.cut]
-        worse = [i for i, distance in enumerate(left) if distance > spread.cut]
-        apart = median(left[i] for i in worse) - median(left[i] for i in better)
-        few, side = (better, "better") if len(better) < len(worse) else (worse, "worse")
+def _describe_unnamed(judged: LevelJudgement, comparison: PeerComparison) -> Iterator[str]:
+    """List who is so far that somebody would miss it, and is not named."""
+    least = max(comparison.floor.floor, NOTED, SCREEN_SCORE * judged.spread)
+    ranked = sorted(enumerate(comparison.left), key=lambda item: -item[1])
+    far = [(i, distance) for i, distance in ranked if distance - judged.centre >= least]
+    if far:
         yield (
-            f"{len(better)} parts and {len(worse)} that are {format_percent(apart)} worse: two "
-            "kinds, and no column says which is which, so only the tail of the worse kind is "
-            f"judged; the {side} ones are {_list_first(comparison.parts[i].name for i in few)}"
+            "chance may explain those that are far: one part is named from "
+            f"{format_percent(judged.least)} on; not named, the worst first: "
+            + _list_first(f"{comparison.parts[i].name} ({format_percent(d)})" for i, d in far)
         )
-        return
-    if unnamed := find_unnamed(left, spread, floor):
-        why = {
-            Judgeability.TOO_NOISY: "healthy parts differ too much "
-            f"(spread {format_percent(spread.spread)})",
-            Judgeability.TRAILING: "far values are common here, as the better side shows",
-            Judgeability.SKEWED: "far values are common on the worse side",
-        }.get(spread.judgeability, "chance may explain those that are far")
-        far = (f"{comparison.parts[i].name} ({format_percent(left[i])})" for i in unnamed)
-        yield (
-            f"{why}: one part is named from {format_percent(spread.least or floor)} on; not "
-            f"named, the worst first: {_list_first(far)}"
-        )
-
-
-def _correlate(parts: Sequence[PartValue], distances: Sequence[float]) -> dict[str, float]:
-    correlations = {}
-    for sensor in SENSORS:
-        pairs = [
-            (distance, part.sensors[sensor])
-            for part, distance in zip(parts, distances, strict=True)
-            if sensor in part.sensors
-        ]
-        columns = list(zip(*pairs, strict=True))
-        if 2 * len(pairs) >= len(parts) and all(len(set(column)) > 1 for column in columns):
-            correlations[sensor] = correlation(columns[0], columns[1])
-    return correlations

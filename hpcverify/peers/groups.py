@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from hpcverify.peers.level import find_tail, measure_spread
-from hpcverify.peers.rule import FALSE_SHARE, MIN_PEERS, SCREEN_SCORE
+from hpcverify.peers.level import find_tail
+from hpcverify.peers.rule import FALSE_NAMES, MIN_PEERS, SCREEN_SCORE
 from hpcverify.stats import MAD_SCALE, MEDIAN_ERROR, find_mad, median
 
 MIN_UNITS = 3
@@ -30,11 +30,10 @@ FEW = 3
 
 
 class GroupOutlier(Struct, frozen=True):
-    """A group that is worse than the rest: by how much, and how many spreads that is."""
+    """A group that is worse than the rest, and by how much."""
 
     name: str
     distance: float
-    score: float
 
 
 def find_group_outliers(
@@ -43,31 +42,29 @@ def find_group_outliers(
     """Find the groups that are worse than the rest, of *units*: the distances of each group's."""
     middles = {name: median(ds) for name, ds in units.items() if len(ds) >= least_units}
     everyone = [d for ds in units.values() for d in ds]
-    least = floor + (median(everyone) if everyone else 0.0)
+    usual = median(everyone) if everyone else 0.0
     outliers = []
     for name, middle in middles.items():
         members = units[name]
-        if middle < least:
+        if middle - usual < floor / 2:  # those of half the fleet move the median of all half-way
             continue
         rest = [d for other, ds in units.items() if other != name for d in ds]
         if len(rest) < max(MIN_PEERS, len(members)):
             continue
-        spread = measure_spread(rest, 0.0, len(rest))
-        distance = middle - spread.centre
-        error = MEDIAN_ERROR * spread.spread / math.sqrt(len(members))
+        centre = median(rest)
+        distance = middle - centre
+        error = MEDIAN_ERROR * MAD_SCALE * find_mad(rest, centre) / math.sqrt(len(members))
         others = [m for other, m in middles.items() if other != name]
         if len(others) >= MIN_GROUPS:
             error = max(error, MAD_SCALE * find_mad(others, median(others)))
-        beyond = sum(d - spread.centre >= floor for d in members)
-        score = distance / error if error else math.inf
+        beyond = sum(d - centre >= floor for d in members)
         if (
-            distance >= floor
+            distance >= max(floor, SCREEN_SCORE * error)
             and beyond >= MOST * len(members)
-            and score >= SCREEN_SCORE
-            and find_tail(score, len(everyone)) <= FALSE_SHARE / len(units)
+            and find_tail(distance, error, len(everyone)) <= FALSE_NAMES / len(units)
         ):
-            outliers.append(GroupOutlier(name, distance, score))
-    return sorted(outliers, key=lambda group: -group.score)
+            outliers.append(GroupOutlier(name, distance))
+    return sorted(outliers, key=lambda group: -group.distance)
 
 
 def explain_split(

@@ -1,9 +1,9 @@
 """
 Say from the summary of a list, and its few worst values, that nobody in it stands apart.
 
-A database gives both for all metrics of a night at once. The test is on the safe side: the
-spread that `level` works with is never less than that of the MAD without the far values, so no
-value has a higher score than here, and a list that has an outlier is not turned away.
+A database gives both for all metrics of a night at once. The test is on the safe side: the spread
+that `level` works with is never less than that of the MAD, so no value has a higher score than
+here, and a list that has an outlier is not turned away.
 """
 
 from __future__ import annotations
@@ -12,14 +12,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from hpcverify.peers.level import FREEDOM_SHARE, find_tail
-from hpcverify.peers.rule import FALSE_SHARE, MIN_PEERS, SCREEN_SCORE
-from hpcverify.peers.tail import StudentTail
+from hpcverify.peers.level import find_least, find_tail
+from hpcverify.peers.rule import FALSE_NAMES, MIN_SPREAD_PEERS, SCREEN_SCORE
 from hpcverify.stats import MAD_SCALE
-
-MAD_LOSS = 2.0
-"""Without a share of far values, the MAD is less by at most so many times that share: of normal
-values, by 1.1 times a twentieth and 1.3 times a fifth on one side."""
 
 
 class ListSummary(Struct, frozen=True):
@@ -35,7 +30,8 @@ class ListSummary(Struct, frozen=True):
 
     def find_reach(self, floor: float) -> float:
         """Return how far from the median, in its unit, a value may be and is no outlier."""
-        return max(floor * abs(self.centre), SCREEN_SCORE * MAD_SCALE * self.mad)
+        spread = MAD_SCALE * self.mad if self.peers >= MIN_SPREAD_PEERS else 0.0
+        return max(floor * abs(self.centre), SCREEN_SCORE * spread)
 
     def has_far(self, floor: float) -> bool:
         """Whether any value is beyond that reach, on either side."""
@@ -50,9 +46,7 @@ class ListSummary(Struct, frozen=True):
             ZeroDivisionError: the centre is 0, so relative distances are undefined.
 
         """
-        spread = MAD_SCALE * self.mad / abs(self.centre)
-        tail = StudentTail(spread, FREEDOM_SHARE * self.peers)
-        return max(floor, SCREEN_SCORE * spread, tail.find_distance(FALSE_SHARE / self.peers))
+        return find_least(MAD_SCALE * self.mad / abs(self.centre), floor, self.peers)
 
     def may_be_split(self, floor: float) -> bool:
         """Whether the values spread so much that they may be of two kinds."""
@@ -66,13 +60,12 @@ def may_have_outlier(summary: ListSummary, far: Sequence[float]) -> bool:
     It is Benjamini and Hochberg's procedure as `level` has it. Values on both sides may be
     given: then the test is passed more easily.
     """
-    if summary.peers < MIN_PEERS:
-        return False
-    spread = MAD_SCALE * summary.mad * (1 - MAD_LOSS * len(far) / summary.peers)
-    if spread <= 0:
+    if summary.peers < MIN_SPREAD_PEERS:
         return bool(far)
-    scores = sorted((abs(value - summary.centre) / spread for value in far), reverse=True)
-    allowed = FALSE_SHARE / summary.peers
+    spread = MAD_SCALE * summary.mad
+    distances = sorted((abs(value - summary.centre) for value in far), reverse=True)
+    allowed = FALSE_NAMES / summary.peers
     return any(
-        find_tail(score, summary.peers) <= allowed * rank for rank, score in enumerate(scores, 1)
+        find_tail(distance, spread, summary.peers) <= allowed * rank
+        for rank, distance in enumerate(distances, 1)
     )

@@ -18,6 +18,8 @@ MIN_RUNS = 3
 """Fewer runs of a part have no spread."""
 MIN_COMMON_SHARE = 0.05
 """A value that this share of the parts has shows in which steps it was recorded: of 20, one."""
+EVEN_STEPS, EVEN_COUNTS = 0.01, 4
+"""Steps to either side are equal, and so are the counts of those who are there, within a factor."""
 PLACES = ("room", "row", "cabinet", "rack", "switch")
 """Groups that say where a node is, the coarsest first; the others say what a part is or runs."""
 SENSORS = {"clock": "MHz", "temperature": "°C", "power": "W"}
@@ -120,14 +122,25 @@ def find_resolution(values: Iterable[float]) -> float:
     """
     Return the step in which *values* were recorded: the least difference between common ones.
 
-    What few parts have may be the values of bad ones, or anything that one of them claims. Two
-    different values alone may be a healthy one and a bad one. Those show no step, but their last
-    decimal place does, up to 1.
+    What few parts have may be the values of bad ones, or anything that one of them claims. It shows
+    the step only if about as many are a step better as a step worse. Else the last decimal place
+    does, up to 1.
     """
     counts = Counter(values)
-    least = MIN_COMMON_SHARE * counts.total()
+    least = max(2, MIN_COMMON_SHARE * counts.total())
     common = sorted(value for value, count in counts.items() if count >= least)
-    if len(counts) > 2 <= len(common):  # noqa: PLR2004 - said above
+    if len(counts) > 2 <= len(common):  # noqa: PLR2004 - they may be a healthy one and a bad one
         return min(high - low for low, high in pairwise(common))
+    if len(common) == 1 and (step := _find_even_step(counts, common[0])):
+        return step
     last = (Decimal(repr(value)).normalize().as_tuple().exponent for value in counts)
     return 10.0 ** min([0, *(place for place in last if isinstance(place, int))])
+
+
+def _find_even_step(counts: Mapping[float, int], usual: float) -> float:
+    """Return the step from the *usual* value to the next on either side; 0 if they differ."""
+    below = max((value for value in counts if value < usual), default=usual)
+    above = min((value for value in counts if value > usual), default=usual)
+    few, many = sorted((counts[below], counts[above]))
+    is_even = math.isclose(usual - below, above - usual, rel_tol=EVEN_STEPS)
+    return above - usual if is_even and few > 1 and many <= EVEN_COUNTS * few else 0.0

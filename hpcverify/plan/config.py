@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import os
+import pwd
 import socket
 import stat
 import tomllib
@@ -106,7 +107,8 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     share: Share = 0.1
     """The same as a share of a partition; one node is always allowed."""
     fresh_hours: Annotated[float, Meta(ge=0, le=MAX_HOURS)] = 20
-    """A node that passed within this time is skipped; 0: none is."""
+    """A node that passed within this time is skipped, or within a quarter of it for a week
+    after it came back to service; 0: none is."""
     deadline_hours: Hours = 1
     """A job that has not started by then waits for the next sweep."""
     overdue_days: Annotated[float, Meta(ge=0, le=MAX_DAYS)] = 0
@@ -239,6 +241,15 @@ class Suppression(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Who decided it."""
 
 
+class NodeKind(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nodes that differ from the others by design: they are compared with each other alone."""
+
+    name: str
+    """As people call them, for example air."""
+    nodes: str
+    """A host list, as Slurm writes it."""
+
+
 class SiteFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What ``site.toml`` and each drop-in may say; every field has a default."""
 
@@ -261,6 +272,8 @@ class SiteFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     suppress: tuple[Suppression, ...] = ()
     peers: tuple[PeerFloor, ...] = ()
     """From which distance parts are outliers among their peers: before the table that ships."""
+    kinds: tuple[NodeKind, ...] = ()
+    """Nodes that differ from the others by design."""
 
 
 class SiteSource(Struct, frozen=True):
@@ -363,6 +376,28 @@ def _read_source(path: Path) -> SiteSource:
     return SiteSource(str(path), convert_config(raw, SiteFile, str(path)), raw)
 
 
+def look_up_uid(user: str) -> int:
+    """
+    Return the uid of *user*, as `Fleet` names who acts on the fleet.
+
+    Raises:
+        ConfigError: there is no such user here.
+
+    """
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise ConfigError(f"fleet.user: there is no user {user!r} on this machine") from None
+
+
+def find_uid(user: str) -> int:
+    """Return the uid of *user*; root's, if there is no such user on this node."""
+    try:
+        return look_up_uid(user)
+    except ConfigError:
+        return 0
+
+
 def suites_dir() -> Path:
     """Return the folder of the site's own suites: beside the site file."""
     return site_path().parent / "suites"
@@ -388,7 +423,7 @@ def _state_path() -> Path:
     elif os.geteuid() == 0:
         path = Path("/var/lib/hpcverify")
     else:
-        home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+        home = os.environ.get("XDG_STATE_HOME") or _find_home() / ".local/state"
         path = Path(home) / "hpcverify"
     if not str(path).isprintable():  # no document could hold it
         raise ConfigError(
@@ -396,6 +431,16 @@ def _state_path() -> Path:
             "HPCVERIFY_STATE to another"
         )
     return path
+
+
+def _find_home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise ConfigError(
+            f"user {os.geteuid()} has no entry in passwd and HOME is not set: set HPCVERIFY_STATE "
+            "to a directory for runs"
+        ) from None
 
 
 def node_name() -> str:

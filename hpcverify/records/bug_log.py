@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hpcverify.errors import ConfigError
 from hpcverify.plan.config import state_dir
+from hpcverify.summary.printable import make_printable
 
 
 def keep_log(exc: BaseException) -> Path:
@@ -41,7 +42,7 @@ def keep_log(exc: BaseException) -> Path:
         except OSError:
             continue
         return folder / name
-    sys.stderr.write(text)
+    sys.stderr.write(make_printable(text))
     return Path("what is printed above")
 
 

@@ -31,10 +31,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify import gate
-from hpcverify.errors import SpoolError, StoreError
+from hpcverify.errors import ConfigError, SpoolError, StoreError
 from hpcverify.model import Run
 from hpcverify.records import documents
 from hpcverify.records.documents import MAX_DOCUMENT_BYTES
+from hpcverify.trust import refuse_folder_of_others
 
 NODE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 """Valid names for a node's directory."""
@@ -110,12 +111,12 @@ class Refusal(Struct, frozen=True):
     """Whether it was put aside; if not, it will be refused again next time."""
 
 
-def deposit(run: Run, spool: Path, token: str = "", *, owner: int | None = None) -> Path:
+def deposit(run: Run, spool: Path, token: str = "", *, owner: int = 0) -> Path:
     """
     Leave *run* in the *spool*, with the *token* of whoever ordered it.
 
     To protect the token, only the owner of the node's directory can read it there. If we
-    are root and have to make that directory, it is given to the user *owner*.
+    are root and have to make that directory, it is given to *owner*, the user of the spool.
 
     Raises:
         StoreError: it cannot be written, or others could change it there.
@@ -127,9 +128,10 @@ def deposit(run: Run, spool: Path, token: str = "", *, owner: int | None = None)
     path = home / f"{run.id}.json"
     before = os.umask(0o077)
     try:
+        _refuse_spool_of_others(spool, owner)
         with suppress(FileExistsError):
             home.mkdir()
-            if owner is not None and os.geteuid() == 0:
+            if owner and os.geteuid() == 0:
                 os.chown(home, owner, -1)
         _refuse_strangers(home)
         documents.write(replace(run, token=token), path)
@@ -138,6 +140,78 @@ def deposit(run: Run, spool: Path, token: str = "", *, owner: int | None = None)
     finally:
         os.umask(before)
     return path
+
+
+def _refuse_spool_of_others(spool: Path, owner: int, *inside: Path) -> None:
+    """
+    Refuse a *spool*, or a path *inside* it, that users other than root and *owner* can change.
+
+    Raises:
+        StoreError: somebody can; names the path and the fix.
+
+    """
+    try:
+        for path in (spool, *inside):
+            refuse_folder_of_others(path, owner=owner)
+    except ConfigError as exc:
+        unless = "or set user of [fleet] here, if that user acts on the fleet"
+        raise StoreError(f"the spool is not used: {exc}; {unless}") from exc
+
+
+def fetch_gate(spool: Path, state: Path, node: str, owner: int = 0) -> bool:
+    """
+    Copy the gate file of *node* from the *spool* to *state*; return whether there was a good one.
+
+    Raises:
+        StoreError: users other than root and *owner*, the user of the spool, can change it there.
+
+    """
+    if "/" in node:
+        return False
+    folder = spool / gate.GATE_NAME
+    _refuse_spool_of_others(spool, owner, folder, folder / node)
+    job_gate = gate.read(folder / node)
+    if job_gate is None:
+        return False
+    try:
+        gate.write(state / gate.GATE_NAME, job_gate)
+    except OSError:  # a full disk must not stop the verification
+        return False
+    return True
+
+
+def take_place(spool: Path, node: str, owner: int = 0) -> bool:
+    """
+    Take one of the places to refuse a job in the *spool*; return whether *node* has one.
+
+    Raises:
+        StoreError: users other than root and *owner*, the user of the spool, can change it there.
+
+    """
+    if "/" in node or node.startswith("."):
+        return False
+    gates = spool / gate.GATE_NAME
+    places = gates / gate.PLACES_NAME
+    _refuse_spool_of_others(spool, owner, gates, places)
+    own = places / node
+    try:
+        names = [path.name for path in places.iterdir()]
+        for name in names if node not in names else ():
+            if name.startswith(gate.FREE_PREFIX) and _rename_place(places / name, own):
+                return True
+    except OSError:  # no spool, or none that this node may write to
+        return False
+    return node in names
+
+
+def _rename_place(place: Path, own: Path) -> bool:
+    """Rename *place*; another node may have done so first."""
+    try:
+        place.rename(own)
+    except FileNotFoundError:
+        return False
+    os.utime(own)  # the controller keeps it until Slurm has drained the node
+    return True
 
 
 def _refuse_strangers(home: Path) -> None:
@@ -174,7 +248,7 @@ def gather(
     it holds `SpoolQuota.entries` documents.
 
     Raises:
-        SpoolError: it cannot be read, or anybody can rename what is in it.
+        SpoolError: it cannot be read, or all users can write to it.
 
     """
     with _open_spool(spool) as top:
@@ -268,8 +342,8 @@ def _open_spool(spool: Path) -> Generator[int]:
         raise SpoolError(f"the spool {spool} cannot be read: {exc.strerror}") from exc
     try:
         mode = os.fstat(top).st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise SpoolError(f"anybody can rename what is in the spool {spool}: chmod +t {spool}")
+        if mode & stat.S_IWOTH:  # as `deposit` does
+            raise SpoolError(f"all users can write to the spool {spool}: chmod o-w {spool}")
         yield top
     finally:
         os.close(top)

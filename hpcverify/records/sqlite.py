@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcverify.errors import DamagedError, ReplacedError, StoreError
+from hpcverify.errors import DamagedError, OutdatedError, ReplacedError, StoreError
 
 BUSY_SECONDS = 5.0
 TRANSIENT_ERRORS = frozenset(
@@ -104,12 +104,12 @@ def create_tables(db: sqlite3.Connection, path: Path, script: str, version: int)
 
     Raises:
         StoreError: they have a later version.
-        DamagedError: they have an earlier one.
+        OutdatedError: they have an earlier one.
 
     """
     at = read_version(db)
     if 0 < at < version:
-        raise DamagedError(f"{path} has version {at}, which this hpcverify does not read")
+        raise OutdatedError(f"{path} has version {at}, which this hpcverify does not read")
     if not _is_current(at, path, version):
         _run_script(db, script, version)
 

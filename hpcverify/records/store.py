@@ -3,7 +3,7 @@ The index over all runs: SQLite, by hand, one writer.
 
 The documents beside it are the truth: the index can be deleted and is rebuilt from them.
 Opening it indexes new documents, each exactly once by the run's id. An index that is
-damaged, or has an earlier version, is set aside and rebuilt.
+damaged is set aside and rebuilt; one of an earlier version is replaced.
 
 The time in the runs decides which is the newest, since documents may be indexed in any
 order. A run dated in the future, because the clock was ahead, counts as older than all
@@ -31,6 +31,7 @@ from hpcverify.errors import (
     ConfigError,
     DamagedError,
     NoRunsError,
+    OutdatedError,
     ReplacedError,
     StoreError,
     UnknownNameError,
@@ -205,7 +206,7 @@ class Store:
 
     def _rebuild(self, why: DamagedError | ReplacedError) -> None:
         """
-        Set the index aside and rebuild it from the documents, which hold everything.
+        Rebuild the index from the documents, which hold everything; keep a damaged one aside.
 
         If another process has done so meanwhile, use its index.
 
@@ -223,10 +224,13 @@ class Store:
         try:
             # SQLite would apply the journal to the new index.
             self.path.with_name(f"{self.path.name}-journal").unlink(missing_ok=True)
-            self.path.replace(self.damaged_path)
+            if isinstance(why, OutdatedError):
+                self.path.unlink()
+            else:
+                self.path.replace(self.damaged_path)
+                self.warnings.append(f"{why}; it was moved to {self.damaged_path} and rebuilt")
         except OSError:
             raise why from None
-        self.warnings.append(f"{why}; it was moved to {self.damaged_path} and rebuilt")
         self._open()
 
     def get_document_path(self, run: str) -> Path:

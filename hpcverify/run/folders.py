@@ -21,7 +21,7 @@ from hpcverify.trust import refuse_folder_of_others
 LEFTOVER_SECONDS = 2.0
 """Seconds to clean up after killed runs: a prolog waits, and the next run goes on."""
 ANSWER_SECONDS = 2.0
-"""How long the file system of the site's scratch may take to answer, as `deadline` of host."""
+"""How long a file system that the site names may take to answer, as `deadline` of host."""
 PRIVATE_MODE = 0o700
 WRONG_PATH_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM})
 """The folder is not there or not ours; any other error may be that of a disk."""
@@ -98,12 +98,8 @@ def make_run_folders(
     with ExitStack() as stack:
         shared = stack.enter_context(temporary_folder(state / "work", node, say=say))
         root = Path(scratch) if scratch else state / "scratch"
-        if scratch and (pid := _find_silent(root)):
-            reason = (
-                f"directory {root} has not answered in {ANSWER_SECONDS:g} s, and process {pid} of "
-                "ours may still wait for it: see its server or disk, and the kernel log"
-            )
-            yield RunFolders(shared, shared / "unusable", ScratchProblem(reason))
+        if scratch and (silence := explain_silence(root)):
+            yield RunFolders(shared, shared / "unusable", ScratchProblem(silence))
             return
         try:
             own = stack.enter_context(temporary_folder(root, node, say=say, make=not scratch))
@@ -120,9 +116,9 @@ def _explain_unusable(exc: UnusableError) -> ScratchProblem:
     return ScratchProblem(str(exc), Remedy.FIX_CONFIGURATION if is_wrong_path else Remedy.INSPECT)
 
 
-def _find_silent(root: Path) -> int:
+def explain_silence(root: Path) -> str:
     """
-    Ask for *root* in a process that can be left behind; return its pid if it gets no answer.
+    Ask for *root* in a process that can be left behind; say so if it gets no answer.
 
     Who waits for a hung server or disk sleeps in the kernel and may never be ended.
     """
@@ -141,10 +137,13 @@ def _find_silent(root: Path) -> int:
     os.close(reading)
     if has_ended:
         os.waitpid(pid, 0)
-        return 0
+        return ""
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, os.WNOHANG)
-    return pid
+    return (
+        f"directory {root} has not answered in {ANSWER_SECONDS:g} s, and process {pid} of ours may "
+        "still wait for it: see its server or disk, and the kernel log"
+    )
 
 
 def _remove_leftovers(root: Path, prefix: str, say: Callable[[str], None]) -> None:

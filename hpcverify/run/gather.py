@@ -365,7 +365,7 @@ class StepRun(Struct, kw_only=True):
     def _reconcile(self, answers: dict[str, Answer]) -> dict[str, Answer]:
         """Have the check judge all *answers* together, if it can."""
         wrong = self.round.state.proven_wrong
-        answers = {part: _drop_votes(answer, wrong) for part, answer in answers.items()}
+        answers = {part: _void_votes(answer, wrong) for part, answer in answers.items()}
         items = [item for answer in answers.values() for item in answer.items]
         measurements = tuple(i for i in items if isinstance(i, Measurement))
         findings = tuple(i for i in items if isinstance(i, Finding))
@@ -397,16 +397,18 @@ def list_proven_wrong(result: Result) -> frozenset[str]:
     return frozenset(f.part_id for f in result.findings if f.code in conclusive)
 
 
-def _drop_votes(answer: Answer, wrong: frozenset[str]) -> Answer:
-    """Drop the votes of parts that an earlier check proved *wrong*, and say so."""
+def _void_votes(answer: Answer, wrong: frozenset[str]) -> Answer:
+    """Void the votes of parts that an earlier check proved *wrong*, and say so."""
     voted = [i for i in answer.items if isinstance(i, Finding) and i.code == ANSWER_CODE]
-    dropped = [vote for vote in voted if vote.part_id in wrong]
-    if not dropped:
-        return answer
+    void = [vote for vote in voted if vote.part_id in wrong]
     text = "has no vote, since an earlier check of this run proved it wrong"
-    notes = [Coverage(part_id, text) for part_id in dict.fromkeys(vote.part_id for vote in dropped)]
-    rest = (item for item in answer.items if item not in dropped)
-    return msgspec.structs.replace(answer, items=(*rest, *notes))
+    notes = [Coverage(part_id, text) for part_id in dict.fromkeys(vote.part_id for vote in void)]
+    # Their data stay: a check may need them to explain what it found of other parts.
+    marked = (
+        msgspec.structs.replace(item, data=item.data | {"void": True}) if item in void else item
+        for item in answer.items
+    )
+    return msgspec.structs.replace(answer, items=(*marked, *notes))
 
 
 def _make_directory(path: Path) -> None:

@@ -4,8 +4,9 @@ A passive check runs before the load and after it, and gives one result.
 Both times it begins from what the last run remembered, so the second result has all that
 the first one has and more: it stands. (If there was no last run, a check may begin the second
 time from the first: `Context.before_load`.) What only the first has is kept beside it, such as a
-link that came back, or a line that the kernel log has lost; and if the time runs out, or
-the GPUs answer no more, the first is better than none.
+link that came back, or a line that the kernel log has lost, but not what could only not be judged
+yet, such as a fabric that still starts; and if the time runs out, or the GPUs answer no more, the
+first is better than none.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from hpcverify.model import (
     ComplaintKind,
     Coverage,
     Finding,
+    FindingRule,
     Inventory,
     Measurement,
+    Remedy,
     Result,
     Verdict,
 )
@@ -48,7 +51,7 @@ def merge_results(
     merged = replace(
         last,
         seconds=round(first.seconds + last.seconds, 3),
-        findings=(*last.findings, *_list_gone(first, last)),
+        findings=(*last.findings, *_list_gone(first, last, step.check.finding_rules)),
         measurements=tuple(_merge_measurements(first, last)),
         marks=_merge_marks(first, last),
         facts=last.facts or first.facts,
@@ -59,10 +62,15 @@ def merge_results(
     )
 
 
-def _list_gone(first: Result, last: Result) -> Iterator[Finding]:
+def _list_gone(
+    first: Result, last: Result, rulings: Mapping[str, FindingRule]
+) -> Iterator[Finding]:
+    """List what only the *first* has, but for what asks for a rerun to be judged: it had one."""
     seen = {(finding.code, finding.part_id) for finding in last.findings}
     for finding in first.findings:
-        if (finding.code, finding.part_id) not in seen:
+        rule = rulings.get(finding.code)
+        had_rerun = rule and (rule.verdict, rule.remedy) == (Verdict.ERROR, Remedy.RERUN)
+        if (finding.code, finding.part_id) not in seen and not had_rerun:
             yield replace(finding, text=f"{finding.text} ({SEEN_EARLIER})")
 
 

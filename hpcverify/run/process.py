@@ -8,6 +8,8 @@ import time
 from contextlib import ExitStack
 from typing import IO, NamedTuple
 
+from hpcverify.memory_files import create_memory_file
+
 COUNTER_FLAGS = os.EFD_CLOEXEC | os.EFD_NONBLOCK
 """Neither side ever waits to write or to read the counter."""
 EARLY_REAP_SECONDS = 0.3
@@ -18,7 +20,7 @@ class WorkerFiles(NamedTuple):
     """
     Where a worker reads and writes, as descriptors of memory files.
 
-    They need no directory and no disk, which may be full, and go with the processes.
+    They go with the processes.
     """
 
     requests: int
@@ -33,7 +35,7 @@ def create_worker_files(opened: ExitStack) -> WorkerFiles:
     """Make the files of one worker; *opened* closes them."""
     made: list[int] = []
     for name in WorkerFiles._fields:
-        made.append(os.eventfd(0, COUNTER_FLAGS) if name == "done" else os.memfd_create(name))
+        made.append(os.eventfd(0, COUNTER_FLAGS) if name == "done" else create_memory_file(name))
         opened.callback(os.close, made[-1])
     return WorkerFiles(*made)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import glob
 import grp
+import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from enum import IntEnum, StrEnum
@@ -26,10 +28,16 @@ SEVERAL_PROGRAMS_VERSION = (24, 11)
 """Takes several lines Prolog= and Epilog= (measured); in 22.05 the last one wins (measured)."""
 DEFAULT_FOLDER = Path("/etc/slurm")
 MAX_SCRIPT_BYTES = 1 << 16
+MAX_PROGRAMS = 100
+"""In a folder that a script of the site may run; one with more is of something else."""
 RUN_TIME_FOLDER = "/run"
 """Where nodes without a slurm.conf of their own keep what the controller sent them."""
 SITE_SCRIPT, OUR_SCRIPT = "90-site", "00-hpcverify"
 """In a folder of programs: Slurm starts the last name first (measured: 22.05, 24.11)."""
+Script = tuple[str, ...]
+"""The lines of a script."""
+ONCE = '[ -z "$HPCVERIFY_CHAIN" ] || exit 0'
+"""A line of our scripts: one that a program of the site starts, which started it, ends."""
 QOS = "verify"
 """What `setup slurm` proposes, if the site preempts by QOS and has named none."""
 NOHOLD = "nohold_on_prolog_fail"
@@ -107,10 +115,12 @@ def _need_health_check(settings: HookSettings, hook: Path) -> Requirement:
     elif fix := _explain_unclear(name, value):
         return Requirement(Stage.OBSERVE, name, value, fix=fix)
     else:
-        both = _find_folder(settings) / "healthchecks"
-        script = f'#!/bin/sh\\n{shlex.quote(value)} "$@"\\nexec {hook}\\n'
+        both = _find_folder(settings) / "hpcverify-healthcheck"
+        lines = _call_site(f'{shlex.quote(value)} "$@"', f"exec {shlex.quote(str(hook))}")
+        if fix := _explain_taken(value, both, hook, {both: lines}):
+            return Requirement(Stage.OBSERVE, name, value, fix=fix)
         instructions = (
-            Instruction(Place.NODES, (_write_script(script, both),)),
+            Instruction(Place.NODES, (_write_script(both, lines),)),
             Instruction(Place.REPLACE, (f"{name}={both}",)),
             *instructions,
         )
@@ -135,31 +145,51 @@ def _need_program(
         instructions = (ours,)
     elif fix := _explain_unclear(name, values[0]):
         return Requirement(stage, name, state, fix=fix)
-    elif glob.has_magic(values[0]) and not _choose_name(values[0]):
-        fix = f"start {hook} from a program that {values[0]} matches"
-        return Requirement(stage, name, state, fix=fix)
     else:
-        instructions = (*_chain(name, values[0], hook, settings),)
+        return _need_both(stage, name, values[0], hook, settings)
     return Requirement(stage, name, state, instructions)
 
 
-def _chain(name: str, value: str, hook: Path, settings: HookSettings) -> Iterator[Instruction]:
+def _need_both(
+    stage: Stage, name: str, value: str, hook: Path, settings: HookSettings
+) -> Requirement:
     """Have Slurm run all programs of a folder: that is one value in every version."""
-    wrapper = '#!/bin/sh\\nexec {} "$@"\\n'
+    start: Script = ("#!/bin/sh", ONCE, f'exec {shlex.quote(str(hook))} "$@"')
+    replaced: tuple[Instruction, ...] = ()
     if glob.has_magic(value):
-        path = Path(value).with_name(_choose_name(value))
-        yield Instruction(Place.NODES, (_write_script(wrapper.format(hook), path),))
-        return
-    folder = _find_folder(settings) / f"{name.lower()}.d"
-    yield Instruction(
-        Place.NODES,
-        (
-            f"install -d -m 0755 {shlex.quote(str(folder))}",
-            _write_script(wrapper.format(shlex.quote(value)), folder / SITE_SCRIPT),
-            _write_script(wrapper.format(hook), folder / OUR_SCRIPT),
-        ),
-    )
-    yield Instruction(Place.REPLACE, (f"{name}={folder}/*",))
+        own, folder = _choose_name(value), Path(value).parent
+        if not own:
+            fix = f"start {hook} from a program that {value} matches"
+            return Requirement(stage, name, value, fix=fix)
+        taken, scripts = folder / own, {folder / own: start}
+        command = _write_script(taken, start)
+    else:
+        taken = folder = _find_folder(settings) / f"hpcverify-{name.lower()}.d"
+        site = _call_site(f'exec {shlex.quote(value)} "$@"')
+        scripts = {folder / SITE_SCRIPT: site, folder / OUR_SCRIPT: start}
+        make = f"mkdir -m 0755 {shlex.quote(str(folder))}"  # fails if it is there
+        command = " && ".join((make, *(_write_script(*item) for item in scripts.items())))
+        replaced = (Instruction(Place.REPLACE, (f"{name}={folder}/*",)),)
+    if fix := _explain_taken(value, taken, hook, scripts):
+        return Requirement(stage, name, value, fix=fix)
+    written = Instruction(Place.NODES, (command,))
+    return Requirement(stage, name, value, (written, *replaced))
+
+
+def _call_site(*lines: str) -> Script:
+    """Write a script that starts a program of the site, which may run whole folders itself."""
+    return ("#!/bin/sh", ONCE, "export HPCVERIFY_CHAIN=1", *lines)
+
+
+def _explain_taken(value: str, place: Path, hook: Path, scripts: Mapping[Path, Script]) -> str:
+    """Say what to do if *place*, where our *scripts* would go, has others; empty if it has none."""
+    if value == str(place):  # as on a host that is no node: the site's own program is not known
+        return f"have {value} start {hook}: on this host it does not"
+    there = os.path.lexists(place)
+    if there and any(_read_script(path).splitlines() != [*x] for path, x in scripts.items()):
+        fix = "remove it on every node, and run this again"
+        return f"look at {place}: it is not what starts {hook}; {fix}"
+    return ""
 
 
 def _explain_unclear(name: str, value: str) -> str:
@@ -282,14 +312,35 @@ def _starts(value: str, hook: Path) -> bool:
     """Whether the program or pattern *value* starts *hook*, by what lies on this host."""
     if value == str(hook):
         return True
-    programs = map(Path, glob.glob(value))  # noqa: PTH207 - a whole path may be a pattern
+    if not Path(value).is_absolute():
+        return False
+    programs = [Path(name) for name in glob.glob(value)]  # noqa: PTH207 - a whole path may be a pattern
+    inner = (program for path in programs for program in _list_started(path, hook))
     return any(
-        path.resolve() == hook.resolve() or str(hook) in _read_script(path) for path in programs
+        path.resolve() == hook.resolve() or _names(_read_script(path), hook)
+        for path in (*programs, *inner)
     )
+
+
+def _names(script: str, hook: Path) -> bool:
+    """Whether a line of *script* that is no comment names *hook*."""
+    return any(str(hook) in line for line in script.splitlines() if line.lstrip()[:1] != "#")
+
+
+def _list_started(path: Path, hook: Path) -> Iterator[Path]:
+    """List the programs of each folder that the script *path* names, as for run-parts or a loop."""
+    for word in {*re.findall(r"[\w./-]*/[\w.-]+", _read_script(path))}:
+        # What follows a variable, as in "$(dirname "$0")/prolog.d", is taken for a neighbour.
+        for folder in {Path(word), path.parent / Path(word).name} - {hook.parent}:
+            programs = glob.glob(f"{glob.escape(str(folder))}/*")  # noqa: PTH207 - raises nothing
+            if len(programs) <= MAX_PROGRAMS:
+                yield from map(Path, programs)
 
 
 def _read_script(path: Path) -> str:
     try:
+        if not path.is_file():  # a pipe would have us wait
+            return ""
         with path.open("rb") as file:
             return file.read(MAX_SCRIPT_BYTES).decode(errors="replace")
     except OSError:
@@ -319,7 +370,7 @@ def _find_folder(settings: HookSettings) -> Path:
     return DEFAULT_FOLDER if temporary else folder
 
 
-def _write_script(lines: str, path: Path) -> str:
-    """Write the command that makes the script *path*; *lines* are as printf takes them."""
+def _write_script(path: Path, lines: Script) -> str:
+    """Write the command that makes the script *path* of *lines*; it overwrites nothing."""
     name = shlex.quote(str(path))
-    return f"printf {shlex.quote(lines.replace('%', '%%'))} >{name} && chmod 0755 {name}"
+    return f"(set -C; printf '%s\\n' {shlex.join(lines)} >{name}) && chmod 0755 {name}"

@@ -6,10 +6,18 @@
 #
 # Such a run has no ticket: it is shown, but can quarantine or release nothing.
 set -u
+
+# The submitter's environment must not influence the run or where it keeps its files. Nor may
+# its functions, which bash as /bin/sh would run in place of commands.
+case ${BASH_VERSION-} in
+    ?*)
+        unset -f declare
+        # shellcheck disable=SC3044 # only bash comes here
+        for name in $(declare -F); do unset -f "$name"; done # and "declare" and "-fx", which are none
+        ;;
+esac
 umask 022
 cd /
-
-# The submitter's environment must not influence the run or where it keeps its files.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 for name in $(env | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p'); do
     case $name in

@@ -47,7 +47,6 @@ UNREACHABLE_CAUSES = {
 check of the run, can be read all the same."""
 
 VIEW_REMEDIES = {
-    "driver_mismatch": Remedy.REBOOT,
     "gpu_hung": Remedy.REBOOT,
     "gpu_blocked": Remedy.RERUN,
     "gpu_unreadable": Remedy.INSPECT,
@@ -61,6 +60,9 @@ UNREACHABLE_REMEDIES = {
 }
 """Used where a check cannot compute on a GPU; the others need somebody to look."""
 
+MUTE = "gpu_mute"
+"""A GPU that answers no call while others like it do: its handle is not valid, as after a reset."""
+
 SINGLE_CHECK_CODES = ("gpu_flaky", "gpu_unlike", "gpu_silent")
 """Problems with the questions of one check: another check may have met others."""
 
@@ -71,8 +73,10 @@ _RULES = {
     "gpu_inforom_corrupted": FindingRule(Verdict.FAIL, Remedy.CONTACT_VENDOR),
     "gpu_unpowered": FindingRule(Verdict.FAIL, Remedy.INSPECT),
     "gpu_flaky": FindingRule(Verdict.WARN, Remedy.RERUN),
+    "gpu_slow": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "gpu_unlike": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "gpu_silent": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.UNMEASURED),
+    MUTE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.UNMEASURED),
     **dict.fromkeys((*CUT_UP_CODES, NOT_USED), FindingRule(Verdict.PASS, Remedy.NONE)),
     **{
         code: FindingRule(Verdict.ERROR, VIEW_REMEDIES.get(code, Remedy.FIX_CONFIGURATION), cause)

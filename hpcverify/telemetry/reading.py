@@ -7,6 +7,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
+MAX_CELSIUS = 200
+"""A driver without a sensor may give more, which DCGM 4.6 drops (DcgmCacheManager.cpp)."""
+
 
 class Reading(Struct, frozen=True):
     """One number; *part_id* is the id of a part, *unit* one of `hpcverify.units`."""

@@ -1,48 +1,68 @@
 """
-Judge the past of each part of a fleet in one metric: who changed, and is it the part?
+Judge the past of each part of a fleet in one metric: who changed, and what did all of them?
 
-A change on many parts at once is not their fault: where they have a mark in common, a new driver
-or firmware, it is a *rollout*; where they only share the day, or a trend, it is something else that
-they share, as cooling. What a mark did is found over all parts that have it. Shared changes are
-taken off the runs first; what is left is one series, and a change in it is the part's own.
+Each run is divided by what the fleet reached that night (`levels`). The last three and the last
+five runs are compared with the 30 before them and with the first ten: in medians, with the spread
+(MAD) of the runs of most parts, or of this one if it has more. A change is one that two runs in a
+row show, and that chance does not make in any series of the fleet (Benjamini and Hochberg, as
+between peers): neither by that spread, nor by single runs that are as far now and then.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
-from statistics import NormalDist
+from itertools import pairwise
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.model import Verdict
 from hpcverify.peers.rule import FALSE_SHARE, SCREEN_SCORE
-from hpcverify.stats import CONFIDENCE_SCORE, MEDIAN_ERROR, median
-from hpcverify.trends.change import DEFAULT_STEP, MIN_AFTER, MIN_PAST, LevelChange, find_changes
-from hpcverify.trends.marks import (
-    LASTING_RUNS,
-    MUCH_MORE,
-    HistoryPopulation,
+from hpcverify.stats import (
+    MAD_SCALE,
+    MEDIAN_ERROR,
+    compute_binomial_tail,
+    compute_student_tail,
+    find_mad,
+    median,
+)
+from hpcverify.trends.levels import (
+    FleetLevels,
     MarkChange,
-    MarkEffect,
     PartHistory,
-    count_population,
-    find_mark,
-    list_all_marks,
-    list_marks,
-    take_off,
+    divide,
+    list_mark_changes,
+    list_mark_periods,
+    measure_levels,
 )
 from hpcverify.trends.slope import Crossing, Slope, find_slope, project_crossing
 from hpcverify.units import DAY_SECONDS, format_count, format_percent
 
-MIN_SHARED_SHARE, MIN_SHARED = 0.2, 5
-"""The share and the number of the parts that ran around a day, and changed alike."""
-SAME_DAYS = 2.0
+LAST_RUNS = (3, 5)
+"""The last runs say what a part is."""
+RUNS_BEFORE, FIRST_RUNS, MIN_BEFORE = 30, 10, 7
+"""The runs just before say what it was, and the first ones, which a slow drift has not reached."""
+DEFAULT_STEP = 0.0075
+"""The least relative change that is worth a word: four times the spread (0.19 %) by which the
+halves of six weeks of a GPU differ."""
+LEAST_SPREAD = 0.0012
+"""No part is believed to repeat itself better; the median of 280 V100 is 0.11 %."""
+MIN_RUNS = MIN_BEFORE + LAST_RUNS[0] + 1
+"""Runs of a part with a past: those before, and the last ones now and a run ago."""
+MARK_RUNS = 2
+"""A step is known to so many runs."""
+MIN_ROLLOUT = 3
+"""Nodes with a new driver, from which on it is known what it does."""
+COMPARISONS = 2 * len(LAST_RUNS)
+"""Of each series: so many chances of a false change."""
+PEAK_SHARE = 0.75
+"""A run that is so far along shows the change; single runs that are as far may be as busy."""
 STEP, TREND = "step", "trend"
 EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
-NORMAL = NormalDist()
 
 
 class PartChange(Struct, frozen=True, kw_only=True):
@@ -64,6 +84,7 @@ class PartChange(Struct, frozen=True, kw_only=True):
     runs: int
     """Runs since a step, or of the trend."""
     marks: tuple[MarkChange, ...] = ()
+    """What was new on the part with its step."""
     crossing: Crossing | None = None
     """When the trend crosses the limit of the part."""
     why: str = ""
@@ -74,16 +95,14 @@ class SharedChange(Struct, frozen=True, kw_only=True):
 
     kind: str = STEP
     """step or trend."""
-    mark: MarkChange | None
-    """What they have in common; None: only the time."""
+    marks: tuple[MarkChange, ...] = ()
+    """What they have in common; empty: only the time."""
     day: float
-    """Days since 1970: when the step was, or the trend's last run."""
+    """Days since 1970."""
     size: float
     changed: int
     compared: int
-    """The parts with that mark, or with runs around that day."""
-    along: tuple[MarkChange, ...] = ()
-    """Marks that most of these parts took at once with it: it may be one of them."""
+    """The parts with these marks, or all."""
 
 
 class TrendJudgement(Struct, frozen=True, kw_only=True):
@@ -95,293 +114,295 @@ class TrendJudgement(Struct, frozen=True, kw_only=True):
     shared: tuple[SharedChange, ...]
 
 
+class RunPeaks(Struct, frozen=True):
+    """How often a single run is far from what is usual: relative distances, in rising order."""
+
+    tops: Sequence[float] = ()
+    """Of runs that are farther than those before and after them."""
+    sides: Sequence[float] = ()
+    """Of the farther one of those two."""
+    runs: int = 0
+
+    def find_share(self, distance: float) -> float:
+        """
+        Find the share p of runs that are at least so far by chance, from those alone in it.
+
+        These are p (1 - p)^2 of all, if p is below a third. A step is not alone in being far.
+        """
+        beyond = len(self.tops) - bisect_left(self.tops, distance)
+        together = len(self.sides) - bisect_left(self.sides, distance)
+        alone = (beyond - together) / self.runs if self.runs else 0.0
+        share = alone
+        for _ in range(20):
+            share = min(1 / 3, alone / (1 - share) ** 2)
+        return share
+
+
+def find_peaks(series: Iterable[Sequence[float]]) -> RunPeaks:
+    """Find how often a single run is far, in some *series* of ratios."""
+    tops, sides, runs = [], [], 0
+    for ratios in series:
+        usual = median(ratios)
+        apart = [abs(ratio / usual - 1) for ratio in ratios]
+        runs += len(apart)
+        for before, run, after in zip(apart, apart[1:], apart[2:], strict=False):
+            if run > (beside := max(before, after)):
+                tops.append(run)
+                sides.append(beside)
+    return RunPeaks(sorted(tops), sorted(sides), runs)
+
+
+class FleetPast(Struct, frozen=True, kw_only=True):
+    """The past of a fleet in one metric."""
+
+    histories: Sequence[PartHistory]
+    """Of the parts that may have changed, divided by the levels."""
+    carriers: Sequence[PartHistory] = ()
+    """Parts that ran several drivers or the like: all, or some by chance."""
+    weight: float = 1.0
+    """So many parts stand for each carrier."""
+    levels: FleetLevels
+    parts: int
+    """All that have a past."""
+    spread: float
+    """Between the runs of a part, as most have it: relative."""
+    peaks: RunPeaks = RunPeaks()
+    series: int
+    """Series of runs in all metrics: so many chances of a false change."""
+
+
+FindLimit = Callable[[str, str], "float | None"]
+"""Takes a node and its part; returns the limit that the part has, if it has one."""
+
+
+def find_no_limit(_node: str, _part: str) -> float | None:
+    """Say that no part has a limit."""
+    return None
+
+
+def build_past(histories: Iterable[PartHistory]) -> FleetPast:
+    """Build the past of a fleet from the runs of all its parts in one metric."""
+    every = list(histories)
+    levels = measure_levels(every)
+    divided = [divide(history, levels) for history in every]
+    long = [history for history in divided if len(history.times) >= MIN_RUNS]
+    return FleetPast(
+        histories=long,
+        carriers=[history for history in every if len(list_mark_periods(history)) > 1],
+        levels=levels,
+        parts=len(long),
+        spread=median(_measure_spread(history.ratios) for history in long) if long else 0.0,
+        peaks=find_peaks(history.ratios for history in long if median(history.ratios)),
+        series=max(1, len(long)),
+    )
+
+
 def judge_histories(
-    histories: Sequence[PartHistory],
+    past: FleetPast,
     *,
     low_is_bad: bool,
     least: float = DEFAULT_STEP,
-    population: HistoryPopulation | None = None,
+    find_limit: FindLimit = find_no_limit,
 ) -> TrendJudgement:
     """
     Judge the past of each part; changes smaller than *least* (relative) are none.
 
-    If *histories* are those that a screen has chosen, *population* is what it chose from. Changes
-    that chance explains among so many series are none either.
+    *find_limit* says where a trend ends.
     """
-    whole = population or count_population(histories)
-    levelled = [_take_off_marks(history, whole.effects) for history in histories]
-
-    def find(series: Iterable[PartHistory]) -> list[tuple[PartHistory, LevelChange]]:
-        return list(_find_steps(series, least, whole, low_is_bad=low_is_bad))
-
-    days = list(_find_shared_days(levelled, find(levelled), population))
-    if days:
-        levelled = [_take_off_days(one, days, low_is_bad=low_is_bad) for one in levelled]
-    rollouts = _find_rollouts(whole, least, low_is_bad=low_is_bad)
-    found = find(levelled)
-    shared = [*rollouts, *days]
-    steps = [_describe_step(h, c, whole, low_is_bad=low_is_bad) for h, c in found]
-    stepped = {id(history) for history, _ in found}
-    trends = [
-        trend
-        for history in levelled
-        if id(history) not in stepped
-        and (slope := find_slope(history.times, history.values))
-        and not _is_slope_by_chance(history, slope, whole)
-        and (trend := _describe_trend(history, slope, least, low_is_bad=low_is_bad))
-    ]
-    if alike_trend := _find_shared_trend(trends, whole):
-        shared.append(alike_trend)
-        trends = [trend for trend in trends if trend.size > MUCH_MORE * alike_trend.size]
-    changes = sorted([*steps, *trends], key=lambda change: -change.size)
-    return TrendJudgement(parts=whole.parts, changes=tuple(changes), shared=tuple(shared))
-
-
-def _find_steps(
-    histories: Iterable[PartHistory],
-    least: float,
-    population: HistoryPopulation,
-    *,
-    low_is_bad: bool,
-) -> Iterable[tuple[PartHistory, LevelChange]]:
-    """Find the lasting step of each part that has one, and no trend that explains it better."""
-    for history in histories:
-        change = find_lasting_step(history, least, low_is_bad=low_is_bad)
-        if change is None or _is_step_by_chance(history, change, population):
-            continue
-        slope = find_slope(history.times, history.values)
-        if slope is None or not _is_rather_a_line(history, change, slope):
-            yield history, change
-
-
-def _take_off_marks(history: PartHistory, effects: Mapping[MarkChange, MarkEffect]) -> PartHistory:
-    """Take off what marks did, one after the other: a later one finds what is left."""
-    marks = list_all_marks(history) & effects.keys()
-    found = [(i, effects[m]) for i, m in sorted((find_mark(history, mark), mark) for mark in marks)]
-    for place, (index, effect) in enumerate(found, 1):
-        later = [(i, other.factor) for i, other in found[place:]]
-        history = take_off(history, [(index, effect.factor, effect.scatter)], later)
-    return history
-
-
-def _take_off_days(
-    history: PartHistory, days: Iterable[SharedChange], *, low_is_bad: bool
-) -> PartHistory:
-    """Take off what each of the *days* did to most parts: it may have left out some of them."""
     sign = -1 if low_is_bad else 1
     changes = [
-        (
-            bisect_left(history.times, shared.day * DAY_SECONDS),
-            1 + sign * shared.size,
-            abs(shared.size),
-        )
-        for shared in days
+        _describe_change(history, past.levels, sign, find_limit)
+        for history in _find_changed(past, least)
     ]
-    return take_off(history, changes)
-
-
-def _is_step_by_chance(
-    history: PartHistory, change: LevelChange, population: HistoryPopulation
-) -> bool:
-    """Whether normal values with the spread of the runs make such a step in one of the series."""
-    spread = max(abs(change.size / change.score), population.spread)
-    before = change.index - change.before
-    after = min(LASTING_RUNS, len(history.values) - change.index)
-    error = MEDIAN_ERROR * spread * math.sqrt(1 / before + 1 / after)
-    return _is_by_chance(
-        abs(change.size) / math.hypot(error, history.taken_error), population.series
+    return TrendJudgement(
+        parts=past.parts,
+        changes=tuple(sorted(changes, key=lambda change: -change.size)),
+        shared=(*_find_rollouts(past, least, sign), *_find_drifts(past, least, sign)),
     )
 
 
-def _is_slope_by_chance(history: PartHistory, slope: Slope, population: HistoryPopulation) -> bool:
-    taken = history.taken_error * abs(median(history.values) * slope.middle / slope.change)
-    error = math.hypot((slope.most - slope.least) / (2 * CONFIDENCE_SCORE), taken)
-    return bool(error) and _is_by_chance(abs(slope.middle) / error, population.series)
+def _find_changed(past: FleetPast, least: float) -> Iterator[PartHistory]:
+    """Find the parts whose change two runs in a row show, as far as chance does not explain it."""
+    chances = [_compute_chance(history.ratios, past, least) for history in past.histories]
+    order = sorted(range(len(chances)), key=chances.__getitem__)
+    compared = past.series * COMPARISONS
+    ranks = (r for r, i in enumerate(order, 1) if chances[i] * compared <= FALSE_SHARE * r)
+    return (past.histories[i] for i in order[: max(ranks, default=0)])
 
 
-def _is_by_chance(score: float, series: int) -> bool:
-    return NORMAL.cdf(-score) * series > FALSE_SHARE
+def _compute_chance(ratios: Sequence[float], past: FleetPast, least: float) -> float:
+    """Compute by which chance the runs moved, now and a run ago; 1: they did not."""
+    now, then = _find_move(ratios, past, least), _find_move(ratios[:-1], past, least)
+    return max(now.chance, then.chance) if now.size * then.size > 0 else 1.0
 
 
-def find_lasting_step(
-    history: PartHistory, least: float, *, low_is_bad: bool
-) -> LevelChange | None:
-    """Find the latest step of a part that its last runs still show."""
-    sign = -1.0 if low_is_bad else 1.0
-    values = [sign * value for value in history.values]
-    changes = find_changes(values, least)
-    if not changes:
-        return None
-    last = changes[-1]
-    before = median(values[last.before : last.index])
-    now = median(values[max(last.index, len(values) - LASTING_RUNS) :])
-    lasting = (now - before) / abs(before)
-    return last if lasting * last.size > 0 and abs(lasting) >= least else None
+class _Move(Struct, frozen=True):
+    """How far the last runs are from those before, and by which chance."""
+
+    size: float = 0.0
+    chance: float = 1.0
 
 
-def _find_day(history: PartHistory, index: int) -> float:
-    return history.times[index] / DAY_SECONDS
+def _find_move(ratios: Sequence[float], past: FleetPast, least: float) -> _Move:
+    """Find the move of the last *ratios* that chance explains least, if it is one and still is."""
+    best, spread = _Move(), max(_measure_step_spread(ratios), past.spread, LEAST_SPREAD)
+    for count in LAST_RUNS:
+        for before in (ratios[:-count][-RUNS_BEFORE:], ratios[:-count][:FIRST_RUNS]):
+            if len(before) < MIN_BEFORE or not (usual := median(before)):
+                continue
+            apart = [(ratio - usual) / abs(usual) for ratio in ratios[-count:]]
+            size, still = median(apart), median(apart[-LAST_RUNS[0] :])
+            if abs(size) < least or abs(still) < least or size * still < 0:
+                continue
+            error = MEDIAN_ERROR * spread * math.sqrt(1 / count + 1 / len(before))
+            by_spread = compute_student_tail(abs(size) / error, len(ratios))
+            share = past.peaks.find_share(PEAK_SHARE * abs(size))
+            beyond = sum(run / size >= PEAK_SHARE for run in apart)
+            by_peaks = compute_binomial_tail([share] * count, beyond)
+            best = min(best, _Move(size, max(by_spread, by_peaks)), key=lambda move: move.chance)
+    return best
 
 
-SteppedParts = Sequence[tuple[PartHistory, LevelChange]]
+def _measure_spread(ratios: Sequence[float]) -> float:
+    return MAD_SCALE * find_mad(ratios, median(ratios))
 
 
-def _find_rollouts(
-    population: HistoryPopulation, least: float, *, low_is_bad: bool
-) -> list[SharedChange]:
-    """
-    Find the marks after which most parts changed, by their effect over all that have them.
-
-    A single part need not show it: the error of the effect falls with their number.
-    """
-    sign = -1 if low_is_bad else 1
-    rollouts: dict[MarkChange, SharedChange] = {}
-    for mark, effect in sorted(population.effects.items(), key=lambda e: -abs(e[1].factor - 1)):
-        is_large = abs(effect.factor - 1) >= max(least, SCREEN_SCORE * effect.error)
-        if is_large and rollouts.keys().isdisjoint(effect.along):
-            rollouts[mark] = SharedChange(
-                mark=mark,
-                day=effect.day,
-                size=sign * (effect.factor - 1),
-                changed=round(effect.share * effect.parts),
-                compared=effect.parts,
-                along=effect.along,
-            )
-    return [shared for _, shared in sorted(rollouts.items())]
+def _measure_step_spread(ratios: Sequence[float]) -> float:
+    """Measure the spread of runs from one to the next: neither a step nor a trend is in it."""
+    apart, usual = [abs(after - before) for before, after in pairwise(ratios)], abs(median(ratios))
+    return MAD_SCALE * median(apart) / math.sqrt(2) / usual if usual else 0.0
 
 
-def _find_shared_days(
-    histories: Sequence[PartHistory], stepped: SteppedParts, population: HistoryPopulation | None
-) -> Iterable[SharedChange]:
-    weight = population.weight if population else 1.0
-    rest = [(h, c) for h, c in stepped if not list_marks(h, c.index)]
-    while rest:
-        crowd = _find_largest_crowd(rest)
-        day = median(_find_day(history, change.index) for history, change in crowd)
-        ran = population.parts if population else sum(_ran_around(h, day) for h in histories)
-        if len(crowd) * weight < max(MIN_SHARED, MIN_SHARED_SHARE * ran):
-            return
-        yield SharedChange(
-            mark=None,
-            day=day,
-            size=median(change.size for _, change in crowd),
-            changed=round(len(crowd) * weight),
-            compared=ran,
-        )
-        inside = {id(history) for history, _ in crowd}
-        rest = [(history, change) for history, change in rest if id(history) not in inside]
-
-
-def _find_shared_trend(
-    trends: Sequence[PartChange], population: HistoryPopulation
-) -> SharedChange | None:
-    """Find whether so many parts became worse that it is no wear of each."""
-    changed = round(len(trends) * population.weight)
-    if changed < max(MIN_SHARED, MIN_SHARED_SHARE * population.parts):
-        return None
-    return SharedChange(
-        kind=TREND,
-        mark=None,
-        day=median(trend.day for trend in trends),
-        size=median(trend.size for trend in trends),
-        changed=changed,
-        compared=population.parts,
-    )
-
-
-def _find_largest_crowd(stepped: SteppedParts) -> SteppedParts:
-    """Find those that changed alike around the same day as one of them did: the most of all."""
-    crowd: SteppedParts = ()
-    for better in (False, True):
-        alike = [(h, c) for h, c in stepped if (c.size < 0) is better]
-        alike.sort(key=lambda step: _find_day(step[0], step[1].index))
-        days = [_find_day(h, c.index) for h, c in alike]
-        for day in days:
-            first, end = bisect_left(days, day - SAME_DAYS), bisect_right(days, day + SAME_DAYS)
-            if end - first > len(crowd):
-                crowd = alike[first:end]
-    return crowd
-
-
-def _ran_around(history: PartHistory, day: float) -> bool:
-    days = [time / DAY_SECONDS for time in history.times]
-    before, after = sum(d < day for d in days), sum(d >= day for d in days)
-    return before >= MIN_PAST and after >= MIN_AFTER
-
-
-def _describe_step(
-    history: PartHistory, change: LevelChange, population: HistoryPopulation, *, low_is_bad: bool
+def _describe_change(
+    history: PartHistory, levels: FleetLevels, sign: int, find_limit: FindLimit = find_no_limit
 ) -> PartChange:
-    marks = list_marks(history, change.index)
+    """Describe the step of a part, or its trend if a line explains its runs better."""
+    ratios, scale = history.ratios, abs(history.levels[-1])
+    split = _find_split(ratios)
+    slope = find_slope(history.times, ratios)
+    if slope and not _is_rather_a_line(history.times, ratios, split, slope):
+        slope = None
+    before, after = median(ratios[:split][-RUNS_BEFORE:]), median(ratios[split:][-LAST_RUNS[1] :])
+    if slope:
+        before, after = slope.level - slope.change, slope.level
+    limit = find_limit(history.node, history.part) if slope else None
+    marks = () if slope else _list_marks_around(history, split)
+    size = sign * (after - before) / abs(before) if before else 0.0
     return PartChange(
         node=history.node,
         part=history.part,
-        verdict=Verdict.WARN if change.size > 0 else Verdict.PASS,
-        kind=STEP,
-        size=change.size,
-        before=median(history.values[change.before : change.index]),
-        after=median(history.values[change.index :]),
-        day=_find_day(history, change.index),
-        runs=len(history.values) - change.index,
-        marks=marks,
-        why=_describe_mark(marks[0], population, low_is_bad=low_is_bad) if marks else "",
-    )
-
-
-def _describe_mark(mark: MarkChange, population: HistoryPopulation, *, low_is_bad: bool) -> str:
-    """Say what a *mark* did to the parts that have it: not what one of them may have hidden."""
-    effect = population.effects.get(mark)
-    if effect is None:
-        return f"with {mark}, which too few other parts have to compare"
-    size = (effect.factor - 1) * (-1 if low_is_bad else 1)
-    changed = f"{format_percent(abs(size))} {'worse' if size > 0 else 'better'}"
-    if abs(size) <= SCREEN_SCORE * effect.error:
-        changed = "what they were"
-    return f"with {mark}; {format_count(effect.parts, 'part')} with it are {changed} in the median"
-
-
-def _is_rather_a_line(history: PartHistory, change: LevelChange, slope: Slope) -> bool:
-    level = slope.level - slope.middle * slope.last
-    line = (
-        abs(value - level - slope.middle * time / DAY_SECONDS)
-        for time, value in zip(history.times, history.values, strict=True)
-    )
-    halves = history.values[: change.index], history.values[change.index :]
-    levels = (abs(value - median(half)) for half in halves for value in half)
-    return sum(line) < sum(levels)
-
-
-def _describe_trend(
-    history: PartHistory, slope: Slope, least: float, *, low_is_bad: bool
-) -> PartChange | None:
-    centre = median(history.values)
-    size = slope.change / abs(centre) * (-1 if low_is_bad else 1) if centre else 0.0
-    if size < max(least, SCREEN_SCORE * history.taken_error):
-        return None
-    return PartChange(
-        node=history.node,
-        part=history.part,
-        verdict=Verdict.WARN,
-        kind=TREND,
+        verdict=Verdict.WARN if size > 0 else Verdict.PASS,
+        kind=TREND if slope else STEP,
         size=size,
-        before=slope.level - slope.change,
-        after=slope.level,
-        day=slope.last,
-        runs=len(history.values),
-        crossing=project_crossing(slope, history.limit) if history.limit is not None else None,
+        before=before * scale,
+        after=after * scale,
+        day=slope.last if slope else history.times[split] / DAY_SECONDS,
+        runs=len(ratios) if slope else len(ratios) - split,
+        marks=marks,
+        crossing=project_crossing(slope, limit / scale) if slope and limit is not None else None,
+        why=_describe_marks(marks, history, levels) if marks else "",
     )
+
+
+def _list_marks_around(history: PartHistory, split: int) -> tuple[MarkChange, ...]:
+    """List what was new on a part with a step, whose run is known to two."""
+    last = min(len(history.values) - 1, split + MARK_RUNS - 1)
+    return list_mark_changes(history, max(0, split - MARK_RUNS), last)
+
+
+def _find_split(ratios: Sequence[float]) -> int:
+    """Find the first run of the new level: where two medians explain the runs best."""
+    splits = range(1, len(ratios) - LAST_RUNS[0] + 1)
+    return min(splits, key=lambda split: _sum_misfit(ratios[:split]) + _sum_misfit(ratios[split:]))
+
+
+def _sum_misfit(ratios: Sequence[float]) -> float:
+    usual = median(ratios)
+    return sum(abs(ratio - usual) for ratio in ratios)
+
+
+def _is_rather_a_line(
+    times: Sequence[float], ratios: Sequence[float], split: int, slope: Slope
+) -> bool:
+    base = slope.level - slope.middle * slope.last
+    line = (
+        abs(ratio - base - slope.middle * time / DAY_SECONDS)
+        for time, ratio in zip(times, ratios, strict=True)
+    )
+    return sum(line) < _sum_misfit(ratios[:split]) + _sum_misfit(ratios[split:])
+
+
+def _describe_marks(marks: Iterable[MarkChange], history: PartHistory, levels: FleetLevels) -> str:
+    with_them = f"with {' and '.join(map(str, marks))}"
+    few = "" if history.list_marks()[-1] in levels.own else ", which too few other parts have"
+    return f"{with_them}{few}"
+
+
+def _find_rollouts(past: FleetPast, least: float, sign: int) -> Iterator[SharedChange]:
+    """
+    Find what new drivers and the like did to the parts that took them.
+
+    A single part need not show it: the error of the median falls with their number.
+    """
+    factors: defaultdict[tuple[MarkChange, ...], list[tuple[float, float, str]]] = defaultdict(list)
+    for history in past.carriers:
+        for (first, last), (new, end) in pairwise(list_mark_periods(history)):
+            marks = list_mark_changes(history, last, new)
+            before = median(history.values[first : last + 1][-FIRST_RUNS:])
+            after = median(history.values[new : end + 1][: LAST_RUNS[1]])
+            if marks and before:
+                size = sign * (after - before) / abs(before)
+                factors[marks].append((size, history.times[new], history.node))
+    for marks, found in factors.items():
+        sizes = [size for size, _, _ in found]
+        usual = median(sizes)
+        error = MEDIAN_ERROR * MAD_SCALE * find_mad(sizes, usual) / math.sqrt(len(sizes))
+        nodes = {node for _, _, node in found}
+        if len(nodes) >= MIN_ROLLOUT and abs(usual) >= max(least, SCREEN_SCORE * error):
+            alike = sum(size / usual >= 1 / 2 for size in sizes)
+            yield SharedChange(
+                marks=marks,
+                day=median(time for _, time, _ in found) / DAY_SECONDS,
+                size=usual,
+                changed=round(alike * past.weight),
+                compared=round(len(sizes) * past.weight),
+            )
+
+
+def _find_drifts(past: FleetPast, least: float, sign: int) -> Iterator[SharedChange]:
+    """Find whether the fleet as a whole is no longer what it was, driver by driver."""
+    for mark in past.levels.own or {None}:
+        known = [one for _, one in sorted(past.levels.by_mark[mark].items()) if one.is_known]
+        if len(known) < MIN_RUNS:
+            continue
+        fleet = PartHistory(
+            node="",
+            part="",
+            times=tuple((one.night + 1) * DAY_SECONDS for one in known),
+            values=tuple(one.level for one in known),
+            levels=(1.0,) * len(known),
+        )
+        chance = _compute_chance(fleet.ratios, replace(past, spread=0.0), least)
+        if chance * past.series * COMPARISONS > FALSE_SHARE:
+            continue
+        change, parts = _describe_change(fleet, past.levels, sign), max(o.parts for o in known)
+        yield SharedChange(
+            kind=change.kind, day=change.day, size=change.size, changed=parts, compared=parts
+        )
 
 
 def describe_shared(shared: SharedChange) -> str:
     """Say what many parts have in common."""
-    side = "worse" if shared.size > 0 else "better"
-    parts = f"{shared.changed} of {format_count(shared.compared, 'part')}"
-    by = f"{format_percent(shared.size)} {side}"
-    if shared.mark:
-        marks = " and ".join(map(str, (shared.mark, *shared.along)))
+    by = f"{format_percent(shared.size)} {'worse' if shared.size > 0 else 'better'}"
+    if shared.marks:
+        marks = " and ".join(map(str, shared.marks))
+        parts = f"{shared.changed} of {format_count(shared.compared, 'part')}"
         return f"rollout: {parts} with {marks} became {by}: not a fault of the parts"
     when = f"{'around' if shared.kind == STEP else 'in a trend until'} {format_date(shared.day)}"
-    return f"{parts} became {by} {when}: look for what they share, such as cooling or software"
+    return (
+        f"the median of {format_count(shared.compared, 'part')} became {by} {when}: "
+        "look for what they share, such as cooling or software"
+    )
 
 
 def format_crossing(crossing: Crossing) -> str:

@@ -17,8 +17,8 @@ from msgspec import Struct
 from hpcverify.stats import CONFIDENCE_SCORE, median
 from hpcverify.units import DAY_SECONDS
 
-MIN_DAYS = 8
-"""Days with runs: with fewer, no interval of 95 % is worth its name."""
+MIN_DAYS = 20
+"""Days with runs: with fewer, the interval of 95 % is too narrow for thousands of series."""
 
 
 class Slope(Struct, frozen=True):

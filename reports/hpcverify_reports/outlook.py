@@ -12,6 +12,7 @@ from hpcverify.insight.judgement import (
     describe_day,
     group_by_part,
     name_judged,
+    set_known_aside,
 )
 from hpcverify.insight.outlook import FleetOutlook
 from hpcverify.insight.reliability_report import (
@@ -69,14 +70,15 @@ def _build_peers(judgement: FleetJudgement | None, pages: Pages, unjudged: str) 
     if judgement is None:
         return PageSection("peers", "Compared with peers", (unjudged,))
     figures, folded = _draw_metrics(judgement)
-    groups = group_by_part(judgement.outliers, name_judged)
+    new, known = set_known_aside(judgement)
+    groups = group_by_part(new.outliers, name_judged)
     rows = [_build_outlier(title, outliers, pages) for title, outliers in groups.items()]
     return PageSection(
         "peers",
         "Compared with peers",
         tuple(_introduce_peers(judgement)),
         tables=(build_table("Compared with peers", PEER_HEADS, rows),),
-        notes=tuple(_list_unconfirmed(judgement)),
+        notes=(*_list_unconfirmed(judgement), *([f"{known}."] if known else [])),
         figures=figures,
         folded_figures=folded,
     )
@@ -106,18 +108,20 @@ def _introduce_peers(judgement: FleetJudgement) -> Iterator[str]:
     compared = format_count(len(judgement.metrics) + judgement.screened, "metric")
     night = f"{compared} of parts of the same kind, up to the night of {judgement.night}."
     if judgement.outliers:
-        yield f"{night} An outlier stood out from its peers on two nights at least."
+        yield f"{night} An outlier stood out from its peers in two of its last ten runs at least."
     else:
         yield f"{night} No part, node or place is an outlier."
+    if judgement.coverage.nodes:
+        yield f"{judgement.coverage}."
     if judgement.metrics:
         yield "In each picture, the dashed line is the median."
 
 
 def _list_unconfirmed(judgement: FleetJudgement) -> Iterator[str]:
-    """Name who stood out on one night only."""
+    """Name who stood out in one of its last ten runs only, or by chance."""
     if judgement.unconfirmed:
         names = dict.fromkeys(outlier.title for outlier in judgement.unconfirmed)
-        yield f"Stood out on one night, and has not run since: {', '.join(names)}."
+        yield f"Stood out, but not often enough to be named: {', '.join(names)}."
 
 
 def _draw_metrics(
@@ -163,7 +167,7 @@ def _build_past(judgement: FleetJudgement | None, pages: Pages, unjudged: str) -
     title = "Compared with their own past"
     if judgement is None:
         return PageSection("past", title, (unjudged,))
-    groups = group_by_part(judgement.changes, name_judged)
+    groups = group_by_part(set_known_aside(judgement)[0].changes, name_judged)
     rows = [_build_change(title, changes, pages) for title, changes in groups.items()]
     worse = "Parts that are worse than they were. Changes caused by a rollout are listed below."
     intro = worse if rows else "No part is worse than it was."

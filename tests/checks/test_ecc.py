@@ -309,6 +309,14 @@ def test_a_gpu_that_fell_silent_is_told_with_the_time(
     assert all("90 s into the run" in f.text for f in found if isinstance(f, Finding))
 
 
+def test_a_gpu_that_answered_nothing_for_a_while_is_noted(tmp_path: Path) -> None:
+    samples = [*counter("gpu_mute", 1, 1), *counter("ecc.corrected", 0, 0)]
+    found = observed(Watch(start=-3, end=60, samples=samples), a_gpu(tmp_path))
+    (note,) = (f for f in found if isinstance(f, Finding))
+    assert note.text == "answered no call 3 to 4 s into the run: was it reset meanwhile?"
+    assert judge_items(CHECK, found).verdict is Verdict.PASS
+
+
 def test_a_first_run_says_that_it_compared_with_none(tmp_path: Path) -> None:
     found = read_gpu(tmp_path, a_gpu(tmp_path), says(ecc__uncorrected__lifetime=7))
     assert judge_items(CHECK, found).verdict is Verdict.PASS

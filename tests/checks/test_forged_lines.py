@@ -30,7 +30,7 @@ from tests.telemetry.test_kernel_log import BOOTED, NOW, Journalctl, entry, reco
 
 XID_FAULTS = (
     "NVRM: Xid (PCI:0000:b3:00): 79, pid=1, name=python3, GPU has fallen off the bus.",
-    "NVRM: Xid error: xyz, invalid data",
+    "NVRM: Xid (PCI:0000:b3:00): xyz, invalid data",
     "NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus.",
     "NVRM: GPU at 0000:b3:00.0 has fallen off the bus.",
     "NVRM: fallen off the bus and is not responding to commands.",
@@ -105,6 +105,8 @@ CRASHES = (
     "{} (77) used greatest stack depth: 11000 bytes left {}",
     "{}/77: potentially unexpected fatal signal 11. {}",
     "{} uses obsolete (PF_INET,SOCK_PACKET) {}",
+    "{}: attempt to access beyond end of device\nloop0: rw=0, sector=9, nr_sectors = 8 limit=8",
+    "{}: attempt to access beyond end of device",  # its second line is a message of its own
 )
 """Lines that begin with the name of a program, and go on with the name of a file or a cgroup."""
 PACKETS = (

@@ -474,13 +474,24 @@ def test_marks_are_three_of_a_gpu_and_small(tmp_path: Path) -> None:
     assert max(len(m.value) for m in marks(found)) < 500
 
 
-@pytest.mark.parametrize("state", ["in_progress", "not_started"])
-def test_a_fabric_that_is_not_up_wants_its_manager(tmp_path: Path, state: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "remedy", "says"),
+    [
+        ("in_progress", "rerun", "in progress; it may take minutes after a boot: run again"),
+        ("not_started", "fix_configuration", "systemctl start nvidia-fabricmanager"),
+    ],
+)
+def test_a_fabric_that_is_not_up_wants_its_manager_or_time(
+    tmp_path: Path, state: str, remedy: str, says: str
+) -> None:
     ctx = node(tmp_path)
-    waiting = linkage(fabric=replace(WELL, state=state, summary=""))
+    waiting = linkage(fabric=replace(WELL, state=state, summary="limited", trouble=("manager",)))
     judgement = verdict(read(all_of(g7=waiting), ctx, tmp_path), ctx)
-    assert (judgement.verdict, judgement.cause) == (Verdict.ERROR, Cause.MISCONFIGURED)
-    assert "systemctl start nvidia-fabricmanager" in judgement.reason
+    assert (judgement.cause, judgement.remedy) == (Cause.MISCONFIGURED, remedy)
+    assert says in judgement.reason
+    assert ("nvidia-fabricmanager" in judgement.reason.partition("journalctl")[0]) == (
+        state == "not_started"
+    )
     assert accused(judgement, ctx) == ["GPU 7"]
 
 
@@ -714,7 +725,10 @@ def test_a_lab_of_healthy_gpus_passes_at_rest_and_at_work(lab: Lab) -> None:
 def test_a_lab_with_bad_links_is_understood(lab: Lab) -> None:
     lab.load("degraded-links", "gpu.*.fabric.state = COMPLETED", "freeze_t = 0")
     _, before = on_lab(lab, "nvlink")
-    lab.load("degraded-links", "gpu.7.fabric.health_summary = 2", "freeze_t = 60")
+    lab.load(
+        "degraded-links",
+        *("gpu.7.fabric.state = 1", "gpu.7.fabric.health_summary = 2", "freeze_t = 60"),
+    )
     ctx, found = on_lab(lab, "nvlink", marks(before))
     judgement = verdict(found, ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)

@@ -242,7 +242,10 @@ def test_a_source_that_does_not_start_is_an_error_in_its_own_words(
 ) -> None:
     outcome = run(name, make_node(tmp_path), InventedSource(absent="driver_mismatch"))
     assert isinstance(outcome.stopped, Unable)
-    assert (outcome.stopped.cause, outcome.stopped.remedy) == (Cause.MISCONFIGURED, Remedy.REBOOT)
+    assert (outcome.stopped.cause, outcome.stopped.remedy) == (
+        Cause.MISCONFIGURED,
+        Remedy.FIX_CONFIGURATION,
+    )
     assert str(outcome.stopped) == "the dream daemon is asleep: wake it (hypnosd)"
 
 

@@ -84,6 +84,8 @@ def test_check_lists_every_file(cli: Cli) -> None:
         ("[bmc]\ncredentials = 'x'", "bmc.credentials: "),
         (f"[[suppress]]\n{SILENT.replace('pcie', 'pice')}", "suppress.check: "),
         ("[[peers]]\ncheck = 'gem'\nfloor = 0.1", "peers.check: "),
+        ("[[kinds]]\nname = 'air'\nnodes = ''", "kinds.nodes of air: "),
+        ("[[kinds]]\nname = 'air'\nnode = 'n1'", "Object contains unknown field `node`"),
     ],
 )
 def test_each_mistake_is_named_with_its_file(cli: Cli, text: str, complaint: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hpcverify.commands.events import EventFilter, iterate_events
 from hpcverify.events.event import EventKind
 from hpcverify.fleet.event_log import NewEvent
 from hpcverify.fleet.event_stream import EVENTS_FILE_NAME, EventStream
@@ -108,42 +109,47 @@ def test_the_chain_of_the_ledger_and_of_rotated_files_together_is_whole(cli: Cli
     for given in ((), files):
         done = cli("events", "verify", *given)
         assert done.returncode == 0
-        assert done.stdout.startswith("3 events in order: 1 to 3, digest ")
+        assert done.stdout.startswith("ledger: 3 events in order: 1 to 3, digest ")
+        assert "\nfiles: 3 events in order: 1 to 3, digest " in done.stdout
+        assert "not shown: events deleted after 3 in ledger and files alike" in done.stdout
 
 
 @pytest.mark.usefixtures("ledger")
-def test_an_event_that_was_changed_in_a_file_is_named(cli: Cli) -> None:
+def test_an_event_that_was_changed_is_named_with_its_place(cli: Cli) -> None:
     path = cli.state / EVENTS_FILE_NAME
     path.write_bytes(path.read_bytes().replace(b"3 of 4", b"1 of 4"))
-    done = cli("events", "verify", str(path))
+    done = cli("events", "verify")
     assert done.returncode == 1
-    assert "event 3: it does not follow the line before" in done.stdout
+    assert f"{path}, line 2: event 2: the ledger has another line" in done.stdout
+
+    with closing(sqlite3.connect(cli.state / LEDGER_FILE_NAME)) as db:
+        db.execute("drop trigger events_stay")
+        db.execute("update events set actor = 'eve' where number = 3")
+        db.commit()
+    assert "ledger: event 3: its actor in the audit log is eve" in cli("events", "verify").stdout
 
 
 @pytest.mark.usefixtures("ledger")
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ("update events set line = replace(line, 'quarantined', 'healthy') where number = 1", 2),
-        ("update events set line = '{}' where number = 2", 2),
-        ("update events set line = replace(line, 'ada', 'eve') where number = 3", 3),
-        ("delete from events where number = 2", 2),
-        ("delete from events where number = 1", 1),
-    ],
-)
-def test_an_event_that_was_changed_in_the_ledger_is_named(
-    cli: Cli, change: str, named: int
+def test_without_a_ledger_what_a_chain_does_not_show_is_said_and_a_digest_shows_it(
+    cli: Cli, tmp_path: Path
 ) -> None:
-    with closing(sqlite3.connect(cli.state / LEDGER_FILE_NAME)) as db:
-        db.execute("drop trigger events_stay")
-        db.execute("drop trigger events_remain")
-        db.execute(change)
-        db.commit()
+    path = tmp_path / EVENTS_FILE_NAME
+    lines = (cli.state / EVENTS_FILE_NAME).read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[1:]))
+    cli.environment["HPCVERIFY_STATE"] = str(tmp_path / "elsewhere")
 
+    done = cli("events", "verify", str(path))
+    assert done.returncode == 0
+    limits = "not shown: events removed before 2, or events deleted after 3, or all events written"
+    assert limits in done.stdout
+    known = f"2:{json.loads(lines[2])['previous']}"
+    done = cli("events", "verify", str(path), "--expect", known)
+    assert (done.returncode, "all events after 2 written anew" in done.stdout) == (0, True)
+    for unknown in (f"4:{known[2:]}", f"2:{'0' * 64}"):
+        assert cli("events", "verify", str(path), "--expect", unknown).returncode == 1
+    assert "64 hexadecimal digits" in cli("events", "verify", "--expect", "2:0").stderr
     done = cli("events", "verify")
-
-    assert done.returncode == 1
-    assert f"event {named}: " in done.stdout
+    assert (done.returncode, "there is no ledger in" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -209,3 +215,27 @@ def test_events_go_on_as_they_come_with_follow(cli: Cli, ledger: Ledger) -> None
         assert json.loads(follower.stdout.readline())["kind"] == "controller.heartbeat"
         follower.send_signal(signal.SIGINT)
         assert (follower.communicate(), follower.returncode) == (("", ""), 0)
+
+
+def test_follow_goes_on_behind_the_last_event_that_a_restored_ledger_still_has(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    def add(count: int) -> None:
+        for _ in range(count):
+            ledger.record_event(NewEvent(kind=EventKind.HEARTBEAT))
+
+    backup = tmp_path / "backup.sqlite"
+    shutil.copyfile(ledger.path, backup)
+    add(4)
+    followed = iterate_events(ledger, EventFilter(), follow=True)
+    numbers = [json.loads(next(followed))["number"] for _ in range(7)]
+    for new in (2, 6):  # fewer events than were seen, and more
+        shutil.copyfile(backup, ledger.path)
+        add(new)
+        numbers += [json.loads(next(followed))["number"] for _ in range(new)]
+    assert numbers == [*range(1, 8), 4, 5, *range(4, 10)]
+
+    ledger.path.unlink()
+    Ledger(ledger.path.parent, ledger.clock)
+    add(1)
+    assert json.loads(next(followed))["number"] == 1

@@ -415,9 +415,9 @@ def judge_night(cli: Cli) -> None:
         cause="a low clock: clock 1410 MHz (peers 1500)",
         since=date(2026, 11, 12),
         last=date(2026, 11, 14),
-        nights=3,
+        shown=(True,) * 3,
     )
-    unconfirmed = replace(outlier, name="n2 GPU 0", node="n2", nodes=("n2",), nights=1)
+    unconfirmed = replace(outlier, name="n2 GPU 0", node="n2", nodes=("n2",), shown=(True,))
     night = date(2026, 11, 14)
     write_judgement(
         cli.state, FleetJudgement(night=night, outliers=(outlier,), unconfirmed=(unconfirmed,))

@@ -9,6 +9,8 @@ from typing import IO
 
 import pytest
 
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.states import Node, State
 from hpcverify.model import Coverage, Finding, Inventory, Measurement, Part, Verdict
 from hpcverify.records import documents
 from hpcverify.records.store import Store
@@ -108,8 +110,9 @@ def test_a_complaint_that_nobody_can_read_does_not_change_the_status(
     assert done.returncode == 2
 
 
-ORDER = "\x1b[2J\x1b]0;title\x07\x9b31m"
-"""Clear the screen, name the window, ring, and turn red."""
+ORDER = "\x1b[2J\x1b]0;title\x07\x9b31m\x85\u202e\u2028"
+"""Clear the screen, name the window, ring, turn red, break the line, and write backwards."""
+ORDERS = {character for character in ORDER if not character.isprintable()}
 
 
 def test_what_others_wrote_gives_the_terminal_no_orders(cli: Cli) -> None:
@@ -124,16 +127,34 @@ def test_what_others_wrote_gives_the_terminal_no_orders(cli: Cli) -> None:
     run = a_run(node="n1", inventory=Inventory(parts=(part,)), results=(result,), suite=ORDER)
     documents.write(run, Store(cli.state).get_document_path(run.id))
 
-    for arguments in (("show",), ("history",), (f"a{ORDER}",), ("show", ORDER)):
+    ledger = Ledger(cli.state)
+    ledger.put(Node(name="n1", state=State.HELD, reason=ORDER), "held", ORDER, text=ORDER)
+    ledger.trip(ORDER)
+    for arguments in (
+        ("show",),
+        ("show", "--json"),
+        ("history",),
+        ("history", "--json"),
+        ("history", "--format", "csv", "-o", "/dev/stdout"),
+        ("report", "--node", "n1", "--format", "json", "-o", "-"),
+        (f"a{ORDER}",),
+        ("show", ORDER),
+        ("nodes",),
+        ("nodes", "n1"),
+        ("nodes", "--json"),
+        ("breaker",),
+        ("events",),
+        ("events", "--format", "ocsf"),
+    ):
         done = cli(*arguments)
-        assert not set("\x1b\x07\x9b") & set(done.stdout + done.stderr), arguments
+        assert not ORDERS & {*done.stdout, *done.stderr}, arguments
     assert "title" in cli("show").stdout
 
 
 def test_what_is_printed_in_a_log_gives_a_terminal_no_orders() -> None:
     result = a_result(verdict=Verdict.FAIL, reason=f"slow{ORDER}")
     message = "\n".join(format_run(a_run(node=f"n{ORDER}", results=(result,))))
-    assert not set("\x1b\x07\x9b") & set(message)
+    assert not ORDERS & {*message}
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])

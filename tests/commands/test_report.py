@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.commands.report import MAX_READ_DOCUMENTS, add_actions, count_repetitions
-from hpcverify.commands.report import format_json as in_words
 from hpcverify.model import Inventory, Limit, Measurement, Part, Remedy, Result, Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.store import Store
 from hpcverify.summary.exclusions import Repetition
+from hpcverify.summary.printable import format_json
 from tests.doubles import a_run
 
 FIRST = datetime(2026, 10, 1, 2, tzinfo=UTC)
@@ -114,7 +114,7 @@ def test_no_more_documents_are_read_than_a_report_can_wait_for(tmp_path: Path) -
 def test_the_json_has_the_document_and_what_to_do_about_which_part(tmp_path: Path) -> None:
     now = night(9, "gpu-a", node=SWAPPED)
     store = kept(tmp_path, night(3, "gpu-a"), now)
-    told = json.loads(in_words(add_actions(now, store, None)))
+    told = json.loads(format_json(add_actions(now, store, None)))
     document = json.loads(store.get_document_path(now.id).read_text())
     (action,) = told.pop("actions")
     (part,) = action["parts"]

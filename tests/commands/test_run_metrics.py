@@ -8,6 +8,7 @@ import pytest
 
 from hpcverify.metrics.table import NODE_METRICS
 from tests.cli import Cli
+from tests.fuse import silent_file_system
 from tests.metrics.reading import list_strays, read_value
 
 FILE_NAME = "hpcverify_run_acme.prom"
@@ -49,6 +50,17 @@ def test_a_text_file_that_cannot_be_written_costs_a_line_and_no_exit_status(
     assert done.returncode == 0
     assert f"{directory / FILE_NAME} cannot be written: it is a directory" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.needs("root")
+def test_a_directory_that_does_not_answer_costs_a_line_and_holds_up_nothing(
+    cli: Cli, directory: Path
+) -> None:
+    with silent_file_system(directory):
+        done, advice = cli("run", "--suite", "acme"), cli("doctor")
+    assert done.returncode == 0
+    assert f"no metrics: directory {directory} has not answered in 2 s" in done.stderr
+    assert f"directory {directory} has not answered in 2 s" in " ".join(advice.stdout.split())
 
 
 def test_a_directory_that_is_missing_costs_nothing(cli: Cli, directory: Path) -> None:

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.commands._own_files import SPOOL_MODE, list_own_requirements, put_in_place
+from hpcverify.commands._own_files import (
+    SPOOL_MODE,
+    list_own_requirements,
+    make_spool,
+    put_in_place,
+)
 from hpcverify.commands.setup import is_on_root
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.plan.config import Fleet, Site, load_site
@@ -18,6 +23,7 @@ from hpcverify.slurm.requirements import Place
 
 AS_ROOT = pytest.mark.needs("root")
 USER = "root"
+NOBODY, STRANGER = 65534, 4242
 
 
 @pytest.fixture
@@ -89,18 +95,61 @@ def test_hooks_that_would_refuse_our_own_jobs_are_named(config: Path) -> None:
 def test_a_spool_that_a_kill_left_half_made_is_completed_and_one_in_use_is_not_touched(
     config: Path,
 ) -> None:
-    fleet = wanted(config)
+    fleet = Fleet(spool=wanted(config).spool, user="nobody")
     spool = Path(fleet.spool)
     spool.mkdir(mode=0o700)
-    os.chown(spool, 4242, 0)
     [*_] = put_in_place(load_site(), fleet)
-    assert (spool.stat().st_uid, stat.S_IMODE(spool.stat().st_mode)) == (0, 0o755)
+    assert (spool.stat().st_uid, stat.S_IMODE(spool.stat().st_mode)) == (NOBODY, 0o755)
 
     (spool / "n1").mkdir()
     spool.chmod(0o777)
     assert fleet.spool not in [*put_in_place(load_site(), fleet)]
     assert stat.S_IMODE(spool.stat().st_mode) == 0o777
     assert list_missing(load_site(), fleet) == {"spool"}
+
+
+@AS_ROOT
+@pytest.mark.parametrize("last", [True, False], ids=["spool", "above"])
+def test_no_link_of_somebody_else_is_followed_and_none_is_in_a_printed_line(
+    config: Path, *, last: bool
+) -> None:
+    roots, shared = config.parents[1] / "roots", config.parents[1] / "shared"
+    (roots / "spool").mkdir(parents=True, mode=0o700)
+    shared.mkdir()
+    shared.chmod(0o1777)
+    link = shared / "link"
+    link.symlink_to(roots / "spool" if last else roots)
+    os.chown(link, STRANGER, -1, follow_symlinks=False)
+    fleet = Fleet(spool=str(link if last else link / "spool"), user="nobody")
+
+    [item] = [i for i in list_own_requirements(load_site(), fleet) if i.subject == "spool"]
+    assert item.instructions == ()
+    assert f"{link} is a link that user {STRANGER}" in item.fix
+    assert fleet.spool not in [*put_in_place(load_site(), fleet)]
+    with pytest.raises(ConfigError, match="is a link that user"):
+        make_spool(Path(fleet.spool), NOBODY)  # as if it was put there in the meantime
+    found = (roots / "spool").stat()
+    assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (0, 0o700)
+    assert link.lstat().st_uid == STRANGER
+
+
+@AS_ROOT
+def test_a_folder_that_somebody_else_has_prepared_is_not_taken_over(config: Path) -> None:
+    fleet = Fleet(spool=wanted(config).spool, user="nobody")
+    spool = Path(fleet.spool)
+    spool.mkdir()
+    os.chown(spool, STRANGER, -1)
+    [item] = [i for i in list_own_requirements(load_site(), fleet) if i.subject == "spool"]
+    assert (item.instructions, "chown" in item.fix) == ((), False)
+    assert f"if user {STRANGER} acts on the fleet, set user of [fleet]" in item.fix
+    with pytest.raises(ConfigError, match=f"user {STRANGER} has just made it"):
+        make_spool(spool, NOBODY)
+    assert spool.stat().st_uid == STRANGER
+
+    os.chown(spool, 0, -1)
+    (spool / "something").touch()
+    with pytest.raises(ConfigError, match="is not taken over"):
+        make_spool(spool, NOBODY)
 
 
 @AS_ROOT

@@ -17,6 +17,8 @@ from tests.tables import read_table
 CORE, EACH_CORE, NOBODY = "the core", "each core", "nobody"
 SDC = "tests/checks/sdc/test_injections.py"
 PRODUCT = f"{SDC}::test_a_fault_under_a_product_is_reported_as_the_table_says"
+RANDOM = f"{SDC}::test_a_fault_under_random_products_is_reported_as_the_table_says"
+TURN = f"{SDC}::test_a_fault_of_one_shape_is_reported_in_its_turn"
 COMPARISON = f"{SDC}::test_a_fault_under_a_comparison_is_reported_as_the_table_says"
 COPY = f"{SDC}::test_a_fault_under_a_copy_is_reported_as_the_table_says"
 

@@ -14,8 +14,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.events.event import EventKind, Severity
+from hpcverify.events.event import EventKind, Severity, StateChange
 from hpcverify.events.journal import (
+    CUT_NOTE,
     MESSAGE_IDS,
     PRIORITIES,
     JournalError,
@@ -103,6 +104,13 @@ def test_a_text_arrives_whole_however_many_lines_it_has(text: str) -> None:
     assert parse_datagram(datagram)["MESSAGE"] == text
 
 
+def test_what_others_wrote_gives_a_terminal_of_journalctl_no_orders() -> None:
+    text = "\x1b[2J\x9b31m\u202e\u2028"
+    datagram = build_datagram(make_event(EventKind.HEARTBEAT, text=text, node=text))
+    assert all(c.isprintable() for c in parse_datagram(datagram)["MESSAGE"])
+    assert parse_datagram(datagram)["HPCVERIFY_NODE"].isprintable()
+
+
 def test_an_event_without_a_node_has_no_field_for_it() -> None:
     assert "HPCVERIFY_NODE" not in parse_datagram(build_datagram(make_event(EventKind.HEARTBEAT)))
 
@@ -128,18 +136,23 @@ def test_events_arrive_in_order_and_each_number_is_yielded_once_it_was_taken(
     assert [*send_events([], Path(journal.getsockname()))] == []
 
 
-def test_an_event_too_large_for_a_datagram_arrives_without_its_text(
+def test_of_an_event_too_large_for_a_datagram_what_is_long_arrives_cut_and_says_so(
     journal: socket.socket,
 ) -> None:
-    event = make_finding_event(EventKind.FINDING_OPENED, text="x" * 2**22)
+    nodes = StateChange(subject="n⚠" * 2**21, before="", after="active" * 2**21)
+    event = make_finding_event(EventKind.FINDING_OPENED, text="x" * 2**22, change=nodes)
     assert [*send_events([event], Path(journal.getsockname()))] == [7]
 
-    assert journal.recv(LARGEST) == build_datagram(replace(event, text=""))
+    fields = parse_datagram(journal.recv(LARGEST))
+    whole = parse_datagram(build_datagram(event))
+    cut = {"MESSAGE", "HPCVERIFY_SUBJECT", "HPCVERIFY_AFTER"}
+    assert {name for name in whole if fields[name] != whole[name]} == cut
+    assert all(fields[name] == whole[name][:1000] + CUT_NOTE for name in cut)
 
 
-def test_without_a_journal_every_event_counts_as_taken(tmp_path: Path) -> None:
-    events = [make_event(EventKind.HEARTBEAT, number) for number in (1, 2)]
-    assert [*send_events(events, tmp_path / "absent")] == [1, 2]
+def test_without_a_journal_no_event_counts_as_taken(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match=r"absent: No such file.*journal = false"):
+        next(send_events([make_event(EventKind.HEARTBEAT)], tmp_path / "absent"))
 
 
 def test_a_journal_that_does_not_answer_takes_no_event(journal: socket.socket) -> None:

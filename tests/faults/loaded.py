@@ -10,7 +10,7 @@ import msgspec
 
 from hpcverify.check import Context, Placement, Watch
 from hpcverify.limits.specs import find_spec
-from hpcverify.model import CheckItem, Device, Inventory, Result
+from hpcverify.model import CheckItem, Device, Finding, Inventory, Measurement, Result
 from hpcverify.plan.config import Site
 from hpcverify.plan.suite import Step, load_suite, make_plan
 from hpcverify.run.conclude import conclude
@@ -53,6 +53,10 @@ def _judged(step: Step, inventory: Inventory, watch: Watch, folder: Path) -> Res
         if step.check.placement is Placement.ALL_DEVICES:
             _leave_account(watch, part_id)
         items += step.check.observe(watch, part_id, step.params)
+    if step.check.reconcile is not None:
+        told = [item for item in items if isinstance(item, Measurement | Finding)]
+        items = [item for item in items if item not in told]
+        items += step.check.reconcile(told, inventory)
     answer = Answer(items=tuple(items), outcome=Outcome())
     return conclude(step, {"observed": answer}, inventory, lambda _n, _w: (), 0.0)
 

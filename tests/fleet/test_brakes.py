@@ -59,6 +59,8 @@ def test_a_finding_that_all_prologs_have_at_once_drains_nobody_before_or_after_a
     room.collect(3)
     assert (list_drained(room), room.ledger.read_trip_reason()) == (set(), "")
     assert {room.node(name).state for name in room.slurm.nodes} == {State.SUSPECT}
+    log = [entry.what for entry in room.ledger.read_audit(limit=1000)]
+    assert (log.count("undid hook drain"), log.count("breaker reset")) == (12, 1)
 
 
 def test_two_nodes_whose_prologs_refused_a_job_are_quarantined(tmp_path: Path) -> None:
@@ -70,11 +72,14 @@ def test_two_nodes_whose_prologs_refused_a_job_are_quarantined(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("hours", [-3, 3])
-def test_a_prolog_error_of_another_time_is_left_alone(tmp_path: Path, hours: float) -> None:
+@pytest.mark.parametrize("count", [1, 12])
+def test_a_prolog_error_of_another_time_is_left_alone(
+    tmp_path: Path, hours: float, count: int
+) -> None:
     room = a_room(tmp_path, 12)
     room.policy = CLOSED
     room.collect()
-    refuse(room, room.slurm.nodes)
+    refuse(room, list(room.slurm.nodes)[2 : 2 + count])
     room.slurm.nodes["n3"].at += hours * HOUR_S
     room.collect()
     assert list_drained(room) == {"n3"}
@@ -90,6 +95,18 @@ def test_a_drain_of_somebody_else_is_not_undone(tmp_path: Path) -> None:
     room.slurm.drain(["n4"], "PSU swap", by="jane")
     room.collect()
     assert list_drained(room) == {"n3", "n4"}
+
+
+def test_a_prolog_error_for_a_check_that_is_in_doubt_is_undone(tmp_path: Path) -> None:
+    room = a_room(tmp_path, 12)
+    room.policy = {**CLOSED, "check_share": 0.3}
+    for name in ("n1", "n2", "n3"):
+        room.finds(name, SLOW)
+    room.collect()
+    refuse(room, ("n4", "n5"))
+    room.collect()
+    assert (list_drained(room), room.ledger.read_trip_reason()) == (set(), "")
+    assert room.node("n4").state is State.SUSPECT
 
 
 # -- how many are out at all

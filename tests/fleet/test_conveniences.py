@@ -25,9 +25,12 @@ from hpcverify.fleet import transitions
 from hpcverify.fleet.controller import HISTORY, Controller
 from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
-from hpcverify.fleet.states import State
+from hpcverify.fleet.states import Caveat, State
 from hpcverify.history.columns import find_night
 from hpcverify.history.files import list_nights, list_weeks
+from hpcverify.history.reader import Choice, read_measurements
+from hpcverify.history.rebuild import rebuild_measurements
+from hpcverify.history.screen import read_misdated_runs
 from hpcverify.history.writer import DAMAGED_NAME, QUEUE_NAME, MeasurementWriter
 from hpcverify.insight.job_sensor import leave_suspicions
 from hpcverify.insight.judgement import JUDGEMENT_NAME, FleetJudgement, read_judgement
@@ -491,7 +494,7 @@ def test_what_a_node_claims_of_its_bmc_makes_it_a_suspect_and_is_not_kept_as_tha
         home.collect()
 
     node = home.ledger.read_node("n1")
-    assert (node.state, node.enforced, node.bmc_failures) == (State.SUSPECT, False, {})
+    assert (node.state, node.caveat, node.bmc_failures) == (State.SUSPECT, Caveat.TURN, {})
     assert len(node.checks) < 1000, "it does not grow with each run"
 
 
@@ -596,7 +599,9 @@ def test_a_run_whose_dates_disagree_is_refused_in_one_line(home: Home, off: time
     assert len(list_nights(home.state)) == 1
 
 
-def test_ordered_runs_of_nodes_with_wrong_clocks_count_and_get_no_night(home: Home) -> None:
+def test_runs_of_nodes_with_wrong_clocks_count_for_the_night_they_arrive(
+    home: Home,
+) -> None:
     right = home.now
     for node, days in (("n1", -9000), ("n2", 9000)):
         ticket = home.ledger.issue_ticket(node, "sweep", "idle")
@@ -608,8 +613,12 @@ def test_ordered_runs_of_nodes_with_wrong_clocks_count_and_get_no_night(home: Ho
 
     assert home.ledger.read_node("n1").state is State.HEALTHY
     assert home.ledger.read_node("n2").state is State.HEALTHY
-    assert len(list_nights(home.state)) == 1
-    assert len([line for line in home.said if "not kept in the history" in line]) == 1
+    for _ in range(2):
+        assert set(read_measurements(home.state)["node"]) == {"n1", "n2", "n3"}
+        assert list(list_nights(home.state)) == [find_night(home.today)]
+        misdated = read_misdated_runs(home.state, Choice())
+        assert {run.node: round(run.error / DAY) for run in misdated} == {"n1": -9000, "n2": 9000}
+        rebuild_measurements(home.state, [])
 
 
 def test_a_slurm_that_is_away_still_ends_the_turn(home: Home) -> None:

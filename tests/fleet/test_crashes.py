@@ -310,8 +310,6 @@ def test_a_controller_killed_while_it_adopts_a_drain_lets_nobody_back(
     fleet.prepare('enforce = ["told"]\nfail_closed = ["told"]')
     fleet.tell("n2", "corrupt")
     fleet.by_hand("n2")
-    assert fleet("collect").returncode == 0
-    assert fleet.states()["n2"] == "suspect"
     fleet.cluster.slurm.drain("n2", "Prolog error")  # by Slurm's own user
     doom = Doom(fleet, kind)
     while not doom.survived():

@@ -68,6 +68,8 @@ def test_events_wait_for_a_journald_that_is_down(ledger: Ledger, journal: socket
         stream.drain()
 
     address.unlink()
+    with pytest.raises(JournalError, match="No such file"):
+        stream.drain()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as again:
         again.bind(str(address))
         again.settimeout(0)

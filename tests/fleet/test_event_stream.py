@@ -66,6 +66,16 @@ def test_the_file_has_each_event_of_the_ledger_once_and_others_cannot_read_it(
     assert verify_chain(read_file(ledger).splitlines()).wrong == 0
 
 
+def test_an_event_is_one_printable_line_whatever_its_text(ledger: Ledger) -> None:
+    text = "\x1b[2J\x9b31m\x7f\x85\u2028\u2029\u202e\u2066 Zoë"
+    ledger.record_event(NewEvent(kind=EventKind.HEARTBEAT, text=text))
+    make_stream(ledger).drain()
+
+    (line,) = read_file(ledger).decode().splitlines()
+    assert line.isprintable()
+    assert json.loads(line)["text"] == text
+
+
 def test_a_ledger_from_a_backup_gives_no_id_again(ledger: Ledger, tmp_path: Path) -> None:
     add_events(ledger, 2)
     backup = tmp_path / "backup.sqlite"
@@ -263,6 +273,35 @@ def test_what_others_wrote_at_the_end_stays_and_no_event_is_lost_behind_it(
 
     lines = read_file(ledger).splitlines()
     assert lines == [*list_lines(ledger)[:2], junk.strip(), *list_lines(ledger)[2:]]
+
+
+@pytest.mark.parametrize("copied", [slice(1, 2), slice(1, 4), slice(None)])
+def test_copies_of_old_lines_at_the_end_have_nothing_written_again(
+    ledger: Ledger, copied: slice
+) -> None:
+    path = ledger.path.parent / EVENTS_FILE_NAME
+    add_events(ledger, 5)
+    make_stream(ledger).drain()
+    copies = path.read_bytes().splitlines(keepends=True)[copied]
+    with path.open("ab") as file:
+        file.writelines(copies)
+    add_events(ledger, 2)
+
+    make_stream(ledger).drain()
+
+    new = list_lines(ledger)
+    assert read_file(ledger).splitlines() == new[:5] + new[:5][copied] + new[5:]
+
+
+def test_a_file_that_lost_its_end_gets_it_again(ledger: Ledger) -> None:
+    path = ledger.path.parent / EVENTS_FILE_NAME
+    add_events(ledger, 5)
+    make_stream(ledger).drain()
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
+    add_events(ledger, 1)
+    make_stream(ledger).drain()
+
+    assert is_whole(ledger)
 
 
 def make_open_file(path: Path, _: Path) -> None:

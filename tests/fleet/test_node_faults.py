@@ -176,7 +176,7 @@ def test_a_machine_check_that_a_hook_read_is_not_forgiven_by_a_sweep(
     """The mark is with the node: the sweep does not read the line again."""
     story = read_a_line(tmp_path / "node", MACHINE_CHECK)
     find_by_hook(room, story.found)
-    assert (room.node("n1").state, room.slurm.reserved) == (State.SUSPECT, set())
+    assert (room.node("n1").state, room.slurm.reserved) == (State.SUSPECT, {"n1"})
     assert not room.slurm.holds("n1")[0]
 
     find(room, "n1", story.again)

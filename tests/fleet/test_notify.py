@@ -123,11 +123,12 @@ def test_a_change_that_nobody_sees_is_not_told(site: Site) -> None:
     assert [(t["node"], t["after"]) for t in site.told] == [("n7", "quarantined")]
 
 
-def test_a_node_that_others_take_is_told_with_their_reason(site: Site) -> None:
-    site.ledger.put(Node(name="n1", foreign="fan swap"), "held by others")
+def test_a_node_that_others_take_is_told_with_their_reason_in_one_line(site: Site) -> None:
+    reason = "fan\u2028swap\x85 \x9b31m"
+    site.ledger.put(Node(name="n1", foreign=reason), "held by others")
     site.tell()
     (told,) = site.told
-    assert (told["after"], told["reason"]) == ("held by others", "fan swap")
+    assert (told["after"], told["reason"]) == ("held by others", reason)
 
 
 def test_the_breaker_and_a_doubt_are_told_as_they_come_and_go(site: Site) -> None:

@@ -20,6 +20,7 @@ from hpcverify.fleet.publish import (
 )
 from hpcverify.fleet.states import Node, State
 from hpcverify.plan.config import Fleet, Quarantine, Site, Suppression
+from hpcverify.records.spool import take_place
 
 NOW = 1_800_000_000.0
 HOURS = 26
@@ -120,20 +121,27 @@ def test_a_word_that_cannot_be_left_keeps_no_other_back(site: Site) -> None:
 
 
 def test_free_places_follow_what_the_breaker_allows_beside_those_taken(site: Site) -> None:
-    def publish(allowed: int, *, after: float = 0, refusing: tuple[str, ...] = ()) -> list[int]:
+    def publish(
+        allowed: int, *, after: float = 0, refusing: tuple[str, ...] = (), tripped: str = ""
+    ) -> list[int]:
         count = lambda taken: max(0, allowed - len(taken))  # noqa: E731 - as the controller does
-        publish_refusal_places(site, count, refusing, time.time() + after)
+        publish_refusal_places(site, tripped, count, refusing, time.time() + after)
         names = [path.name for path in places.iterdir()]
         free = sum(name.startswith(gate.FREE_PREFIX) for name in names)
         return [free, len(names) - free]
 
     places = Path(site.fleet.spool, gate.GATE_NAME, gate.PLACES_NAME)
     assert publish(3) == publish(3) == [3, 0]
-    assert gate.take_place(Path(site.fleet.spool), "n1")
+    assert take_place(Path(site.fleet.spool), "n1")
     assert publish(3) == [2, 1]
     assert publish(0) == [0, 1]
     late = PLACE_S + 1
     assert publish(3, after=late, refusing=("n1",)) == [2, 1]
+    assert publish(3, refusing=("n1",), tripped="3 of 4 nodes") == [0, 1]
+    assert publish(3, tripped="3 of 4 nodes") == [0, 0]
+    assert take_place(Path(site.fleet.spool), "n2") is False
+    publish(3)
+    assert take_place(Path(site.fleet.spool), "n2")
     assert publish(3, after=late) == [3, 0]
 
 

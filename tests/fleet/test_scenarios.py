@@ -45,6 +45,19 @@ def user_job(fleet: Fleet, node: str) -> str:
     return fleet.cluster.run("sbatch", *options).strip()
 
 
+def refuse_jobs(fleet: Fleet, *nodes: str) -> None:
+    """Have Slurm drain *nodes*, as if their prologs had refused a job."""
+    prolog = fleet.folder / "prolog"
+    prolog.write_text("#!/bin/sh\nexit 1\n")
+    prolog.chmod(0o755)
+    fleet.cluster.reconfigure(f"Prolog={prolog}\n")
+    for node in nodes:
+        user_job(fleet, node)
+    fleet.cluster.until(lambda: fleet.drained() == set(nodes))
+    fleet.cluster.run("scancel", "-u", "root")
+    fleet.cluster.reconfigure("")
+
+
 def state(fleet: Fleet, job: str) -> str:
     return fleet.cluster.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T").strip()
 
@@ -275,26 +288,56 @@ def test_a_node_can_act_on_no_other(fleet: Fleet) -> None:
 
     assert "it names node 'n2'" in fleet("collect").stderr
     assert fleet.states() == {"n3": "suspect"}  # its own word, with n2's token
-    assert held(fleet) == set()
+    assert (fleet.drained(), reserved(fleet)) == (set(), {"n3"})  # until it is verified, once
 
 
 def test_a_run_that_nobody_ordered_raises_suspicion_and_holds_nobody(fleet: Fleet) -> None:
-    fleet.tell("n1", "corrupt")
+    fleet.tell("n1", "10")
     fleet.by_hand("n1")
     fleet.collected()
     assert (fleet.states(), held(fleet)) == ({"n1": "suspect"}, set())
     assert json.loads(fleet("sweep", "--dry-run", "--json").stdout)["chosen"][0]["node"] == "n1"
 
 
+def test_conclusive_evidence_that_nobody_ordered_costs_one_verification(fleet: Fleet) -> None:
+    for node in ("n1", "n2"):
+        fleet.tell(node, "corrupt")
+        fleet.by_hand(node)
+    fleet.tell("n1", "100")  # as if its document had been forged
+    job = user_job(fleet, "n2")
+    runs(fleet, job)
+    fleet("collect")
+    assert reserved(fleet) == {"n1", "n2"}
+    assert state(fleet, job) == "RUNNING"
+
+    fleet.cluster.run("scancel", job)
+    fleet.collected()
+
+    assert fleet.states() == {"n1": "healthy", "n2": "quarantined"}
+    assert fleet.drained() == {"n2"}
+
+
+def test_slurms_own_drains_are_undone_where_a_run_explains_them_and_the_breaker_trips(
+    fleet: Fleet,
+) -> None:
+    fleet.prepare('enforce = ["told"]\nfail_closed = ["told"]')
+    for node in ("n1", "n2", "n3"):
+        fleet.tell(node, "corrupt")
+        fleet.by_hand(node)
+    refuse_jobs(fleet, "n1", "n2", "n3", "n4")
+
+    assert "the breaker tripped: 3 of 4 nodes" in fleet("collect").stderr
+
+    assert fleet.drained() == {"n4"}
+    assert fleet.host("n4").reason == fleet.node("n4").foreign == "Prolog error"
+    assert fleet("breaker", "reset", "--reason", "it was the driver").returncode == 0
+    fleet("collect")
+    assert held(fleet) == {"n4"}
+
+
 def test_slurms_own_drain_is_taken_over_where_a_run_of_ours_explains_it(fleet: Fleet) -> None:
     fleet.prepare('enforce = ["told"]\nfail_closed = ["told"]')
-    prolog = fleet.folder / "prolog"
-    prolog.write_text("#!/bin/sh\nexit 1\n")
-    prolog.chmod(0o755)
-    fleet.cluster.reconfigure(f"Prolog={prolog}\n")
-    for node in ("n1", "n2"):
-        user_job(fleet, node)
-    fleet.cluster.until(lambda: fleet.drained() == {"n1", "n2"})
+    refuse_jobs(fleet, "n1", "n2")
     fleet.tell("n1", "corrupt")
     fleet.by_hand("n1")
 
@@ -315,15 +358,10 @@ def test_the_drain_of_a_node_whose_failure_was_only_observed_is_taken_over_as_we
         verified(fleet, "n1", "n2", "n3")
     assert set(fleet.states().values()) == {"quarantined"}
     fleet.prepare('enforce = ["told"]\nfail_closed = ["told"]\ncheck_share = 1')
-    prolog = fleet.folder / "prolog"
-    prolog.write_text("#!/bin/sh\nexit 1\n")
-    prolog.chmod(0o755)
-    fleet.cluster.reconfigure(f"Prolog={prolog}\n")
-    for node in ("n1", "n2", "n3"):
-        user_job(fleet, node)
-    fleet.cluster.until(lambda: fleet.drained() == {"n1", "n2", "n3"})
+    refuse_jobs(fleet, "n1", "n2", "n3")
     fleet.tell("n2", "corrupt")
-    fleet.by_hand("n2")
+    for node in ("n1", "n2"):
+        fleet.by_hand(node)
 
     fleet.collected()
 

@@ -15,9 +15,16 @@ from msgspec.structs import replace
 from hpcverify.errors import ActionError
 from hpcverify.events.event import Event, EventKind
 from hpcverify.fleet.claim import Claim, build_claim_path, write_claim
-from hpcverify.fleet.standing import MAX_NODE_REFUSALS, follow_configuration, follow_refusals
+from hpcverify.fleet.event_audit import verify_ledger
+from hpcverify.fleet.event_log import SPARE_HEARTBEATS, NewEvent
+from hpcverify.fleet.standing import (
+    MAX_NODE_REFUSALS,
+    beat_daily,
+    follow_configuration,
+    follow_refusals,
+)
 from hpcverify.fleet.states import DAY_S
-from hpcverify.plan.config import Suppression, load_site
+from hpcverify.plan.config import Events, Suppression, load_site
 from hpcverify.records.spool import Refusal
 from tests.fleet.builders import NOW, Room, make_wrong_word
 
@@ -114,40 +121,65 @@ def test_a_controller_that_is_refused_the_spool_says_so_once(room: Room) -> None
     assert event.actor.host == gethostname()
 
 
-def test_a_heartbeat_comes_once_a_day_and_old_events_that_were_read_go_with_it(room: Room) -> None:
-    room.collect()
-    with room.controller.hold_lock():
-        pass  # events.jsonl has them
-    room.collect(3)
-    assert len(list_events(room, EventKind.HEARTBEAT)) == 1
-    room.collect(after=100 * DAY_S)
-    with room.controller.hold_lock():
-        pass
-    room.collect(after=DAY_S)
+def test_a_heartbeat_comes_once_a_day_and_says_who_is_where(room: Room) -> None:
+    room.collect(4)
 
-    assert room.ledger.verify_events().wrong == 0
-    assert room.ledger.read_lines(0, 1)[0][0] > 1
-    kept = [event.text for event in list_events(room, EventKind.HEARTBEAT)]
-    assert len(kept) == 2
-    assert "4 nodes: 4 unverified" in kept[0]
+    (event,) = list_events(room, EventKind.HEARTBEAT)
+    assert "4 nodes: 4 unverified" in event.text
+    assert event.oldest == 1
 
 
-def test_a_clock_that_is_ahead_for_a_turn_prunes_nothing(room: Room) -> None:
-    room.collect()
-    for jump in (365 * DAY_S, -365 * DAY_S, DAY_S):
-        with room.controller.hold_lock():
-            pass
-        room.collect(after=jump)
+KEEP_DAYS = 30
 
-    assert room.ledger.read_lines(0, 1)[0][0] == 1
+
+def beat(room: Room, *steps: float) -> None:
+    """Let so many days go by, one after the other, with an event and what is due in each."""
+    ledger, site = room.ledger, replace(room.controller.site, events=Events(keep_days=KEEP_DAYS))
+    for step in steps:
+        room.now += step * DAY_S
+        ledger.record_event(NewEvent(kind=EventKind.NIGHT_JUDGED))
+        beat_daily(ledger, site, room.now)
+
+
+def read_oldest(room: Room) -> int:
+    return room.ledger.read_lines(0, 1)[0][0]
+
+
+def test_events_are_pruned_by_the_days_that_the_controller_saw(room: Room) -> None:
+    beat(room, *[1] * 50)
+
+    oldest = list_events(room, *EventKind)[0]
+    kept_days = round((room.now - oldest.time.timestamp()) / DAY_S)
+    assert KEEP_DAYS <= kept_days <= KEEP_DAYS + SPARE_HEARTBEATS
+    assert list_events(room, EventKind.HEARTBEAT)[-1].oldest == oldest.number
+    assert verify_ledger(room.ledger).wrong == 0
+
+
+JUMPS = (
+    [400, 1, 0.1, -401.1],
+    [400, -400, 400, -400, 400, -400],
+    [-400, 1, 399],
+    [*[0.02, 400, -400] * 15],
+    [40_000, 1, 1, 1, -40_003],
+)
+
+
+@pytest.mark.parametrize("jumps", JUMPS)
+def test_a_clock_that_jumps_for_some_days_prunes_nothing_that_is_to_be_kept(
+    room: Room, jumps: list[float]
+) -> None:
+    beat(room, *[1] * 28)
+    beat(room, *jumps)
+    assert read_oldest(room) == 1
+    beat(room, *[1] * 12)
+    assert read_oldest(room) > 1
 
 
 def test_events_that_a_reader_has_not_got_are_not_pruned(room: Room) -> None:
-    room.collect()
-    room.ledger.move_cursor("slow", 0)
-    room.collect(after=100 * DAY_S)
-    room.collect(after=DAY_S)
-    assert room.ledger.read_lines(0, 1)[0][0] == 1
+    room.ledger.move_cursor("slow", 5)
+    beat(room, *[1] * 40)
+    assert read_oldest(room) == 6
+    assert verify_ledger(room.ledger).wrong == 0
 
 
 def test_the_turn_goes_on_if_the_file_cannot_be_written_and_says_so(room: Room) -> None:

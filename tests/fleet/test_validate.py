@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from hpcverify.errors import ConfigError
-from hpcverify.fleet.surroundings import check_accounting, check_nodes
+from hpcverify.fleet.surroundings import check_accounting, check_nodes, check_switches
 from hpcverify.fleet.validate import list_notes, refuse_mistakes
-from hpcverify.plan.config import Bmcs, Fabric, Fleet, Quarantine, Site, Suppression
+from hpcverify.plan.config import Bmcs, Fabric, Fleet, NodeKind, Quarantine, Site, Suppression
 from hpcverify.slurm.client import Slurm
 from tests.tables import read_table
 
@@ -101,8 +101,16 @@ THERE = [f"n{number}" for number in range(1, 65)]
         (a_site(fabric=Fabric(switches={"a": "m1"})), "fabric.switches.a: Slurm has no node m1"),
         (a_site(bmc=Bmcs(addresses={"m1": "b1"})), "bmc.addresses: Slurm has no node m1"),
         (
+            a_site(kinds=(NodeKind(name="air", nodes="n[60-66]"),)),
+            "kinds.nodes of air: Slurm has no node n[65-66]",
+        ),
+        (
             a_site(quarantine=Quarantine(share=1, cap=10000)),
             "quarantine.share = 1 and cap = 10000: all 64 nodes may be drained",
+        ),
+        (
+            a_site(fleet=Fleet(share=1, at_once=100_000)),
+            "fleet.share = 1 and at_once = 100000: all 64 nodes may be under verification",
         ),
     ],
 )
@@ -115,6 +123,15 @@ def test_what_fits_no_node_of_slurm_is_told(site: Site, told: str) -> None:
 def test_limits_and_names_that_fit_the_cluster_are_told_nothing() -> None:
     assert [*check_nodes(silent(nodes="n[1-64]"), THERE)] == []
     assert [*check_nodes(a_site(), THERE[:2])] == []
+    assert [*list_notes(a_site(), NOW)] == []
+
+
+def test_a_node_at_no_switch_is_told() -> None:
+    site = a_site(fabric=Fabric(switches={"a": "n[1-30]", "b": "n[31-62]"}))
+    (note,) = check_switches(site, THERE)
+    assert "fabric.switches: n[63-64] is at no switch" in note
+    assert [*check_switches(site, THERE[:62])] == []
+    assert [*check_switches(a_site(), THERE)] == []
 
 
 def answer(command: Sequence[str]) -> str:
@@ -137,9 +154,11 @@ def test_an_account_or_a_qos_of_none_is_told(fleet: Fleet, told: list[str]) -> N
     assert [*check_accounting(fleet, Slurm(run=answer))] == told
 
 
-def test_without_accounting_no_account_is_looked_for() -> None:
+def test_without_accounting_an_account_means_nothing() -> None:
     slurm = Slurm(run=lambda _: "AccountingStorageType = (null)\n")
-    assert [*check_accounting(Fleet(account="any"), slurm)] == []
+    (note,) = check_accounting(Fleet(account="any"), slurm)
+    assert note == "fleet.account = 'any': Slurm keeps no accounts, so it means nothing"
+    assert [*check_accounting(Fleet(), slurm)] == []
 
 
 @pytest.mark.parametrize(

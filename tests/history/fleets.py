@@ -21,6 +21,8 @@ def make_history(
     level: str = "1",
     new_driver: str = "false",
     clock: str = "1500",
+    absent: str = "false",
+    clock_error: str = "0",
     nodes: int = 24,
     gpus: int = 1,
     part_spread: float = 0.004,
@@ -33,7 +35,8 @@ def make_history(
 
     *level* (a share), *new_driver* and *clock* are formulas of n, the number of the node, g, that
     of its GPU, and t, that of the night. Ten nodes are in a rack: r0n3, r1n12; *name* is another
-    formula for what they are called. *first* is the first night.
+    formula for what they are called. *first* is the first night; who is *absent* does not run, and
+    *clock_error* are the days by which the clock of a node is ahead.
     """
     with open_duckdb(state, memory_mib=512) as db:
         db.execute("select setseed(0.17)")
@@ -48,7 +51,8 @@ def make_history(
             folder.mkdir(parents=True)
             rows = f"""
                 select timestamptz '{night} 22:00:00+00' as started,
-                    printf('{night:%Y%m%d}-220000-%06x', n) as run,
+                    strftime(date '{night}' + to_days({clock_error}), '%Y%m%d-220000-')
+                        || printf('%06x', n) as run,
                     {name} as node, printf('GPU-%d-%d', n, g) as part,
                     printf('GPU %d', g) as label, 'gpu' as kind, 'H100' as model,
                     m.name as check_name, m.metric as metric, m.unit as unit, 'pass' as verdict,
@@ -57,7 +61,7 @@ def make_history(
                     if({new_driver}, '{NEW_DRIVER}', '{DRIVER}') as driver
                 from parts, (select {t} as t) nights, (values
                     ('gemm', 'bf16.sustained', 'TFLOP/s'), ('thermal', 'clock.mean', 'MHz')
-                ) m(name, metric, unit)
+                ) m(name, metric, unit) where not ({absent})
             """
             names = ", ".join(column.name for column in COLUMNS)
             db.execute(

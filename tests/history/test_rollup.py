@@ -188,7 +188,7 @@ def test_a_week_that_is_over_takes_no_late_runs(tmp_path: Path) -> None:
     before = read_products(tmp_path)
 
     write_runs(tmp_path, make_run("late", 2), night=WEEK)
-    MeasurementWriter(tmp_path, print).replace([make_run("n1", 3, 1.0)])
+    MeasurementWriter(tmp_path, print).replace([make_run("n1", 3, 1.0)], {})
 
     assert read_products(tmp_path) == before
 

@@ -160,7 +160,7 @@ def test_runs_that_are_written_again_replace_their_rows(tmp_path: Path) -> None:
     write_runs(tmp_path, make_run("n1"), make_run("n2"))
 
     for _ in range(2):
-        MeasurementWriter(tmp_path, print).replace([make_run("n1", value=470.0)])
+        MeasurementWriter(tmp_path, print).replace([make_run("n1", value=470.0)], {})
 
     table = read_measurements(tmp_path, nodes=["n1"], metrics=["bf16.sustained"])
     assert list(table["value"]) == [470.0, 501.0]

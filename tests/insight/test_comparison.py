@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
 
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.history.reader import Choice
-from hpcverify.insight.comparison import judge_past, judge_peers, make_locator
+from hpcverify.insight.comparison import describe_compared, judge_peers, make_locator
+from hpcverify.insight.past import judge_past
 from hpcverify.model import Inventory, Limit, Measurement, Part, Result, Run, Verdict
 from hpcverify.peers.rule import MIN_PEERS
-from hpcverify.plan.config import Site
+from hpcverify.plan.config import NodeKind, Site
 from hpcverify.records.store import Store
 from tests.history.fleets import make_history
 
@@ -122,3 +123,54 @@ def test_the_name_of_a_node_without_a_switch_tells_its_rack(tmp_path: Path) -> N
     locate = make_locator(Site(), Ledger(tmp_path))
     assert locate("r12c3n4") == {"rack": "r12c3"}
     assert locate("gpu0017") == {}
+
+
+AIR = Site(kinds=(NodeKind(name="air", nodes="r0n[0-3]"),))
+
+
+@pytest.mark.parametrize(("site", "named"), [(Site(), 4), (AIR, 0)])
+def test_nodes_that_are_slower_by_design_are_named_until_the_site_says_so(
+    tmp_path: Path, site: Site, named: int
+) -> None:
+    make_history(tmp_path, level="if(n < 4, 0.95, 1)", nodes=40, part_spread=0.001)
+    judged = judge_peers(tmp_path, Choice(), site, lambda _: {})
+    assert len([each for entry in judged.document.metrics for each in entry.outliers]) == named
+
+
+@pytest.mark.parametrize("node", [2, 17])
+def test_a_slow_node_is_named_among_those_of_its_kind(tmp_path: Path, node: int) -> None:
+    level = f"if(n < 4, 0.95, 1) * if(n = {node}, 0.9, 1)"
+    make_history(tmp_path, level=level, nodes=40, part_spread=0.001)
+
+    judged = judge_peers(tmp_path, Choice(), AIR, lambda _: {})
+
+    named = [
+        (entry.name.mode, one.node) for entry in judged.document.metrics for one in entry.outliers
+    ]
+    assert named == [("idle, H100, air" if node < 4 else "idle, H100", f"r{node // 10}n{node}")]
+
+
+@pytest.mark.parametrize(("nodes", "named"), [(2, 0), (4, 1), (7, 1), (8, 1)])
+def test_a_slow_node_of_a_few_is_named_or_it_is_said_why_not(
+    tmp_path: Path, nodes: int, named: int
+) -> None:
+    make_history(tmp_path, level="if(n = 1, 0.9, 1)", nodes=nodes, part_spread=0.001)
+
+    judged = judge_peers(tmp_path, Choice(), Site(), lambda _: {})
+
+    outliers = [each.node for entry in judged.document.metrics for each in entry.outliers]
+    assert outliers == ["r0n1"] * named
+    assert len(judged.document.too_few) == (2 if nodes < 3 else 0)
+    compared = describe_compared(judged.fleet, (), None)
+    assert compared.startswith(f"{nodes if named else 0} of {nodes} nodes were compared")
+    assert ("not: fewer than 3 parts like theirs" in compared) is (named == 0)
+
+
+def test_it_says_which_nodes_were_not_compared_and_why(tmp_path: Path) -> None:
+    make_history(tmp_path, nodes=24)
+    site = Site(kinds=(NodeKind(name="air", nodes="r0n[0-1]"),))
+    judged = judge_peers(tmp_path, Choice(), site, lambda _: {})
+    assert describe_compared(judged.fleet, ["r1n10", "r9n90", "r9n91"], date(2026, 11, 2)) == (
+        "22 of 26 nodes were compared; r0n[0-1] not: fewer than 3 parts like theirs; "
+        "r9n[90-91] not: no value since the night of 2026-11-02"
+    )

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcverify.fleet.rollouts import ROLLOUT_WINDOW_S
 from hpcverify.fleet.states import DAY_S, HOUR_S
 from hpcverify.insight.drift import (
-    ROLLOUT_WINDOW_S,
     STALE_S,
     Deviation,
     Drift,

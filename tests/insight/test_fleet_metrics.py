@@ -37,6 +37,7 @@ from hpcverify.slurm.client import Slurm
 from tests.doubles import a_result
 from tests.fleet.builders import NOW, Room, a_room, make_controller, make_wrong_word, store_nodes
 from tests.fleet.paper import ME
+from tests.fuse import silent_file_system
 from tests.metrics.reading import list_strays, read_families, read_samples, read_value
 
 FLEET_NODES = 10_000
@@ -387,6 +388,14 @@ def test_a_directory_that_is_gone_ends_no_turn_and_is_a_malfunction(site: Export
     site.folder.mkdir()
     site.turn()
     assert (site.ledger.list_malfunctions(), site.read("hpcverify_malfunctions")) == ([], 0)
+
+
+@pytest.mark.needs("root")
+def test_a_directory_that_does_not_answer_ends_no_turn(site: Exporting) -> None:
+    with silent_file_system(site.folder):
+        assert site.turn() != 0
+    (malfunction,) = site.ledger.list_malfunctions()
+    assert (malfunction.name, "has not answered" in malfunction.why) == (METRICS, True)
 
 
 def test_another_malfunction_is_named(site: Exporting) -> None:

@@ -1,7 +1,9 @@
-"""A night is judged once, when it is over; only what two nights show is told."""
+"""A night is judged once, when it is over; only what two runs show is told."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
 from datetime import date, timedelta
 from io import StringIO
 from pathlib import Path
@@ -22,7 +24,14 @@ from hpcverify.insight.judgement import (
     read_judgement,
     write_judgement,
 )
-from hpcverify.insight.night import find_crowds, follow_up, judge_finished_night, list_changes
+from hpcverify.insight.night import (
+    choose_named,
+    find_crowds,
+    follow_up,
+    judge_finished_night,
+    list_by_chance,
+    list_changes,
+)
 from hpcverify.model import Verdict
 from hpcverify.peers import document as document_module
 from hpcverify.peers.fleet import MetricJudgement, judge_metric
@@ -38,6 +47,7 @@ from tests.history.fleets import find_noon_after, make_history
 
 NODES = [f"r{number // 10}n{number}" for number in range(24)]
 TONIGHT = date(2026, 11, 20)
+METRIC = "gemm bf16.sustained"
 
 
 class Nights(Ticking):
@@ -148,7 +158,8 @@ def test_one_bad_night_names_nobody(nights: Nights) -> None:
     make_history(nights.state, nights=3, level="if(n = 17 and t = 1, 0.9, 1)")
     assert [one.name for one in nights.judge(2).unconfirmed] == ["r1n17 GPU 0"]
     judged = nights.judge(3)
-    assert (judged.outliers, judged.unconfirmed, judged.changes) == ((), (), ())
+    assert (judged.outliers, judged.changes) == ((), ())
+    assert [one.shown for one in judged.unconfirmed] == [(True, False)]
 
 
 def test_a_slow_node_is_named_as_one(nights: Nights) -> None:
@@ -245,7 +256,7 @@ def test_a_fail_is_told_before_what_is_farther_and_only_warns() -> None:
     far, failed = make_outlier(TONIGHT, 2), make_outlier(TONIGHT, 2)
     failed = replace(failed, name="n2 GPU 0", node="n2", distance=0.03, verdict=Verdict.FAIL)
 
-    assert [one.name for one in follow_up([far, failed], None, {}, TONIGHT)] == [
+    assert [one.name for one in follow_up([far, failed], None, {})] == [
         "n2 GPU 0",
         "n1 GPU 0",
     ]
@@ -333,26 +344,39 @@ def make_outlier(last: date, nights: int = 1) -> JudgedOutlier:
         node="n1",
         nodes=("n1",),
         suite="idle",
-        metric="gemm bf16.sustained",
+        metric=METRIC,
         verdict=Verdict.WARN,
         distance=0.04,
+        distance_then=0.04,
         since=last,
         last=last,
-        nights=nights,
+        shown=(True,) * nights,
     )
 
 
-@pytest.mark.parametrize(("days", "kept"), [(3, True), (15, False)])
-def test_a_node_that_did_not_run_since_stays_as_it_was_for_two_weeks(days: int, kept: bool) -> None:  # noqa: FBT001 - a case
-    last = TONIGHT - timedelta(days=days)
-    before = FleetJudgement(night=last, outliers=(make_outlier(last, 2),))
-    followed = follow_up([], before, {("n1", "idle"): last}, TONIGHT)
-    assert followed == ([make_outlier(last, 2)] if kept else [])
+def test_what_stood_out_is_kept_until_the_node_runs_again() -> None:
+    last = TONIGHT - timedelta(days=60)
+    before = FleetJudgement(night=last, unconfirmed=(make_outlier(last),))
+    kept = follow_up([], before, {})
+    assert kept == [make_outlier(last)]
+    (again,) = follow_up([make_outlier(TONIGHT)], replace(before, unconfirmed=(*kept,)), {})
+    assert (again.shown, again.since) == ((True, True), last)
+
+
+def test_a_node_that_runs_once_a_month_is_named_on_its_second_run(nights: Nights) -> None:
+    absent = "n = 17 and t not in (0, 30, 60)"
+    make_history(nights.state, nights=61, level="if(n = 17, 0.9, 1)", absent=absent)
+
+    assert nights.judge(1).outliers == ()
+    assert [one.node for one in nights.judge(31).outliers] == ["r1n17"]
+    forgotten = nights.judge(31 + 15)
+    assert (forgotten.outliers, [one.node for one in forgotten.unconfirmed]) == ((), ["r1n17"])
+    assert [one.node for one in nights.judge(61).outliers] == ["r1n17"]
 
 
 def test_the_same_run_does_not_count_twice() -> None:
     before = FleetJudgement(night=TONIGHT, unconfirmed=(make_outlier(TONIGHT),))
-    (one,) = follow_up([make_outlier(TONIGHT)], before, {}, TONIGHT + timedelta(days=1))
+    (one,) = follow_up([make_outlier(TONIGHT)], before, {})
     assert one.nights == 1
 
 
@@ -373,7 +397,7 @@ def follow_nights(*found: tuple[str, ...]) -> list[tuple[str, int]]:
             )
             for name in names
         ]
-        followed = follow_up(outliers, before, last, night)
+        followed = follow_up(outliers, before, last)
         before = FleetJudgement(night=night, outliers=tuple(followed))
     return [(one.name, one.nights) for one in followed]
 
@@ -396,8 +420,8 @@ def test_who_is_slow_as_a_whole_one_night_and_in_part_the_next_stood_out_on_both
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        ((("n1 GPU 0",), ("n1 GPU 3",)), [("n1 GPU 3", 1)]),
-        ((("n1",), ("n2 GPU 0",)), [("n2 GPU 0", 1)]),
+        ((("n1 GPU 0",), ("n1 GPU 3",)), [("n1 GPU 0", 1), ("n1 GPU 3", 1)]),
+        ((("n1",), ("n2 GPU 0",)), [("n1", 1), ("n2 GPU 0", 1)]),
         ((("n1",), ("n1", "n1 GPU 0")), [("n1", 2), ("n1 GPU 0", 1)]),
         ((("n1",), ("leaf1",)), [("leaf1", 1)]),
     ],
@@ -435,17 +459,103 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert read_judgement(tmp_path) == judgement
 
 
-def test_the_judgement_that_an_older_version_wrote_is_read(tmp_path: Path) -> None:
-    outlier = (
-        '{"level": "node", "name": "n1", "node": "n1", "nodes": ["n1"], "suite": "idle",'
-        ' "metric": "gemm rate", "verdict": "fail", "distance": 0.1, "cause": "", "accused": true,'
-        ' "since": "2026-11-20", "last": "2026-11-21", "nights": 2}'
+def name_over_nights(shown: Iterable[set[int]], nodes: int = 64) -> list[set[str]]:
+    """Name the nodes after each night, if those in *shown* stand out."""
+    before, named = FleetJudgement(night=TONIGHT), []
+    for count, slow in enumerate(shown):
+        night = TONIGHT + timedelta(days=count)
+        outliers = [
+            replace(make_outlier(night), level="node", name=f"n{n}", node=f"n{n}", nodes=(f"n{n}",))
+            for n in sorted(slow)
+        ]
+        followed = follow_up(outliers, before, {(f"n{n}", "idle"): night for n in range(nodes)})
+        by_chance = list_by_chance(followed, before, {METRIC: (8 * nodes, nodes)})
+        told = choose_named(followed, by_chance, night)
+        before = FleetJudgement(
+            night=night,
+            outliers=tuple(told),
+            unconfirmed=tuple(one for one in followed if one not in told),
+        )
+        named.append({one.name for one in told})
+    return named
+
+
+@pytest.mark.parametrize("nodes", [64, 232])
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.1])
+def test_runs_that_are_slow_now_and_then_name_hardly_any_node(nodes: int, share: float) -> None:
+    rng = random.Random(1)  # noqa: S311 - no secret
+    slow = [{node for node in range(nodes) if rng.random() < share} for _ in range(60)]
+    assert len(set().union(*name_over_nights(slow, nodes))) <= 1
+
+
+@pytest.mark.parametrize("bad", [{3}, {3, 4, 5}, set(range(20))])
+def test_bad_nodes_are_named_on_their_second_night(bad: set[int]) -> None:
+    expected = {f"n{node}" for node in bad}
+    assert name_over_nights([bad, bad], 232)[1] == expected
+    assert name_over_nights([bad | {99}, bad | {88}], 232)[1] == expected
+    assert name_over_nights([{3}, bad | {3, 40, 41}], 64)[1] == {"n3"}
+
+
+@pytest.mark.parametrize("others", [0.0, 0.01])
+def test_a_node_that_is_slow_every_third_night_is_named_and_stays_so(others: float) -> None:
+    rng = random.Random(1)  # noqa: S311 - no secret
+    slow = [
+        {
+            node
+            for node in range(64)
+            if (3 if night % 3 == 0 else -1) == node or rng.random() < others
+        }
+        for night in range(20)
+    ]
+    named = name_over_nights(slow)
+    assert all(names == {"n3"} for names in named[9:])
+
+
+def test_a_bad_node_is_named_in_the_end_where_others_stand_out_each_night() -> None:
+    rng = random.Random(1)  # noqa: S311 - no secret
+    slow = [{3} | {node for node in range(4, 64) if rng.random() < 0.05} for _ in range(6)]
+    assert "n3" in name_over_nights(slow)[-1]
+
+
+@pytest.mark.parametrize(("bad", "good"), [(2, 3), (10, 2)])
+def test_one_good_night_clears_no_name_and_some_in_a_row_do(bad: int, good: int) -> None:
+    named = name_over_nights([{3}] * bad + [set()] * good)
+    assert named[bad - 1 :] == [{"n3"}] * good + [set()]
+
+
+def test_what_has_stood_out_for_a_month_unchanged_is_one_line() -> None:
+    old = TONIGHT - timedelta(days=30)
+    outliers = tuple(
+        replace(make_outlier(TONIGHT, 2), name=f"n{n}", node=f"n{n}", since=old) for n in range(5)
     )
-    (tmp_path / "judgement.json").write_text(f'{{"night": "2026-11-21", "outliers": [{outlier}]}}')
+    grown = replace(outliers[0], name="n9", node="n9", distance=0.08)
+    judgement = FleetJudgement(night=TONIGHT, outliers=(*outliers, grown))
 
-    judgement = read_judgement(tmp_path)
+    peers, known = list_judgement_lines(judgement)
 
-    assert judgement is not None
-    assert [(o.title, o.nights, o.reported) for o in judgement.outliers] == [("n1", 2, True)]
-    write_judgement(tmp_path, judgement)
-    assert b'"accused":true' in (tmp_path / "judgement.json").read_bytes()
+    assert peers.startswith("peers: WARN n9: ")
+    assert known == "known: n0, n1, n2 and 2 more: unchanged for 30 nights and longer"
+
+
+def test_a_node_whose_clock_is_a_month_off_is_judged_and_said(nights: Nights) -> None:
+    make_history(
+        nights.state, nights=2, level="if(n = 17, 0.9, 1)", clock_error="if(n = 17, -30, 0)"
+    )
+
+    judged = nights.judge(1, 2)
+
+    assert [one.node for one in judged.outliers] == ["r1n17"]
+    (note,) = judged.notes
+    assert note.startswith("r1n17: by the node's clock, runs began 30 days before they arrived; ")
+
+
+def test_the_night_says_how_many_nodes_it_compared_and_why_not_the_others(nights: Nights) -> None:
+    make_history(nights.state, nights=12, absent="n < 4 and t > 1")
+    nights.now = find_noon_after(2)
+    nights.controller.reconcile()
+    told = StringIO()
+
+    judged = nights.judge(12)
+    show_judgement(Console(file=told, width=200), judged)
+
+    assert "20 of 24 nodes were compared; 4 never ran" in told.getvalue()

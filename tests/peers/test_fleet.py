@@ -9,10 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.model import Verdict
-from hpcverify.peers.fleet import judge_metric
+from hpcverify.peers.fleet import Judgeability, judge_metric
 from hpcverify.peers.floors import PeerFloor
-from hpcverify.peers.level import Judgeability
-from hpcverify.peers.reference import ReferenceEntry
 from hpcverify.peers.values import NODE_PART, PartValue, find_resolution
 from tests.peers.fleets import (
     FLOOR,
@@ -52,14 +50,11 @@ def test_the_slow_gpus_of_sgemm_are_named_with_their_cause() -> None:
     assert [each.name for each in judged.outliers] == ["g076", "g124"]
     assert judged.outliers[0].cause.startswith("throttles by heat: clock 1312 MHz (peers 1365)")
     assert "draws less" in judged.outliers[1].cause
-    assert judged.correlations["clock"] == pytest.approx(-0.87, abs=0.01)
 
 
 def test_nobody_is_named_on_pagerank_where_a_few_gpus_are_faster() -> None:
     judged = judge_longhorn("pagerank")
-    assert judged.outliers == ()
-    assert judged.judgeability is Judgeability.SPLIT
-    assert "28 parts and 144 that are 2.9 % worse" in judged.note
+    assert (judged.outliers, judged.note) == ((), "")
 
 
 def test_in_resnet_slow_nodes_are_named_each_with_the_gpu_that_holds_it_back() -> None:
@@ -83,35 +78,9 @@ def test_defects_of_3_percent_are_found_among_a_thousand_nodes() -> None:
     assert false == 0
 
 
-def test_at_a_spread_of_a_fifth_of_the_defect_most_are_found_and_hardly_anybody_else() -> None:
-    # 3 % is five spreads of 0.6 %: no rule has 18 of 20 and no false alarm every time.
-    caught = false = 0
-    for seed in SEEDS:
-        rng = random.Random(seed)
-        values = [[100 * (1 if i % 50 else 0.97) * rng.gauss(1, 0.006)] for i in range(1000)]
-        named = {name for _, name in name_all(values)}
-        bad = {f"n{i} gpu0" for i in range(0, 1000, 50)}
-        caught += len(named & bad)
-        false += len(named - bad)
-
-    assert caught / len(SEEDS) >= 17.5
-    assert false / len(SEEDS) <= 0.2
-
-
-def test_a_noisy_metric_is_said_to_be_so_and_names_nobody() -> None:
-    for seed in SEEDS:
-        rng = random.Random(seed)
-        values = [[100 * (1 if i % 50 else 0.97) * rng.gauss(1, 0.04)] for i in range(1000)]
-        judged = judge_values(values)
-
-        assert judged.judgeability is Judgeability.TOO_NOISY
-        assert "differ too much" in judged.note
-        assert judged.outliers == ()
-
-
 @pytest.mark.parametrize("parts", [8, 40, 400, 4000])
 @pytest.mark.parametrize("noise", ["normal", "heavy tails", "skewed", "quantised", "equal"])
-def test_nobody_is_named_among_healthy_parts(parts: int, noise: str) -> None:
+def test_nobody_is_named_among_healthy_parts_on_two_nights(parts: int, noise: str) -> None:
     draws: dict[str, Draw] = {
         "normal": lambda rng: rng.gauss(0, 1),
         "heavy tails": draw_heavy_tailed,
@@ -121,19 +90,12 @@ def test_nobody_is_named_among_healthy_parts(parts: int, noise: str) -> None:
     }
     for seed in range(max(2, 400 // parts)):
         rng = random.Random(seed)
-        values = [[100 + draws[noise](rng) for _ in range(9)] for _ in range(parts)]
-
-        assert name_all(values) == [], seed
-        assert name_all(values, gpus=4) == [], seed
-
-
-@pytest.mark.parametrize("parts", [136, 400])
-def test_single_runs_with_heavy_tails_hardly_ever_name_anybody(parts: int) -> None:
-    named = 0
-    for seed in range(4000 // parts):
-        rng = random.Random(seed)
-        named += bool(name_all([[100 + draw_heavy_tailed(rng)] for _ in range(parts)], gpus=4))
-    assert named <= 0.15 * 4000 / parts
+        nights = [
+            [[100 + draws[noise](rng) for _ in range(9)] for _ in range(parts)] for _ in range(2)
+        ]
+        for gpus in (1, 4):
+            first, second = (set(name_all(values, gpus)) for values in nights)
+            assert first & second == set(), seed
 
 
 @pytest.mark.parametrize("parts", [8, 40, 400, 4000])
@@ -165,6 +127,9 @@ def test_two_bad_parts_among_equal_ones_do_not_hide_each_other() -> None:
         ([*[5.0] * 9, *[5.5] * 8, *[7.0] * 2], 0.5),
         ([*[700.0] * 98, 600.0, 500.0], 1.0),
         ([*[5.0] * 30, *[5.5] * 8, 5.01], 0.5),
+        ([*[5.0] * 90, *[5.5] * 3, *[4.5] * 4], 0.5),
+        ([*[5.0] * 90, *[5.5] * 3, 4.5], 0.1),
+        ([100.1, 100.3, 99.2, 98.6], 0.1),
         ([], 1.0),
     ],
 )
@@ -196,46 +161,12 @@ def test_who_is_not_at_the_usual_zero_is_listed() -> None:
     assert "n79 gpu0 (900)" in judge_metric(NAME, parts, FLOOR, "high").note
 
 
-def test_nothing_is_noted_where_nothing_is_worth_a_word() -> None:
-    rng = random.Random(2)
-    values = [[100 + 0.1 * draw_heavy_tailed(rng)] for _ in range(172)]
-    judged = judge_values(values)
-    assert judged.judgeability is not Judgeability.JUDGED
-    assert (judged.outliers, judged.note) == ((), "")
-
-
-def test_fewer_than_eight_parts_are_too_few() -> None:
-    judged = judge_values([[100.0]] * 6 + [[50.0]])
-    assert judged.judgeability is Judgeability.TOO_FEW
-    assert judged.outliers == ()
-
-
-def test_too_few_parts_are_compared_with_a_reference_if_there_is_one() -> None:
-    entry = ReferenceEntry(metric="rate", median=100, spread=0.005, parts=400, nodes=50)
-    parts = make_fleet([[100.0]] * 6 + [[90.0]])
-    judged = judge_metric(NAME, parts, FLOOR, "low", entry)
-    assert [each.name for each in judged.outliers] == ["n6 gpu0"]
-    assert "reference of 400 parts" in judged.note
-
-
-def test_a_fleet_that_degrades_together_is_seen_by_its_reference_alone() -> None:
-    entry = ReferenceEntry(metric="rate", median=104, spread=0.005, parts=400, nodes=50)
-    rng = random.Random(1)
-    parts = make_fleet([[100 * rng.gauss(1, 0.005)] for _ in range(100)])
-
-    judged = judge_metric(NAME, parts, FLOOR, "low", entry)
-
-    assert judged.outliers == ()
-    assert judged.moved == pytest.approx(0.038, abs=0.002)
-    assert judged.verdict is Verdict.WARN
-
-
-@pytest.mark.parametrize("nodes", [3, 20, 200])
+@pytest.mark.parametrize("nodes", [2, 3, 8, 20, 200])
 def test_a_node_whose_gpus_are_all_slow_is_named_once(nodes: int) -> None:
     rng = random.Random(nodes)
     values = [[100 * rng.gauss(1, 0.003)] for _ in range(8 * nodes)]
     for i in range(8):
-        values[i] = [0.96 * value for value in values[i]]
+        values[i] = [0.94 * value for value in values[i]]
     assert name_all(values, gpus=8) == [("node", "n0")]
 
 
@@ -279,11 +210,56 @@ def test_two_drivers_explain_two_kinds_of_parts_and_a_bad_one_is_still_found() -
     assert "590.1: 100 parts, 4.1 % worse" in judged.note
 
 
-def test_two_kinds_that_nothing_explains_are_said_and_nobody_is_named() -> None:
+def make_kinds(
+    share: float, apart: float, *, node: float = 0.0, gpu: float = 0.0
+) -> list[tuple[str, str]]:
+    """Name the outliers of a fleet whose last node is of the better kind and off it."""
+    rng, nodes = random.Random(1), 64
+    values = []
+    for n in range(nodes):
+        loss = apart * (n < share * nodes) + node * (n == nodes - 1) + rng.gauss(0, 0.003)
+        gpus = [1 - loss - gpu * (n == nodes - 1 and g == 3) for g in range(8)]
+        values += [[500 * (level + rng.gauss(0, 0.004))] for level in gpus]
+    parts = [replace(part, groups={}) for part in make_fleet(values, gpus=8)]
+    return [(each.level, each.name) for each in judge_metric(NAME, parts, FLOOR, "low").outliers]
+
+
+@pytest.mark.parametrize(
+    ("share", "apart", "off", "named"),
+    [
+        (0.2, 0.03, {}, []),
+        (0.3, 0.05, {}, []),
+        (0.5, 0.03, {}, []),
+        (0.5, 0.08, {}, []),
+        (0.5, 0.03, {"gpu": 0.035}, [("part", "n63 gpu3")]),
+        (0.5, 0.03, {"gpu": 0.06}, [("part", "n63 gpu3")]),
+        (0.5, 0.08, {"gpu": 0.04}, [("part", "n63 gpu3")]),
+        (0.3, 0.05, {"gpu": 0.05}, [("part", "n63 gpu3")]),
+        (0.5, 0.08, {"node": 0.03}, [("node", "n63")]),
+    ],
+)
+def test_two_kinds_that_nothing_explains_are_judged_each_by_itself(
+    share: float, apart: float, off: dict[str, float], named: list[tuple[str, str]]
+) -> None:
+    assert make_kinds(share, apart, **off) == named
+
+
+@pytest.mark.parametrize(("share", "apart"), [(0.03, 0.03), (0.08, 0.03), (0.15, 0.06), (0.3, 0.1)])
+def test_nodes_that_are_too_few_or_too_bad_to_be_a_kind_are_named(
+    share: float, apart: float
+) -> None:
+    named = make_kinds(share, apart)
+    assert {level for level, _ in named} == {"node"}
+    assert len(named) == -(-64 * share // 1)
+
+
+def test_a_split_that_nothing_explains_is_told_in_a_sentence() -> None:
     rng = random.Random(1)
     judged = judge_values([[rng.gauss(100 if i % 3 else 92, 0.3)] for i in range(90)])
     assert judged.judgeability is Judgeability.SPLIT
     assert judged.outliers == ()
+    assert "30 of 90 parts are 8 % worse than the others" in judged.note
+    assert "write [[kinds]] into site.toml; the worse ones are n0, n3, n6" in judged.note
 
 
 @pytest.mark.parametrize("broken", [1.0, 30.0, 300.0])
@@ -316,15 +292,15 @@ def test_bad_nodes_are_named_and_said_to_be_many_if_they_are(bad: int) -> None:
 
     assert len(judged.outliers) == bad
     assert judged.judgeability is (Judgeability.MANY if bad > 10 else Judgeability.JUDGED)
-    assert (f"{bad} of 100 parts are far from the rest" in judged.note) is (bad > 10)
+    assert (f"{bad} of 100 nodes are far from the rest" in judged.note) is (bad > 10)
 
 
 def test_who_is_far_and_not_named_is_listed() -> None:
     rng = random.Random(1)
-    values = [[100 * rng.gauss(1, 0.05)] for _ in range(99)] + [[80.0]]
+    values = [[100 * rng.gauss(1, 0.05)] for _ in range(99)] + [[84.0]]
     judged = judge_values(values)
     assert judged.outliers == ()
-    assert "n99 gpu0 (20 %)" in judged.note
+    assert "n99 gpu0 (16 %)" in judged.note
 
 
 def test_an_outlier_is_a_fail_only_where_its_limit_or_the_site_says_the_same() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,22 @@ def test_root_refuses_a_state_directory_that_others_can_change(
     tmp_path.chmod(mode)
     os.chown(tmp_path, owner, 0)
     with pytest.raises(ConfigError, match="can be changed by other users"):
+        state_dir()
+
+
+def test_a_user_without_a_name_and_a_home_has_to_name_the_state_directory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a container that runs with any uid."""
+
+    def know_nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    for name in ("HOME", "HPCVERIFY_STATE", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", know_nobody)
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    with pytest.raises(ConfigError, match=r"user 4242 .* set HPCVERIFY_STATE"):
         state_dir()
 
 

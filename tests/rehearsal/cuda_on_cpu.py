@@ -190,11 +190,15 @@ class CudaMode(TorchFunctionMode):
 
 
 def _spoil_sum(result: Tensor) -> Tensor:
-    """Change a bit of a sum of integers, as of a digest, that the host took for its GPU."""
+    """Change a bit of a sum of integers, as of a digest or a proof, that the host took."""
     due = (
-        result.dtype == torch.int64 and not result.dim() and any([*strike("host_sum", HERE.device)])
+        result.dtype == torch.int64
+        and result.dim() < 2  # one sum, or one of each row
+        and any([*strike("host_sum", HERE.device)])
     )
-    return result ^ 1 << 9 if due else result
+    if due:
+        result.view(-1)[:1].bitwise_xor_(1 << 9)
+    return result
 
 
 def _read_attribute(func: Any, args: Sequence[Any]) -> Any:

@@ -57,6 +57,7 @@ AT_START = {
 OTHERS = frozenset(
     {"flip", "memory", "slow", "oom", "short", "no_image", "busy", "hang", "p2p", "h2d", "d2h"}
     | {"host_sum", "no_p2p", "sum", "nccl_hang", "nccl_start", "picky", "refused", "misaligned"}
+    | {"nan", "percent", "minus_zero", "stall"}
 )
 DEATHS = {"killed": signal.SIGKILL, "segfault": signal.SIGSEGV}
 """What ends the process when a kernel is launched, by the kind of the fault."""

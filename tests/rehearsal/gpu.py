@@ -25,6 +25,8 @@ CONTEXT_BYTES = 2**20
 """What a process takes on a GPU."""
 LARGE_BYTES = 2**14
 """From this size on, an allocation can meet the fault that it finds no memory."""
+STALL_SECONDS = 30.0
+"""Of a kernel that stands still, and then goes on."""
 EXCLUSIVE = "REHEARSAL_EXCLUSIVE"
 """Names a folder if one process alone may use each GPU: it locks a file of the GPU there."""
 REAL_PRODUCT_SECONDS = 0.02
@@ -150,6 +152,7 @@ class Gpu:
         if not CLOCK.is_modelled:
             seconds = max(seconds, least)
         stream.end = max(CLOCK.read(), stream.end) + seconds / self._speed
+        stream.end += STALL_SECONDS * len([*strike("stall", self.index)])
         if any([*strike("hang", self.index)]):
             self._hangs = True
         if self._hangs:

@@ -65,14 +65,14 @@ class Multiplier:
         )
         _require_plain(a, b, out, asked)
         if out is None and asked is None:  # torch may want to go back through it
-            return _flip(func(*args, **kwargs), gpu)
+            return _spoil(func(*args, **kwargs), gpu)
         return self._put(a, b, out, asked or a.dtype, gpu)
 
     def _put(
         self, a: Tensor, b: Tensor, out: Tensor | None, dtype: torch.dtype, gpu: Gpu
     ) -> Tensor:
         made = self._compute(a, b, dtype)
-        return _flip(made.clone() if out is None else out.copy_(made), gpu)
+        return _spoil(made.clone() if out is None else out.copy_(made), gpu)
 
     def _compute(self, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
         key = tuple(
@@ -91,12 +91,20 @@ class Multiplier:
         return made
 
 
-def _flip(product: Tensor, gpu: Gpu) -> Tensor:
-    """Flip a bit of a *product* if a fault wants that."""
+def _spoil(product: Tensor, gpu: Gpu) -> Tensor:
+    """Change an element of a *product*, or its zeros, if a fault wants that."""
+    made = product.detach()
+    place = tuple(edge // 3 for edge in made.shape)
     for fault in strike("flip", gpu.index):
-        words = product.detach().view(WORDS[product.element_size()])
-        place = tuple(edge // 3 for edge in words.shape)
-        words[place] ^= 1 << fault.bit % (8 * product.element_size() - 1)
+        words = made.view(WORDS[made.element_size()])
+        words[place] ^= 1 << fault.bit % (8 * made.element_size() - 1)
+    if made.is_floating_point():
+        for _ in strike("nan", gpu.index):
+            made[place] = torch.nan
+        for _ in strike("percent", gpu.index):
+            made[place] *= 1.01
+        for _ in strike("minus_zero", gpu.index):
+            made[made == 0] = -0.0
     return product
 
 

@@ -314,7 +314,7 @@ def judge(**changes: object) -> FleetJudgement:
         cause="throttles by heat: clock 1290 MHz (peers 1395), temperature 86 °C (peers 71)",
         since=date(2026, 11, 14),
         last=date(2026, 11, 21),
-        nights=6,
+        shown=(True,) * 6,
     )
     node = replace(slow, level="node", name=name_of(12), node=name_of(12), distance=0.031, cause="")
     switch = JudgedOutlier(
@@ -327,7 +327,7 @@ def judge(**changes: object) -> FleetJudgement:
         distance=0.12,
         since=date(2026, 11, 19),
         last=date(2026, 11, 21),
-        nights=3,
+        shown=(True,) * 3,
     )
     step = JudgedChange(
         node=name_of(20),
@@ -362,7 +362,7 @@ def judge(**changes: object) -> FleetJudgement:
         "notes": (
             f"{GEMM}: rollout: 42 of 63 parts with {DRIVER} became 0.8 % worse: no fault of theirs",
         ),
-        "unconfirmed": (replace(slow, name=f"{name_of(2)} GPU 0", node=name_of(2), nights=1),),
+        "unconfirmed": (replace(slow, name=f"{name_of(2)} GPU 0", node=name_of(2), shown=(True,)),),
         "metrics": (
             distribute(GEMM, "TFLOP/s", 702.0, 0.006, 669.8, 680.2, 681.0),
             distribute(COPIES, "GB/s", 55.2, 0.004, *[48.6] * 32),

@@ -19,6 +19,7 @@ from hpcverify.model import (
     Finding,
     FindingRule,
     Measurement,
+    Remedy,
     Result,
     Run,
     Verdict,
@@ -33,7 +34,11 @@ from tests.run.builders import break_worker, make_step
 
 RULES = {"links": Rule(low=18, optional=True), "errors": Rule(high=0, optional=True)}
 METRICS = {name: Metric(unit="", worse="neither", meaning="m") for name in RULES}
-RULINGS = {"xid_79": FindingRule(Verdict.FAIL, conclusive=True), "noted": FindingRule(Verdict.WARN)}
+RULINGS = {
+    "xid_79": FindingRule(Verdict.FAIL, conclusive=True),
+    "noted": FindingRule(Verdict.WARN),
+    "starting": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.UNMEASURED),
+}
 READ = make_step(
     "xid", metrics=METRICS, rules=RULES, finding_rules=RULINGS, placement=Placement.PASSIVE
 )
@@ -147,6 +152,12 @@ def test_what_was_seen_before_the_load_is_kept(tmp_path: Path) -> None:
     assert [f.code for f in result.findings] == ["noted", "xid_79"]
     assert result.findings[1].text == "it fell off the bus (seen before the load and not after it)"
     assert set(result.rulings) == {"noted", "xid_79"}
+
+
+def test_what_could_only_not_be_judged_yet_had_its_rerun_after_the_load(tmp_path: Path) -> None:
+    starting = make_answer(Finding("starting", "gpu-0", "it still starts"))
+    assert read_twice(tmp_path, starting, make_answer()).verdict is Verdict.PASS
+    assert read_twice(tmp_path, starting, starting).verdict is Verdict.ERROR
 
 
 def test_what_both_results_have_is_told_once_in_the_words_of_the_later_one(tmp_path: Path) -> None:

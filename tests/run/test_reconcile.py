@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.check import JudgedItem, Rule
+from hpcverify.check import ANSWER_CODE, JudgedItem, Rule
 from hpcverify.model import (
     CarryOver,
     Cause,
@@ -74,6 +74,24 @@ def test_it_is_told_what_all_devices_found_and_of_what_the_node_is_made(tmp_path
     assert (task.name, task.packages) == ("c", ("site",))
     assert (set(task.measurements), list(task.findings)) == ({good, SLOW}, [BAD])
     assert task.inventory == NODE
+
+
+def test_the_vote_of_a_part_that_was_proven_wrong_is_void_and_its_data_stay(tmp_path: Path) -> None:
+    vote = Finding(ANSWER_CODE, "gpu-1", "a digest", data={"digest": "1"})
+    rulings = {
+        "bad": FindingRule(Verdict.FAIL, conclusive=True),
+        ANSWER_CODE: FindingRule(Verdict.PASS),
+    }
+    executor = node(gpu_1=make_answer(BAD, vote), telemetry=make_answer(BAD))
+    steps = [make_step(name, finding_rules=rulings, reconcile=reconcile) for name in "ab"]
+    _, later = verify(tmp_path, executor, *steps).results
+    before, after = (
+        [f.data for f in task.findings if f.code == ANSWER_CODE] for task in asked(executor)
+    )
+    assert (before, after) == ([vote.data], [vote.data | {"void": True}])
+    assert [(c.part_id, c.text.partition(",")[0]) for c in later.coverage] == [
+        ("gpu-1", "has no vote")
+    ]
 
 
 def test_what_is_not_judged_stays_as_each_device_said_it(tmp_path: Path) -> None:

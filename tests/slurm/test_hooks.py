@@ -52,6 +52,30 @@ def test_a_quarantined_node_refuses_a_job_and_says_why(hooks: Hooks) -> None:
     assert done.stdout == ("print hpcverify: no job starts on n1: GPU 3: fell off the bus\n")
 
 
+COMMANDS = (
+    *("[", "cat", "cd", "command", "declare", "echo", "env", "find", "flock", "local", "mkdir"),
+    *("printf", "read", "rm", "sed", "setsid", "sh", "timeout", "umask"),
+)
+"""What a hook starts, or the shell has; bash does not start if a special one is a function."""
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("word", [HELD, CLOSED], ids=["held", "closed"])
+def test_no_function_of_the_caller_runs_in_place_of_a_command(
+    hooks: Hooks, hook: str, word: str
+) -> None:
+    ran = hooks.folder / "ran"
+    functions = {f"BASH_FUNC_{name}%%": f"() {{ :>{ran}; }}" for name in COMMANDS}
+    hooks.word(word)
+    hooks.command(f"env >{hooks.folder}/environment")
+    status = hooks(hook).returncode
+    assert hooks(hook, **functions).returncode == status == (hook == "prolog" and word == HELD)
+    wait_until(hooks.called.exists)
+    assert not ran.exists()
+    wait_until((hooks.folder / "environment").exists)
+    assert "BASH_FUNC" not in (hooks.folder / "environment").read_text()
+
+
 def test_who_was_let_go_since_the_word_was_fetched_takes_the_job(hooks: Hooks) -> None:
     hooks.word(HELD)
     hooks.command(f"[ $1 = gate ] || exit; printf 'ok\\n{LATER}\\n\\n\\n' >{hooks.state}/gate")

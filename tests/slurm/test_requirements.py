@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -126,13 +128,113 @@ def test_where_it_takes_one_both_lie_in_a_folder() -> None:
     settings = HookSettings(version=OLD, conf="/etc/slurm/slurm.conf", prolog=("/site/it's",))
     prolog = list_missing(settings)["Prolog"]
 
-    assert prolog.list_lines(Place.REPLACE) == ["Prolog=/etc/slurm/prolog.d/*"]
-    folder, site, ours = prolog.list_lines(Place.NODES)
-    assert folder == "install -d -m 0755 /etc/slurm/prolog.d"
-    scripts = [line.rpartition("/")[2] for line in (ours, site)]
-    assert scripts == sorted(scripts)  # Slurm starts the last one first: the site's
-    assert "exec /usr/libexec/hpcverify/prolog" in ours
+    assert prolog.list_lines(Place.REPLACE) == ["Prolog=/etc/slurm/hpcverify-prolog.d/*"]
+    (line,) = prolog.list_lines(Place.NODES)
+    make, *scripts = line.split(" && ")
+    assert make == "mkdir -m 0755 /etc/slurm/hpcverify-prolog.d"
+    written = re.findall(r">/etc/slurm/hpcverify-prolog.d/(\S+)\)", line)
+    assert written == sorted(written, reverse=True)  # Slurm starts the last one first: the site's
+    assert "exec /usr/libexec/hpcverify/prolog" in scripts[-2]
     assert prolog.list_lines(Place.END) == []
+
+
+LOOP = 'for f in {folder}/*; do "$f" || exit 1; done'
+RUN_PARTS = "run-parts --exit-on-error {folder}"
+BESIDE = 'for f in "$(dirname "$0")"/parts/*; do\n"$f"\ndone'
+
+
+@pytest.mark.parametrize("body", [LOOP, RUN_PARTS, BESIDE])
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_a_folder_that_the_sites_program_runs_may_have_ours(
+    tmp_path: Path, body: str, version: tuple[int, int]
+) -> None:
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    program = tmp_path / "prolog.sh"
+    program.write_text(f"#!/bin/sh\n{body.format(folder=parts)}\n")
+    os.mkfifo(parts / "pipe")
+    settings = HookSettings(version=version, conf=f"{tmp_path}/slurm.conf", prolog=(str(program),))
+    assert "Prolog" in list_missing(settings)
+
+    (parts / "50-ours").write_text(f"#!/bin/sh\n# exec {HOOKS}/prolog\n")
+    assert "Prolog" in list_missing(settings), "it is commented out"
+    (parts / "50-ours").write_text(f"#!/bin/sh\nexec {HOOKS}/prolog\n")
+    assert "Prolog" not in list_missing(settings)
+
+
+@pytest.mark.parametrize("body", ["{folder}/*/*", "{folder}/*"])
+def test_no_program_runs_twice_and_none_starts_itself(tmp_path: Path, body: str) -> None:
+    """Whatever folders the site's own program runs, and be it that of ours."""
+    ran, hooks = tmp_path / "ran", tmp_path / "hooks"
+    hooks.mkdir()
+    for path in (hooks / "epilog", tmp_path / "site.d/10-site", tmp_path / "site.sh"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\necho {path.name} >>{ran}\n")
+        path.chmod(0o755)
+    loop = f'for f in {body.format(folder=tmp_path)}; do [ -d "$f" ] || "$f"; done\n'
+    loop = loop.replace("; do ", f"; do case $f in {hooks}/*|*/site.sh) continue ;; esac; ")
+    (tmp_path / "site.sh").write_text(f"#!/bin/sh\necho site.sh >>{ran}\n{loop}")
+    settings = HookSettings(
+        version=OLD, conf=f"{tmp_path}/slurm.conf", epilog=(f"{tmp_path}/site.sh",)
+    )
+    for line in list_missing(settings, hooks)["Epilog"].list_lines(Place.NODES):
+        subprocess.run(["sh", "-ec", line], check=True)
+    for script in sorted((tmp_path / "hpcverify-epilog.d").iterdir(), reverse=True):
+        subprocess.run([script], check=True, env={})  # as slurmd does
+
+    once = ["site.sh", *(["10-site"] if body.endswith("/*/*") else []), "epilog"]
+    assert ran.read_text().split() == once
+
+
+def test_nothing_that_is_there_is_overwritten(tmp_path: Path) -> None:
+    conf, program = f"{tmp_path}/slurm.conf", "/site/program"
+    own = ("hpcverify-prolog.d", "hpcverify-epilog.d", "hpcverify-healthcheck", "x.d/00-hpcverify")
+    site = HookSettings(
+        version=OLD, conf=conf, prolog=(program,), epilog=(program,), health_check=program
+    )
+    pattern = HookSettings(version=OLD, prolog=(f"{tmp_path}/x.d/*",))
+    (tmp_path / "x.d").mkdir()
+    missing = [
+        *(list_missing(site)[x] for x in ("Prolog", "Epilog", "HealthCheckProgram")),
+        list_missing(pattern)["Prolog"],
+    ]
+    lines = [item.list_lines(Place.NODES) for item in missing]
+    for name in own:
+        (tmp_path / name).write_text("of the site\n")
+    for (line,) in lines:
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+        assert (done.returncode != 0, "File exists" in done.stderr) == (True, True), done.stderr
+    assert {(tmp_path / name).read_text() for name in own} == {"of the site\n"}
+
+    taken = [
+        *(list_missing(site)[x] for x in ("Prolog", "Epilog", "HealthCheckProgram")),
+        list_missing(pattern)["Prolog"],
+    ]
+    for item, name in zip(taken, own, strict=True):
+        assert item.instructions == ()
+        assert f"look at {tmp_path / name}: it is not what starts {HOOKS}/" in item.fix
+
+
+def test_what_was_written_on_this_host_is_printed_for_the_others(tmp_path: Path) -> None:
+    site = HookSettings(
+        version=OLD, conf=f"{tmp_path}/slurm.conf", prolog=("/p",), health_check="/h"
+    )
+    first = list_missing(site)
+    for subject in ("Prolog", "HealthCheckProgram"):
+        for line in first[subject].list_lines(Place.NODES):
+            subprocess.run(["sh", "-ec", line], check=True)
+    assert list_missing(site) == first
+
+
+def test_a_script_of_ours_is_not_started_by_itself(tmp_path: Path) -> None:
+    """As on a host that is no node, or once the hooks lie elsewhere."""
+    ours = tmp_path / "hpcverify-healthcheck"
+    settings = HookSettings(
+        version=OLD, conf=f"{tmp_path}/slurm.conf", health_check=str(ours), health_seconds=60
+    )
+    health = list_missing(settings)["HealthCheckProgram"]
+    assert health.instructions == ()
+    assert f"have {ours} start {HOOKS}/healthcheck" in health.fix
 
 
 @pytest.mark.parametrize(
@@ -149,9 +251,8 @@ def test_a_folder_of_programs_gets_one_more_until_ours_is_there(
 ) -> None:
     settings = HookSettings(version=OLD, epilog=(f"{tmp_path}/{pattern}",))
     epilog = list_missing(settings)["Epilog"]
-    assert [line.partition(" >")[2].partition(" ")[0] for line in epilog.list_lines(*Place)] == [
-        f"{tmp_path}/{name}"
-    ]
+    (line,) = epilog.list_lines(*Place)
+    assert line.endswith(f">{tmp_path}/{name}) && chmod 0755 {tmp_path}/{name}")
 
     (tmp_path / name).write_text(f'#!/bin/sh\nexec {HOOKS}/epilog "$@"\n')
     assert "Epilog" not in list_missing(settings)
@@ -161,7 +262,7 @@ def test_a_folder_of_programs_gets_one_more_until_ours_is_there(
 def test_what_slurm_itself_fetched_is_no_place_for_a_script(conf: str) -> None:
     settings = HookSettings(version=OLD, conf=conf, health_check="/usr/sbin/nhc")
     assert list_missing(settings)["HealthCheckProgram"].list_lines(Place.REPLACE) == [
-        "HealthCheckProgram=/etc/slurm/healthchecks"
+        "HealthCheckProgram=/etc/slurm/hpcverify-healthcheck"
     ]
 
 
@@ -242,7 +343,7 @@ def test_a_script_starts_a_program_whose_name_a_shell_would_split(tmp_path: Path
         lines = missing[subject].list_lines(Place.NODES)
         subprocess.run(["sh", "-ec", "\n".join(lines)], check=True)
 
-    for script in ("prolog.d/90-site", "healthchecks"):
+    for script in ("hpcverify-prolog.d/90-site", "hpcverify-healthcheck"):
         done = subprocess.run(
             [tmp_path / script, "it"], capture_output=True, text=True, check=False
         )
@@ -260,7 +361,9 @@ def test_a_health_check_of_the_site_that_never_runs_gets_an_interval_too() -> No
     idle = HookSettings(version=OLD, conf="/etc/slurm/slurm.conf", health_check="/usr/sbin/nhc")
     health = list_missing(idle)["HealthCheckProgram"]
     assert health.list_lines(Place.END) == ["HealthCheckInterval=300"]
-    assert health.list_lines(Place.REPLACE) == ["HealthCheckProgram=/etc/slurm/healthchecks"]
+    assert health.list_lines(Place.REPLACE) == [
+        "HealthCheckProgram=/etc/slurm/hpcverify-healthcheck"
+    ]
 
 
 @pytest.mark.parametrize(("seconds", "is_met"), [(5, False), (50, False), (51, True)])

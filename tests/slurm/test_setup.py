@@ -204,6 +204,51 @@ def test_the_sites_own_programs_run_beside_ours(bare: Administrator) -> None:
     assert bare.list_left() <= {"sweeps"}
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        'for f in "$(dirname "$0")"/prolog.d/*; do "$f" || exit 1; done',
+        'run-parts --exit-on-error "$(dirname "$0")/prolog.d"',
+    ],
+    ids=["loop", "run-parts"],
+)
+def test_where_the_sites_program_runs_a_folder_each_program_runs_once(
+    bare: Administrator, body: str
+) -> None:
+    """Its folder lies where one of ours would: beside slurm.conf."""
+    ran, etc = bare.cluster.folder / "ran", bare.cluster.conf.parent
+    for name in ("prolog", "epilog"):
+        folder = etc / f"{name}.d"
+        folder.mkdir()
+        text = body.replace("prolog", name)
+        for path, lines in ((folder / "10-site", ""), (etc / f"{name}.sh", f"{text}\n")):
+            path.write_text(f"{SCRIPT.format(ran)}{lines}")
+            path.chmod(0o755)
+    with bare.cluster.conf.open("a") as conf:
+        conf.write(f"Prolog={etc}/prolog.sh\nEpilog={etc}/epilog.sh\n")
+    bare.cluster.run("scontrol", "reconfigure")
+    bare.cluster.until(bare.cluster.answers)
+    bare.follow(bare.setup("--spool", str(bare.spool), "--write"))
+    assert [path.name for path in etc.glob("[ep]*log.d/*")] == ["10-site"] * 2
+    bare.observe()
+    assert bare.list_left() <= {"sweeps"}
+
+    if bare.cluster.slurm.read_version() >= SEVERAL_PROGRAMS_VERSION:
+        return  # there, ours is a line of its own
+    for ours in etc.glob("hpcverify-*.d/00-hpcverify"):
+        ours.write_text(SCRIPT.format(ran))
+    ran.write_text("")
+    bare.run_job()
+    once = [
+        f"{etc}/{place}".format(name)
+        for name in ("prolog", "epilog")
+        for place in ("{0}.sh", "{0}.d/10-site", "hpcverify-{0}.d/00-hpcverify")
+    ]
+    bare.cluster.until(lambda: len(ran.read_text().split()) >= len(once))
+    bare.cluster.until(bare.cluster.idle)
+    assert ran.read_text().split() == once
+
+
 def test_slurm_starts_ours_after_the_other_programs_of_a_folder(bare: Administrator) -> None:
     ran, folder = bare.cluster.folder / "ran", bare.cluster.folder / "prologs"
     folder.mkdir()

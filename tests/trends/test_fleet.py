@@ -1,196 +1,263 @@
-"""A rollout is told from a fault, and a change that is gone is none."""
+"""A change of a part is told from one of many parts, and one that is gone is none."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import accumulate
+from statistics import median
 
 import pytest
-from msgspec.structs import replace
 
 from hpcverify.model import Verdict
-from hpcverify.trends.fleet import describe_shared, format_crossing, judge_histories
-from hpcverify.trends.marks import PartHistory
+from hpcverify.trends.fleet import (
+    PartChange,
+    TrendJudgement,
+    build_past,
+    describe_shared,
+    format_crossing,
+    judge_histories,
+)
+from hpcverify.trends.levels import PartHistory
+from tests.peers.fleets import draw_heavy_tailed, read_longhorn
 
 DAY = 86400.0
 RUNS = 30
 
 
-def make_history(
+def make_part(
     i: int,
     steps: Mapping[int, float] | None = None,
     *,
     driver_from: int = RUNS,
+    firmware_from: int = RUNS,
     per_run: float = 0.0,
-    limit: float | None = None,
+    noise: float = 0.0015,
     low: bool = False,
 ) -> PartHistory:
-    """Make a part with a run a day: *steps* by their run, a new driver from a run on."""
+    """Make one of four parts of a node, with a run a day: *steps* by their run, new drivers."""
     rng = random.Random(i)
-    level, values = 100.0, []
-    for run in range(RUNS):
-        level *= 1 + (steps or {}).get(run, 0.0) + per_run
-        values.append(level * rng.gauss(1, 0.0015))
-    if low:
-        values = [10_000 / value for value in values]
-    drivers = tuple("580.1" if run < driver_from else "590.2" for run in range(RUNS))
+    levels = accumulate((steps or {}).get(run, 0.0) + per_run for run in range(RUNS))
+    values = [100 * (1 + level) * rng.gauss(1, noise) for level in levels]
     return PartHistory(
-        node=f"n{i}",
-        part="gpu0",
-        times=tuple((20000 + run) * DAY for run in range(RUNS)),
-        values=tuple(values),
-        marks={"driver": drivers},
-        limit=limit,
+        node=f"n{i // 4}",
+        part=f"gpu{i % 4}",
+        times=tuple((20000.9 + run) * DAY for run in range(RUNS)),
+        values=tuple(10_000 / value for value in values) if low else tuple(values),
+        marks={
+            "driver": tuple("550" if run < driver_from else "560" for run in range(RUNS)),
+            "firmware": tuple("F1" if run < firmware_from else "F2" for run in range(RUNS)),
+        },
     )
+
+
+def judge(
+    fleet: list[PartHistory], *, low: bool = False, limit: float | None = None
+) -> TrendJudgement:
+    return judge_histories(build_past(fleet), low_is_bad=low, find_limit=lambda *_: limit)
+
+
+def list_worse(judged: TrendJudgement) -> list[PartChange]:
+    return [change for change in judged.changes if change.size > 0]
 
 
 @pytest.mark.parametrize("low", [False, True])
-def test_the_one_part_that_changed_is_named(low: bool) -> None:  # noqa: FBT001 - a case
-    fleet = [make_history(i, {20: 0.01} if i == 7 else None, low=low) for i in range(100)]
+@pytest.mark.parametrize("noise", [0.0015, 0.003])
+def test_the_one_part_that_changed_is_named(low: bool, noise: float) -> None:  # noqa: FBT001 - a case
+    fleet = [make_part(i, {20: 0.02} if i == 7 else None, low=low, noise=noise) for i in range(100)]
 
-    judged = judge_histories(fleet, low_is_bad=low)
+    judged = judge(fleet, low=low)
 
     (change,) = judged.changes
-    assert (change.node, change.kind, change.verdict) == ("n7", "step", Verdict.WARN)
-    assert change.size == pytest.approx(0.01, abs=0.002)
+    assert (change.node, change.part, change.kind) == ("n1", "gpu3", "step")
+    assert (change.verdict, judged.shared) == (Verdict.WARN, ())
+    assert change.size == pytest.approx(0.02, abs=0.004)
     assert change.day == pytest.approx(20020, abs=1)
-    assert judged.shared == ()
 
 
-def test_a_rollout_that_slows_many_parts_is_said_once() -> None:
-    fleet = [make_history(i, {20: 0.02} if i < 60 else None, driver_from=20) for i in range(80)]
-    fleet += [make_history(i) for i in range(80, 100)]
-
-    judged = judge_histories(fleet, low_is_bad=False)
-
-    (shared,) = judged.shared
-    assert str(shared.mark) == "driver 580.1 to 590.2"
-    assert shared.changed >= 55
-    assert shared.compared == 80
-    assert judged.changes == ()
+@pytest.mark.parametrize(("after", "named"), [(2, False), (3, True), (9, True)])
+def test_a_step_is_named_after_three_runs(after: int, named: bool) -> None:  # noqa: FBT001 - a case
+    fleet = [make_part(i, {RUNS - after: 0.03} if i == 7 else None) for i in range(100)]
+    assert bool(judge(fleet).changes) is named
 
 
-@pytest.mark.parametrize("size", [0.005, 0.008])
-def test_a_rollout_that_is_too_small_for_steps_is_no_trend_of_its_parts(size: float) -> None:
-    begins = [12 + i % 10 for i in range(40)]
-    fleet = [make_history(i, {b: size}, driver_from=b) for i, b in enumerate(begins)]
-    wearing = make_history(40, {14: size}, driver_from=14, per_run=0.001)
-
-    assert judge_histories(fleet, low_is_bad=False).changes == ()
-    (change,) = judge_histories([*fleet, wearing], low_is_bad=False).changes
-    assert (change.node, change.kind) == ("n40", "trend")
-
-
-@pytest.mark.parametrize("steps", [{}, {15: 0.006}])
-def test_a_trend_that_many_have_is_said_once(steps: Mapping[int, float]) -> None:
-    per_run = 0.0 if steps else 0.0006
-    fleet = [make_history(i, steps, per_run=per_run) for i in range(100)]
-    fleet.append(make_history(100, per_run=0.002))
-
-    judged = judge_histories(fleet, low_is_bad=False)
-
-    (shared,) = judged.shared
-    assert describe_shared(shared).endswith(
-        "worse in a trend until 2024-11-02: look for what they share, such as cooling or software"
-    )
-    assert [change.node for change in judged.changes] == ["n100"]
-
-
-def test_a_change_of_many_on_one_day_is_no_trend_of_those_in_which_it_is_no_step() -> None:
-    fleet = [make_history(i, {15: 0.008}) for i in range(100)]
-    wearing = make_history(100, {15: 0.008}, per_run=0.001)
-    judged = judge_histories([*fleet, wearing], low_is_bad=False)
-    assert [shared.mark for shared in judged.shared] == [None]
-    assert [(change.node, change.kind) for change in judged.changes] == [("n100", "trend")]
-
-
-@pytest.mark.parametrize("driver_from", [15, RUNS])
-def test_who_gained_nothing_where_most_gained_is_no_worse(driver_from: int) -> None:
-    fleet = [
-        make_history(i, {15: -0.008} if i % 5 < 3 else None, driver_from=driver_from)
-        for i in range(200)
-    ]
-
-    changes = judge_histories(fleet, low_is_bad=False).changes
-
-    assert [change for change in changes if change.verdict is not Verdict.PASS] == []
-
-
-def test_a_part_that_changed_with_a_driver_that_changed_nobody_else_is_named() -> None:
-    fleet = [make_history(i, {20: 0.02} if i == 7 else None, driver_from=20) for i in range(80)]
-    (change,) = judge_histories(fleet, low_is_bad=False).changes
-    assert (change.node, [str(mark) for mark in change.marks]) == ("n7", ["driver 580.1 to 590.2"])
-    assert change.why.endswith("80 parts with it are what they were in the median")
-
-
-def test_a_part_that_lost_with_a_driver_by_which_the_others_gained_is_named() -> None:
-    fleet = [make_history(i, {20: 0.02 if i == 7 else -0.02}, driver_from=20) for i in range(80)]
-    changes = judge_histories(fleet, low_is_bad=False).changes
-    (change,) = [change for change in changes if change.verdict is Verdict.WARN]
-    assert change.node == "n7"
-    assert change.why.endswith("80 parts with it are 2 % better in the median")
-
-
-def test_a_part_that_changed_far_more_than_the_rollout_is_named_beside_it() -> None:
-    fleet = [make_history(i, {20: 0.10 if i == 7 else 0.01}, driver_from=20) for i in range(80)]
-    judged = judge_histories(fleet, low_is_bad=False)
-    assert ([change.node for change in judged.changes], len(judged.shared)) == (["n7"], 1)
-
-
-def test_a_change_of_many_on_one_day_without_a_mark_is_said_once() -> None:
-    fleet = [make_history(i, {20: 0.02} if i < 40 else None) for i in range(100)]
-
-    judged = judge_histories(fleet, low_is_bad=False)
-
-    (shared,) = judged.shared
-    assert shared.mark is None
-    assert shared.changed >= 38
-    assert judged.changes == ()
-
-
-def test_a_change_that_is_gone_is_not_reported_as_worse() -> None:
-    fleet = [make_history(7, {12: 0.02, 22: -0.02})]
-    assert all(c.size < 0 for c in judge_histories(fleet, low_is_bad=False).changes)
-
-
-def test_a_part_that_became_better_is_told_and_is_no_warning() -> None:
-    (change,) = judge_histories([make_history(7, {20: -0.02})], low_is_bad=False).changes
+def test_a_change_that_is_gone_or_for_the_better_is_no_warning() -> None:
+    fleet = [make_part(i, {15: 0.02, 22: -0.02} if i == 7 else None) for i in range(40)]
+    assert list_worse(judge(fleet)) == []
+    (change,) = judge([make_part(i, {20: -0.02} if i == 7 else None) for i in range(40)]).changes
     assert (change.verdict, change.size < 0) == (Verdict.PASS, True)
 
 
+@pytest.mark.parametrize("size", [0.03, -0.03])
+@pytest.mark.parametrize("days", [1, 8])
+@pytest.mark.parametrize("delay", [0, 4])
+@pytest.mark.parametrize("marked", [True, False])
+def test_what_a_part_loses_with_a_change_of_many_or_after_it_is_seen(
+    size: float,
+    days: int,
+    delay: int,
+    marked: bool,  # noqa: FBT001 - a case
+) -> None:
+    ill = {(i // 4, i % 4) for i in (3, 50, 101)}
+    fleet = []
+    for i in range(160):
+        begin = 15 + (i // 4) % days if marked else 15
+        steps = {begin: size}
+        if (i // 4, i % 4) in ill:
+            steps[begin + delay] = steps.get(begin + delay, 0.0) + 0.02
+        fleet.append(make_part(i, steps, driver_from=begin if marked else RUNS))
+
+    judged = judge(fleet)
+
+    assert {(int(c.node[1:]), int(c.part[3:])) for c in list_worse(judged)} == ill
+    (shared,) = judged.shared
+    assert shared.size == pytest.approx(size, abs=0.004)
+    side = "worse" if size > 0 else "better"
+    if marked:
+        assert shared.changed > 0.9 * shared.compared == 0.9 * 160
+        begins = f"rollout: {shared.changed} of 160 parts with driver 550 to 560 became 3"
+        assert describe_shared(shared).startswith(begins)
+    else:
+        assert describe_shared(shared).startswith("the median of 160 parts became 3")
+    assert side in describe_shared(shared)
+
+
+@pytest.mark.parametrize("gap", [0, 1, 4])
+def test_a_driver_and_a_firmware_of_one_week_are_told_and_hide_no_part(gap: int) -> None:
+    fleet = []
+    for i in range(120):
+        steps = {15: 0.03, 15 + gap + 5: 0.02 if i == 7 else 0.0}
+        steps[15 + gap] = steps.get(15 + gap, 0.0) + 0.02 * (gap > 0)
+        fleet.append(make_part(i, steps, driver_from=15, firmware_from=15 + gap))
+
+    judged = judge(fleet)
+
+    assert [(c.node, c.part) for c in list_worse(judged)] == [("n1", "gpu3")]
+    assert sum(shared.size for shared in judged.shared) == pytest.approx(
+        0.03 + 0.02 * (gap > 0), abs=0.005
+    )
+    assert len(judged.shared) == (2 if gap == 4 else 1)
+    if gap < 4:
+        assert "driver 550 to 560 and firmware F1 to F2" in describe_shared(judged.shared[0])
+
+
+@pytest.mark.parametrize("low", [False, True])
+def test_a_fleet_that_drifts_is_one_line_and_the_part_that_drifts_more_is_named(
+    low: bool,  # noqa: FBT001 - a case
+) -> None:
+    fleet = [make_part(i, per_run=0.003 if i == 7 else 0.001, low=low) for i in range(100)]
+
+    judged = judge(fleet, low=low)
+
+    assert [(c.node, c.part, c.kind) for c in judged.changes] == [("n1", "gpu3", "trend")]
+    (shared,) = judged.shared
+    assert describe_shared(shared).endswith(
+        "worse in a trend until 2024-11-03: look for what they share, such as cooling or software"
+    )
+
+
+@pytest.mark.parametrize(("parts", "why"), [(1, ", which too few other parts have"), (80, "")])
+def test_a_driver_beside_a_step_is_told_with_it(parts: int, why: str) -> None:
+    fleet = [
+        make_part(
+            i, {20: 0.02} if i == 7 else None, driver_from=20 if i == 7 or parts > 1 else RUNS
+        )
+        for i in range(80)
+    ]
+    (change,) = judge(fleet).changes
+    assert (change.node, change.why) == ("n1", f"with driver 550 to 560{why}")
+
+
+def test_nothing_is_a_trend_before_twenty_days() -> None:
+    def cut(history: PartHistory, runs: int) -> PartHistory:
+        marks = {field: seen[:runs] for field, seen in history.marks.items()}
+        times, values = history.times[:runs], history.values[:runs]
+        return PartHistory(
+            node=history.node, part=history.part, times=times, values=values, marks=marks
+        )
+
+    fleet = [make_part(i, per_run=0.01 if i == 7 else 0.0) for i in range(40)]
+    kinds = [[c.kind for c in judge([cut(h, runs) for h in fleet]).changes] for runs in (19, 20)]
+    assert kinds == [["step"], ["trend"]]
+
+
 def test_a_part_that_wears_is_warned_of_before_it_crosses_its_limit() -> None:
-    fleet = [make_history(i, per_run=0.0006 if i == 7 else 0.0, limit=104.0) for i in range(40)]
+    fleet = [make_part(i, per_run=0.0009 if i == 7 else 0.0) for i in range(40)]
 
-    (change,) = judge_histories(fleet, low_is_bad=False).changes
+    (change,) = judge(fleet, limit=104.0).changes
 
-    assert (change.node, change.kind) == ("n7", "trend")
+    assert (change.node, change.kind) == ("n1", "trend")
     assert change.crossing is not None
-    truth = 20000 + 3.92 / 0.06
+    truth = 20000 + 4.0 / 0.09
     assert change.crossing.earliest <= truth <= (change.crossing.latest or 1e9)
     assert format_crossing(change.crossing).startswith("crosses its limit about 2024-1")
 
 
-def test_healthy_fleets_change_in_nothing() -> None:
-    for seed in range(5):
-        fleet = [make_history(1000 * seed + i, driver_from=15) for i in range(100)]
-        judged = judge_histories(fleet, low_is_bad=False)
-        assert (judged.changes, judged.shared) == ((), ())
+@pytest.mark.parametrize("kind", ["normal", "noisy", "tails", "outliers", "busy nodes", "steps"])
+def test_healthy_fleets_change_in_nothing(kind: str) -> None:
+    for seed in range(3):
+        rng = random.Random(seed)
+        busy = {(node, run) for node in range(40) for run in range(RUNS) if rng.random() < 0.05}
+        draws: dict[str, Callable[[tuple[int, int]], float]] = {
+            "normal": lambda _: rng.gauss(0, 0.003),  # noqa: B023 - called at once
+            "noisy": lambda _: rng.gauss(0, 0.02),  # noqa: B023
+            "tails": lambda _: 0.005 * draw_heavy_tailed(rng),  # noqa: B023
+            "outliers": lambda _: rng.gauss(0, 0.001) + 0.2 * (rng.random() < 0.03),  # noqa: B023
+            "busy nodes": lambda at: 0.001 * rng.random() + 0.1 * (at in busy),  # noqa: B023
+            "steps": lambda _: 0.025 * rng.choice([0, 0, 0, 1]),  # noqa: B023
+        }
+        fleet = [
+            PartHistory(
+                node=f"n{i // 4}",
+                part=f"gpu{i % 4}",
+                times=tuple((20000.9 + run) * DAY for run in range(RUNS)),
+                values=tuple(100 * (1 + draws[kind]((i // 4, run))) for run in range(RUNS)),
+            )
+            for i in range(160)
+        ]
+        judged = judge(fleet)
+        assert (judged.changes, judged.shared) == ((), ()), seed
 
 
-@pytest.mark.parametrize("spread", [0.004, 0.006])
-def test_what_chance_makes_of_many_noisy_parts_is_no_change(spread: float) -> None:
-    rng = random.Random(1)
-    fleet = [
-        replace(
-            make_history(i),
-            values=tuple(
-                (103.0 if i < 5 and run >= 20 else 100.0) * rng.gauss(1, spread)
-                for run in range(RUNS)
-            ),
-        )
-        for i in range(1000)
+def read_quiet_gpus() -> list[list[float]]:
+    """Read 20 runs of each GPU of Longhorn's SGEMM that is what it was."""
+    series = []
+    for runs in read_longhorn("sgemm"):
+        values = [value for _, value in sorted(zip(runs.times, runs.values, strict=True))][:20]
+        quarters = (median(values[i : i + 5]) for i in range(0, 20, 5) if len(values) == 20)
+        if 0 < max((abs(q / median(values) - 1) for q in quarters), default=0) < 0.003:
+            series.append(values)
+    return series
+
+
+@pytest.mark.parametrize("step", [0.0, 0.01])
+def test_a_step_of_1_percent_is_found_within_5_runs_on_real_gpus(step: float) -> None:
+    gpus = read_quiet_gpus()
+    named = 0
+    for ill in range(0, len(gpus), 8):
+        fleet = [
+            PartHistory(
+                node=f"n{i}",
+                part="gpu0",
+                times=tuple((20000.9 + run) * DAY for run in range(20)),
+                values=tuple(
+                    v * (1 + step * (i == ill and run >= 15)) for run, v in enumerate(values)
+                ),
+            )
+            for i, values in enumerate(gpus)
+        ]
+        changes = list_worse(judge(fleet))
+        named += [change.node for change in changes] == [f"n{ill}"]
+        assert len(changes) <= (step > 0)
+
+    assert len(gpus) > 100
+    assert named >= 0.85 * len(range(0, len(gpus), 8)) or not step
+
+
+def test_values_around_zero_have_no_step() -> None:
+    fleet = [make_part(i) for i in range(8)]
+    zero = [
+        PartHistory(node=h.node, part=h.part, times=h.times, values=(0.0,) * 15 + (5.0,) * 15)
+        for h in fleet
     ]
-
-    judged = judge_histories(fleet, low_is_bad=False)
-
-    assert {change.node for change in judged.changes} == {"n0", "n1", "n2", "n3", "n4"}
+    assert judge(zero).changes == ()

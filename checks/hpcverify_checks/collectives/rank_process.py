@@ -12,6 +12,7 @@ from io import FileIO
 
 import msgspec
 
+from hpcverify.memory_files import create_memory_file
 from hpcverify.processes import name_signal, read_process_state
 from hpcverify_checks.collectives.hangs import Heartbeat
 from hpcverify_checks.collectives.order import LaunchOrder
@@ -70,7 +71,7 @@ def start_ranks(
             progress = make_file()
             rank_order = RankOrder(job, rank, local_rank, order.node, os.getpid(), progress)
             text = msgspec.json.encode(rank_order).decode()
-            log = FileIO(os.memfd_create("log"), "r+")
+            log = FileIO(create_memory_file("log"), "r+")
             process = subprocess.Popen(  # noqa: S603 - our own module
                 [sys.executable, "-P", "-m", "hpcverify_checks.collectives.rank", text],
                 stdin=subprocess.DEVNULL,

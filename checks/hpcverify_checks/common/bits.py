@@ -56,15 +56,12 @@ def hash_places(key: int, rows: range, columns: int, device: DeviceLike) -> Tens
     import torch
 
     row = torch.arange(rows.start, rows.stop, dtype=torch.int64, device=device)
-    return hash_rows(key, row, columns)
+    return hash_crossings(key, row, torch.arange(columns, dtype=torch.int64, device=device))
 
 
-def hash_rows(key: int, rows: Tensor, columns: int) -> Tensor:
-    """Hash the places in these *rows*, int64, as `hash_places` does."""
-    import torch
-
-    column = torch.arange(columns, dtype=torch.int64, device=rows.device)
-    return mix_bits((rows << 32)[:, None] + column[None, :] + wrap_int64(key * GOLDEN))
+def hash_crossings(key: int, rows: Tensor, columns: Tensor) -> Tensor:
+    """Hash the places in these *rows* and *columns*, int64, as `hash_places` does."""
+    return mix_bits((rows << 32)[:, None] + columns[None, :] + wrap_int64(key * GOLDEN))
 
 
 def make_integers(key: int, rows: range, columns: int, bound: int, device: DeviceLike) -> Tensor:

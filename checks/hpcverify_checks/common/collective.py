@@ -39,6 +39,7 @@ from hpcverify_checks.common.process_group import (
 from hpcverify_checks.common.progress import wait_for_ranks
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import RankGroup
+from hpcverify_checks.common.stalls import OWN_WORK
 from hpcverify_checks.common.step_data import (
     CHUNK_WORDS,
     WORD_BYTES,
@@ -105,7 +106,8 @@ def all_reduce(tensor: Tensor) -> None:
 
     A GPU's stream waits for the sum, and not the host: `await_ranks` is for that.
     """
-    finish(ALL_REDUCE.begin(tensor, tensor), tensor.device)
+    with OWN_WORK.pause(tensor.device):
+        finish(ALL_REDUCE.begin(tensor, tensor), tensor.device)
 
 
 def finish(works: Sequence[Any], device: torch.device) -> None:
@@ -288,7 +290,8 @@ class CollectiveBenchmark:
                 self.made.fill(sent, data, data.weigh_share(self.rank), sent_segment.start)
                 if self.job.compare_shares:
                     self._compare(sent, data, [sent_segment], log[0, data.step - first])
-            self._time_batch(work, clock, meeting)
+            with OWN_WORK.pause(self.device):
+                self._time_batch(work, clock, meeting)
             if self.made.count > CHUNK_WORDS:  # else its verification would fill a GPU's queue
                 await_ranks(self.job, self.device)
             for data, _, received in work:

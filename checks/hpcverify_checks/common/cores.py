@@ -58,7 +58,8 @@ def bind_near_gpu(ctx: Context, root: Path = Path("/")) -> int:
     """
     near = list_near_cores(ctx, ctx.device.part, root)
     if near:
-        os.sched_setaffinity(0, near)
+        with suppress(PermissionError):  # in a sandbox: all cores then serve each GPU
+            os.sched_setaffinity(0, near)
     gpus = [d.part for d in ctx.inventory.devices if d.kind == "cuda"]
     sharing = [gpu for gpu in gpus if not near or near & list_near_cores(ctx, gpu, root)]
     return max(1, len(os.sched_getaffinity(0)) // max(1, len(sharing)))
@@ -118,6 +119,9 @@ def _run_pinned(core: int, work: Callable[[int], T]) -> T:
 
     try:
         os.sched_setaffinity(0, {core})
+    except PermissionError as exc:
+        reason = "the seccomp profile of this container forbids sched_setaffinity"
+        raise Unable(reason, Cause.DENIED, fix="allow it, or run outside the container") from exc
     except OSError as exc:
         raise Unable(
             f"core {core} may not be used any more ({exc.strerror}): it went offline, or the "

@@ -11,7 +11,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -139,7 +139,8 @@ def find_torch_device(ctx: Context) -> torch.device:
     require_torch()
     import torch
 
-    os.sched_setaffinity(0, mine)  # an OpenMP that knew of a binding before us binds us here
+    with suppress(PermissionError):  # a sandbox, which lets nobody else bind us either
+        os.sched_setaffinity(0, mine)  # an OpenMP that knew of a binding before us binds us here
     if ctx.device.kind == "cpu":
         return torch.device("cpu")
     device = _start_gpu(ctx)

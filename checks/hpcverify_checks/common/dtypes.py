@@ -159,10 +159,11 @@ def estimate_certificate(depth: int, a: int, b: int) -> float:
 
 
 SMALL_FACTORS, USUAL_FP32, LARGE_FP32 = range(-18, 11), range(-80, 110), range(119, 128)
-"""Exponents of fp32: of B, and of A where products are normal and where many are infinite."""
-SPARSE_BF16 = SparsePlan("sparse bf16", 23, BF16, FP32, a=range(-30, 91), b=range(-30, 31))
-SPARSE_HALF = SparsePlan("sparse half", 24, FP16, FP32, a=range(16), b=range(-7, 8))
-SPARSE_FP8 = SparsePlan("sparse fp8", 25, E4M3, FP32, a=range(8), b=range(-3, 4))
+"""Exponents of fp32: of the full operand, and of the thin one where products are normal and
+where many are infinite."""
+SPARSE_BF16 = SparsePlan("sparse bf16", 23, BF16, FP32, thin=range(-30, 91), full=range(-30, 31))
+SPARSE_HALF = SparsePlan("sparse half", 24, FP16, FP32, thin=range(16), full=range(-7, 8))
+SPARSE_FP8 = SparsePlan("sparse fp8", 25, E4M3, FP32, thin=range(8), full=range(-3, 4))
 """Tensor cores multiply these exactly. They align products to the largest exponent, and a
 zero may count as the smallest of its type: times the largest of B it outranks no product."""
 SPARSE_FP32 = SparsePlan("sparse fp32", 26, FP32, FP32, USUAL_FP32, SMALL_FACTORS, (LARGE_FP32,))
@@ -182,8 +183,8 @@ SPARSE_FP64 = SparsePlan(
     28,
     FP64,
     FP64,
-    a=range(-900, 1000),
-    b=range(-47, 11),
+    thin=range(-900, 1000),
+    full=range(-47, 11),
     bands=(range(-1026, -996), range(1015, 1024)),
 )
 """It has subnormal numbers: no GPU flushes them in fp64 (PTX ISA: there is no .ftz for it)."""
@@ -228,7 +229,14 @@ class Family:
         """List the operands of all plans for products of *shape*."""
         plans = self.make_plans(shape.depth)
         made: list[PlannedOperands] = [Operands(plan, shape, draw) for plan in plans]
-        return [*made, SparseOperands(self.sparse, shape, draw)] if self.sparse else made
+        return [*made, *(SparseOperands(plan, shape, draw) for plan in self.list_sparse())]
+
+    def list_sparse(self) -> list[SparsePlan]:
+        """List the sparse plans: two if integers lack some significands of the operands."""
+        if self.sparse is None:
+            return []
+        wide = self.sparse.operand.precision > FINE_BOUND.bit_length()
+        return [self.sparse, self.sparse.turned] if wide else [self.sparse]
 
     def list_unmade(self, plans: Collection[str]) -> list[str]:
         """List what products of this type by *plans* do not exercise, in words."""
@@ -241,7 +249,12 @@ class Family:
             "infinity": made and self.sparse.makes_infinity,
             f"outputs in {self.job_output}": self.output == self.job_output,
         }
-        return [*(what for what, here in exercised.items() if not here), "sums that round", "NaN"]
+        return [
+            *(what for what, here in exercised.items() if not here),
+            "sums that round",
+            "infinite operands",
+            "NaN",
+        ]
 
 
 FAMILIES = {

@@ -13,9 +13,11 @@ from hpcverify.units import format_count
 from hpcverify_checks.common import locate
 from hpcverify_checks.common.bits import compute_digest, format_word, view_words
 from hpcverify_checks.common.cores import list_other_cores, run_on_each
+from hpcverify_checks.common.exact import view_shifted
 from hpcverify_checks.common.mismatch import find_mismatch
 from hpcverify_checks.common.product_loop import ProductBench, ProductJob, WrongProduct, poison
 from hpcverify_checks.common.reruns import rerun
+from hpcverify_checks.common.rounding import is_of_order
 from hpcverify_checks.common.vote import CORRUPTION_CODE, ProductFault, is_of_host
 
 if TYPE_CHECKING:
@@ -59,13 +61,16 @@ def investigate_corruption(bench: ProductBench, wrong: WrongProduct) -> Finding:
 
 
 def _look_closer(bench: ProductBench, wrong: WrongProduct) -> Iterator[Known]:
-    job, _ = bench.get_job(wrong.number)
+    job, shift = bench.get_job(wrong.number)
     # A copy even on the host: a row that is written late must not change it meanwhile.
     product = wrong.output.to("cpu", copy=True)
     yield _compare_elements(product, job.reference.cpu())
-    changed = ", ".join(_ask_witnesses(job, bench.part_id))
+    changed = ", ".join(find_changes(job, bench.part_id))
     place = f"memory ({changed})" if changed else "compute"
     yield {"place": place}, {"in_memory": bool(changed)}
+    if job.rounds:  # before the output is written again
+        pair = view_shifted(job.a, job.b, shift)
+        yield {}, {"of_order": is_of_order(*pair, wrong.output, job.reference)}
     reruns = rerun(partial(repeat_product, bench, wrong.number))
     yield {"reruns": reruns.describe()}, {"reruns": reruns}
     units = locate.find_faulty_sms(bench.outputs[0].device)
@@ -73,7 +78,7 @@ def _look_closer(bench: ProductBench, wrong: WrongProduct) -> Iterator[Known]:
         yield {"sm": f"multiprocessors {units.describe()}"}, {}
 
 
-def _ask_witnesses(job: ProductJob, part_id: str) -> list[str]:
+def find_changes(job: ProductJob, part_id: str) -> list[str]:
     """
     List what changed in memory.
 
@@ -99,7 +104,8 @@ def _compare_elements(found: Tensor, expected: Tensor) -> Known:
         "column": str(column),
         "extent": locate.measure_extent(found, expected).describe(),
     }
-    return evidence, {"digest": digest, "expected": evidence["expected"]}
+    known = {"digest": digest, "expected": evidence["expected"]}
+    return evidence, known | {"only_signs": bool((found == expected).all())}
 
 
 def list_changed_memory(job: ProductJob) -> Iterator[str]:

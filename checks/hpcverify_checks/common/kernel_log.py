@@ -33,14 +33,17 @@ LOG_RULES = {
     "log_gap": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION, shared=True),
     "before_first_run": LISTED,
 }
+NAME_PATTERN = r"(?:\\x[0-9a-f]{2}|#[0-7]{3}|[\s\S]){1,15}?"
+"""The name of a process, which its user chooses."""
+BEYOND_END_PATTERN = r": attempt to access beyond end of device"
 PROCESS_PATTERN = (
-    r"(?:traps: )?(?:\\x[0-9a-f]{2}|#[0-7]{3}|[\s\S]){1,15}?"
-    r"(?:\[\d+\]:?| ?\(\d+\):? | invoked oom-killer| cpuset=| uses obsolete "
+    rf"(?:traps: )?{NAME_PATTERN}"
+    rf"(?:\[\d+\]:?| ?\(\d+\):? | invoked oom-killer| cpuset=| uses obsolete |{BEYOND_END_PATTERN}"
     r"|(?:/\d+)?: (?:page allocation (?:failure|stalls)|vmalloc|sending ioctl "
     r"|(?:\d+: )?potentially unexpected fatal))"
 )
 """
-The start of a line that begins with the name of a process, which its user chooses.
+The start of a line that begins with the name of a process.
 
 In 15 bytes (TASK_COMM_LEN) any program can call itself ``EDAC MC0: UE x``, and crash in a
 file whose name goes on as the line of a fault would. /dev/kmsg writes a byte that cannot be
@@ -70,6 +73,12 @@ def begins_with_users_words(text: str) -> bool:
     """
     is_packet = "OUT=" in text and re.search(PACKET_PATTERN, text)
     return bool(is_packet or re.match(PROCESS_PATTERN, text))
+
+
+def drop_process(text: str) -> str:
+    """Drop the name before what the kernel says of the disk that a process read beyond its end."""
+    match = re.match(rf"{NAME_PATTERN}{BEYOND_END_PATTERN}\s*", text)
+    return text[match.end() :] if match else text
 
 
 class PartFailure(Struct, frozen=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -44,6 +44,7 @@ from hpcverify_checks.common.rendezvous import (
     read_failures,
     set_environment,
 )
+from hpcverify_checks.common.stalls import OWN_WORK
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +54,10 @@ FIRST_PAUSE_SECONDS = 2e-4
 """The first pause of a wait; each further pause is twice as long, up to `POLL_SECONDS`."""
 ABORT_SECONDS = 5.0
 """The time in which NCCL ends its work. It takes far longer only if the GPU itself is stuck."""
+STUCK, HELD_UP = b"stuck", b"held up"
+"""Answers to the roll call of a rank whose work does not end, and of one whose own took long."""
+HELD_UP_SHARE = 0.5
+"""Of the patience with a rank: own work that takes longer explains why a sum did not end."""
 ROLL_CALL_SECONDS = 15.0
 """The time in which all ranks notice that a peer gave up, abort, and answer the roll call."""
 NCCL_SETTINGS = {
@@ -68,6 +73,14 @@ NCCL_SETTINGS = {
 }
 """How torch's NCCL groups treat a lost peer, whatever the site has set. They read it when
 they are made."""
+LOOPBACK_SETTINGS = {
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_FAMILY": "AF_INET",
+    "NCCL_COMM_ID": "",
+}
+"""How the ranks of one node find each other. What a job between nodes has set in their place may
+name an interface or an address of another node."""
 PEER_ERRORS = ("timeout", "timed out", "remote process exited", "ncclremoteerror")
 """Words of the errors of gloo, NCCL and torch that are about a peer and not about this part."""
 BROKEN_CONNECTIONS = ("connection closed by peer", "connection reset", "broken pipe")
@@ -94,6 +107,7 @@ def join_group(group: RankGroup, rank: int, device: torch.device) -> Generator[N
     ):
         _make_group(group, rank, device)
         exchange_messages(group, rank, "joined")  # rank 0 takes torch's store with it
+        OWN_WORK.start()
         yield
 
 
@@ -113,7 +127,7 @@ def _make_group(group: RankGroup, rank: int, device: torch.device) -> None:
         device_id=device if device.type == "cuda" else None,
     )
     loopback = _choose_loopback(open_board(group.folder))
-    with set_environment(loopback | NCCL_SETTINGS), _allow_nvls(), _reset_group_count():
+    with set_environment({**loopback, **NCCL_SETTINGS}), _allow_nvls(), _reset_group_count():
         if group.backend == "nccl":
             _start_in_background(group, rank, device, begin)
         else:
@@ -152,12 +166,10 @@ def _make_store(group: RankGroup, rank: int) -> Any:
         raise LostRanks({0: describe_unreadable(exc)}) from exc
 
 
-def _choose_loopback(board: Board) -> dict[str, str]:
+def _choose_loopback(board: Board) -> Mapping[str, str]:
     """Let the ranks of one node meet on its loopback, whatever its name resolves to."""
-    if not isinstance(board, FolderBoard):
-        return {}  # the launcher of the rank knows its interfaces
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    return {name: "lo" for name in names if name not in os.environ}
+    # Between nodes, the launcher of the rank knows its interfaces.
+    return LOOPBACK_SETTINGS if isinstance(board, FolderBoard) else {}
 
 
 def _start_in_background(
@@ -319,8 +331,9 @@ def reduce_minimum(group: RankGroup, value: int, device: torch.device) -> int:
 
 
 def _reduce_within(group: RankGroup, tensor: Tensor, operation: str) -> None:
-    with wait_for_ranks():
+    with wait_for_ranks(), OWN_WORK.pause(tensor.device):
         _reduce(group, tensor, operation)
+    OWN_WORK.collect()
 
 
 def _reduce(group: RankGroup, tensor: Tensor, operation: str) -> None:
@@ -355,8 +368,10 @@ def _call_roll(group: RankGroup, rank: int, device: torch.device, board: Board) 
         return LostRanks(failures)
     if group.backend == "nccl":  # else this GPU would only wait for its peers
         _abort_group(group, device)
-    stuck = b"" if _is_idle(device) else b"stuck"
-    board.post("roll", rank, stuck)
+    idle = _is_idle(device)
+    took = OWN_WORK.collect() if idle else 0.0
+    held = took > HELD_UP_SHARE * group.timeout
+    board.post("roll", rank, STUCK if not idle else HELD_UP if held else b"")
     deadline = monotonic() + min(group.timeout, ROLL_CALL_SECONDS)
     answers: dict[int, bytes] = {}
     while len(answers) < group.world and not (failures := read_failures(board)):
@@ -367,15 +382,32 @@ def _call_roll(group: RankGroup, rank: int, device: torch.device, board: Board) 
         sleep(board.pause)
     if failures:
         return LostRanks(failures)
-    if stuck:
+    return _judge_roll(group, rank, answers, took, device)
+
+
+def _judge_roll(
+    group: RankGroup, rank: int, answers: Mapping[int, bytes], took: float, device: torch.device
+) -> Unable:
+    """Say from the *answers* of all ranks which of them is at fault, if one is."""
+    stuck, late = ([r for r, a in answers.items() if a == word] for word in (STUCK, HELD_UP))
+    if rank in stuck:
         return Unable(
             f"its own work did not end within {group.timeout:g} s: see its Xid errors, and "
             "reset the GPU",
             Cause.TIMEOUT,
             Remedy.RESET_GPU,
         )
-    if stuck_ranks := [r for r, answer in answers.items() if answer]:
-        return LostRanks(dict.fromkeys(stuck_ranks, "was lost: it has work that does not end"))
+    if stuck:
+        return LostRanks(dict.fromkeys(stuck, "was lost: it has work that does not end"))
+    if late and len(late) < group.world:
+        if rank not in late:
+            return LostRanks(dict.fromkeys(late, "held up the others with its own work"))
+        return Unable(
+            f"its own work, between two sums, took {took:.0f} s, and the others waited: see its "
+            "Xid errors and its clocks, and run again",
+            Cause.TIMEOUT,
+            Remedy.INSPECT,
+        )
     return Unable(
         f"a sum over {group.world} ranks did not end within {group.timeout:g} s, though "
         "all ranks are there: see what nvlink, xid and p2p found, and run again",
@@ -400,15 +432,16 @@ def _is_idle(device: torch.device) -> bool:
 
 def report_nccl_settings(ctx: Context) -> Iterator[Coverage]:
     """Report the settings of NCCL in the environment, and those that were ignored."""
-    if ctx.device.kind != "cuda" or ctx.rank != 0:
+    if ctx.rank != 0:
         return
-    ignored = [
-        name for name, value in NCCL_SETTINGS.items() if os.environ.get(name, value) != value
-    ]
+    forced = {**_choose_loopback(open_board(str(ctx.shared))), **NCCL_SETTINGS}
+    ignored = [name for name, value in forced.items() if os.environ.get(name, value) != value]
     if ignored:
         yield Coverage("node", f"set in the environment and ignored: {', '.join(ignored)}")
     settings = [
-        f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")
+        f"{name}={value}"
+        for name, value in sorted(os.environ.items())
+        if name.startswith("NCCL_") and name not in ignored
     ]
-    if settings:
+    if settings and ctx.device.kind == "cuda":
         yield Coverage("node", f"NCCL's settings in the environment: {', '.join(settings)}")

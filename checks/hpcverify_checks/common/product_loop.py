@@ -21,7 +21,7 @@ import ctypes
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ from hpcverify_checks.common.bits import GOLDEN, WORD_BITS, count_from, view_wor
 from hpcverify_checks.common.cores import list_other_cores, run_on_each
 from hpcverify_checks.common.dtypes import Family, Multiply, multiply
 from hpcverify_checks.common.exact import ALL_SHIFTS, Shape, view_shifted
+from hpcverify_checks.common.stalls import StallMeter
 from hpcverify_checks.common.vote import is_of_host
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ class ProductJob:
     remake: Callable[[], tuple[Tensor, Tensor]]
     """Makes the operands again, on the host: those in memory may have changed."""
     draw: int = 0
+    rounds: bool = False
+    """Whether its sums are rounded, so that their order shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +222,7 @@ class ProductTask:
     shifts: tuple[int, ...] = ALL_SHIFTS
     """The shifts of the operands of exact products. Inexact ones would be rounded differently,
     so they have the same shift each time."""
+    stalls: StallMeter = field(default_factory=StallMeter)
 
     def make_output(self) -> Tensor:
         """Allocate one product."""
@@ -322,12 +326,12 @@ def hunt(
 class BlindComparison(Unable):
     """Raised if the comparison on the part or core *part_id* misses flipped bits."""
 
-    def __init__(self, part_id: str, reason: str, *, others_count: bool) -> None:
-        remedy = Remedy.INSPECT if others_count else Remedy.FIX_CHECKER
+    def __init__(self, part_id: str, reason: str, *, is_common: bool) -> None:
+        remedy = Remedy.FIX_CHECKER if is_common else Remedy.INSPECT
         super().__init__(f"{part_id}: {reason}", Cause.CHECKER, remedy)
         self.part_id = part_id
-        self.others_count = others_count
-        """Whether another core counted otherwise in the same words: then a core errs."""
+        self.is_common = is_common
+        """Whether another core misses the same words: else the part may err, and not the check."""
 
 
 def _compare_again(
@@ -351,30 +355,30 @@ def _compare_again(
 def _require_awake(bench: ProductBench, batch: ProductBatch, counts: list[int]) -> None:
     if batch.canary_counts and tuple(counts) != batch.canary_counts:
         wrong, counted = (", ".join(map(str, row)) for row in (batch.canary_counts, counts))
-        others_count = _is_contradicted(bench, batch, counts)
-        whose = ": another core counts otherwise, so a core errs: run cpu_units" * others_count
+        is_common = _is_blind_elsewhere(bench, batch, counts)
+        whose = "" if is_common else ": no other part missed them, so this one may err"
         raise BlindComparison(
             bench.part_id,
             f"the comparison did not notice flipped bits: with {wrong} wrong words it counted "
             f"{counted}: do not trust its other answers{whose}",
-            others_count=others_count,
+            is_common=is_common,
         )
 
 
-def _is_contradicted(bench: ProductBench, batch: ProductBatch, counted: list[int]) -> bool:
-    """Whether another core of the host counts otherwise in the canaries of a core."""
+def _is_blind_elsewhere(bench: ProductBench, batch: ProductBatch, counted: list[int]) -> bool:
+    """Whether another core of the host counts the same in the canaries of a core."""
     others = [core for core in list_other_cores(bench.part_id) if f"cpu{core}" != bench.part_id]
     if not is_of_host(bench.part_id) or not others:
         return False
 
-    def count_on(_core: int) -> bool:
+    def is_blind(_core: int) -> bool:
         counts = view_words(bench.outputs[0]).new_zeros(CANARY_COPIES)
         last = batch.number + len(batch.outputs) - 1
         bench.run_canary(last, counts)
-        return counts.tolist() != counted
+        return counts.tolist() == counted
 
-    (differs,) = run_on_each(others[:1], count_on)
-    return differs
+    (blind,) = run_on_each(others[:1], is_blind)
+    return blind
 
 
 def _start_batches(bench: ProductBench, should_stop: ShouldStop) -> Iterator[ProductBatch]:

@@ -14,6 +14,8 @@ import struct
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from hpcverify.memory_files import create_memory_file
+
 POSITION = struct.Struct("<Q")
 
 _position: mmap.mmap | None = None
@@ -21,7 +23,7 @@ _position: mmap.mmap | None = None
 
 def make_file() -> int:
     """Make a file in memory for the position of a rank; give its descriptor."""
-    descriptor = os.memfd_create("position")
+    descriptor = create_memory_file("position")
     os.ftruncate(descriptor, POSITION.size)
     return descriptor
 

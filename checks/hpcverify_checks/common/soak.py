@@ -47,6 +47,7 @@ from hpcverify_checks.common.product_loop import (
     ignore_batch,
     poison,
 )
+from hpcverify_checks.common.stalls import STALL_METRIC, STALL_RULE, StallMeter
 from hpcverify_checks.common.vote import (
     UNWITNESSED_CODE,
     Ballot,
@@ -74,6 +75,7 @@ SOAK_METRICS = {
         worse="high",
         meaning="words in which all parts contradict their own first product alike",
     ),
+    "stress.stall": STALL_METRIC,
     "stress.products": Metric(
         unit="", worse="low", meaning="products compared with the part's own first"
     ),
@@ -85,7 +87,8 @@ SOAK_RULES = {
         optional=True,  # where all parts agree, the words are disputed instead
         conclusive=True,
         source="the same product of the same part has the same bits",
-    )
+    ),
+    "stress.stall": STALL_RULE,
 }
 """Every check that soaks a part has these, so that a fault counts the same in each."""
 FIRST_PRODUCTS = 2
@@ -173,9 +176,11 @@ class OperandSource:
     """The operands in words."""
     make: Callable[[ProductTask, int, DeviceLike], Pair]
     """Makes the pair of this number on a device."""
+    rounds: bool = False
+    """Whether sums of their products are rounded."""
 
 
-NORMAL_NUMBERS = OperandSource("normal", "random normal numbers", make_normal_pair)
+NORMAL_NUMBERS = OperandSource("normal", "random normal numbers", make_normal_pair, rounds=True)
 
 
 class Stretch(Struct, frozen=True):
@@ -315,7 +320,7 @@ class PartSoak:
             if compute_digest(first.cpu()) != digest:
                 unwitnessed.append(pair)
             name = f"{source.name} {pair}"
-            jobs.append(ProductJob(name, a, b, first, digest, remake, task.draw))
+            jobs.append(ProductJob(name, a, b, first, digest, remake, task.draw, source.rounds))
         bench = dataclasses.replace(task, shifts=(0,)).make_bench(part_id, tuple(jobs))
         soak = cls(task, bench, source.text, is_witnessed=not unwitnessed)
         if odd:
@@ -345,7 +350,7 @@ class PartSoak:
         late = began >= stretch.end
         doing = f"{self.task.family.name} products, {stretch.describe()},"
         with operation(doing, self.task.ctx.device):
-            hunted = HuntResult(0, 0.0) if late else hunt(self.bench, load, note)
+            hunted = HuntResult(0, 0.0) if late else self._hunt(load, note)
         self.done.append(
             StretchResult(
                 stretch.period,
@@ -363,6 +368,10 @@ class PartSoak:
                 against += "; a sagging power supply does this too: check it"
             self.report_wrong_product(hunted.wrong[0], stretch.describe(), against)
         return self.done[-1]
+
+    def _hunt(self, load: LoadSchedule, note: Callable[[int], object]) -> HuntResult:
+        with self.task.stalls.time_batches(self.task.device) as tick:
+            return hunt(self.bench, load, lambda n: (tick(n), note(n)))
 
     @property
     def pace(self) -> float:
@@ -419,3 +428,6 @@ def count_by_part(soaks: Sequence[PartSoak]) -> Iterator[Measurement]:
         done = [d for soak in soaks if soak.bench.part_id == part_id for d in soak.done]
         yield Measurement("stress.products", sum(d.products for d in done), "", part_id)
         yield Measurement(MISMATCH_METRIC, sum(d.mismatched_words for d in done), "", part_id)
+        meters = [soak.task.stalls for soak in soaks if soak.bench.part_id == part_id]
+        stood = [meter.longest for meter in meters if not math.isnan(meter.longest)]
+        yield from StallMeter(max(stood, default=math.nan)).report(part_id, "stress.stall")

@@ -3,8 +3,9 @@ Matrix products in which each output is one product of two numbers, rounded once
 
 Integers whose sums are exact never round, leave most bits of a significand unused, and
 never reach the ends of a type's range. Here each row of A has one number that is not zero,
-and B is full. All other products are zero and change no sum, so that an output is the
-product of two numbers with all bits of their significands. IEEE 754 knows one right result
+and B is full; or each column of B has one, and A is full. All other products are zero and
+change no sum, so that an output is the product of two numbers with all bits of their
+significands. IEEE 754 knows one right result
 of it, whatever the order of summation: rounded to nearest, ties to even; subnormal where it
 is small; infinite where it is too large. No output is zero, since nothing fixes its sign.
 
@@ -15,10 +16,11 @@ takes part in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from hpcverify_checks.common.bits import hash_places, hash_rows, view_integers
+from hpcverify_checks.common.bits import hash_crossings, hash_places, view_integers
 from hpcverify_checks.common.exact import (
     HOST_DEVICE,
     OperandPlan,
@@ -33,9 +35,10 @@ if TYPE_CHECKING:
 
     from hpcverify_checks.common.bits import DeviceLike
 
+TURNED_KEY = 16
 BAND_ROWS = 16
-"""Rows of A that share a band of exponents. Few, since a CPU may take 150 cycles for each
-sum that is subnormal."""
+"""Numbers of the thin operand that share a band of exponents. Few, since a CPU may take 150
+cycles for each sum that is subnormal."""
 LONG, LIMB = 53, 27
 """Bits of a significand as it is kept here, and of its lower half."""
 GUARD = 44
@@ -70,15 +73,22 @@ E4M3 = FloatFormat(4, -6, 8)
 
 @dataclass(frozen=True, slots=True)
 class SparsePlan(OperandPlan):
-    """A recipe for a sparse A and a full B: numbers with random signs and significands."""
+    """A recipe for a thin and a full operand: numbers with random signs and significands."""
 
     operand: FloatFormat
     output: FloatFormat
-    a: range
-    """Exponents of A; those below the smallest of *operand* make subnormal operands."""
-    b: range
+    thin: range
+    """Exponents; those below the smallest of *operand* make subnormal operands."""
+    full: range
     bands: tuple[range, ...] = ()
-    """Exponents of the first `BAND_ROWS` rows of A, of the next, and so on."""
+    """Exponents of the first `BAND_ROWS` numbers of the thin operand, of the next, and so on."""
+    full_a: bool = False
+    """Whether A is full and each column of B has one number; else each row of A has one."""
+
+    @property
+    def turned(self) -> SparsePlan:
+        """The same with the other operand full, under a name and a key of its own."""
+        return replace(self, name=f"{self.name} a", key=self.key + TURNED_KEY, full_a=True)
 
     @property
     def rounds(self) -> bool:
@@ -88,12 +98,13 @@ class SparsePlan(OperandPlan):
     @property
     def makes_subnormals(self) -> bool:
         """Whether some outputs are subnormal."""
-        return min(e.start for e in (self.a, *self.bands)) + self.b.start < self.output.min_exponent
+        least = min(e.start for e in (self.thin, *self.bands)) + self.full.start
+        return least < self.output.min_exponent
 
     @property
     def makes_infinity(self) -> bool:
         """Whether some outputs are infinite."""
-        largest = max(e[-1] for e in (self.a, *self.bands)) + self.b[-1]
+        largest = max(e[-1] for e in (self.thin, *self.bands)) + self.full[-1]
         return largest > 1 - self.output.min_exponent
 
 
@@ -104,6 +115,11 @@ class Numbers:
     negative: Tensor
     exponent: Tensor
     significand: Tensor
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """All three."""
+        return self.negative, self.exponent, self.significand
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,28 +137,42 @@ class SparseOperands(PlannedOperands):
         """Make these *rows* of A: len(rows) x depth, fp64."""
         import torch
 
+        if self.plan.full_a:
+            return encode_double(self._draw_full(rows, range(self.shape.depth), device))
         values = torch.zeros(len(rows), self.shape.depth, dtype=torch.float64, device=device)
-        numbers = self._draw_a(rows, device)
-        return values.scatter_(1, self._draw_places(rows, device), encode_double(numbers))
+        thin = encode_double(self._draw_thin(rows, device))
+        return values.scatter_(1, self._draw_places(rows, device)[:, None], thin[:, None])
 
     def make_b_values(self, rows: range, device: DeviceLike) -> Tensor:
         """Make these *rows* of B: len(rows) x size, fp64."""
         import torch
 
-        row = torch.arange(rows.start, rows.stop, dtype=torch.int64, device=device)
-        return encode_double(self._draw_b(row))
+        if not self.plan.full_a:
+            return encode_double(self._draw_full(rows, range(self.shape.size), device))
+        every = range(self.shape.size)
+        thin, places = (
+            encode_double(self._draw_thin(every, device)),
+            self._draw_places(every, device),
+        )
+        (columns,) = ((places >= rows.start) & (places < rows.stop)).nonzero(as_tuple=True)
+        values = torch.zeros(len(rows), self.shape.size, dtype=torch.float64, device=device)
+        values[places[columns] - rows.start, columns] = thin[columns]
+        return values
 
     def compute_rows(self, rows: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Compute these *rows* of the product on the host, with integers: rounded once."""
         import torch
 
-        every, chosen = range(self.shape.size), list(rows)
-        a = self._draw_a(every, HOST_DEVICE)
-        a = Numbers(a.negative[chosen], a.exponent[chosen], a.significand[chosen])
-        b = self._draw_b(self._draw_places(every, HOST_DEVICE)[chosen, 0])
+        every, chosen = range(self.shape.size), torch.tensor(list(rows))
+        thin, places = self._draw_thin(every, HOST_DEVICE), self._draw_places(every, HOST_DEVICE)
+        if self.plan.full_a:
+            full = self._draw_crossings(chosen, places)
+        else:
+            thin = Numbers(*(part[chosen, None] for part in thin.parts))
+            full = self._draw_crossings(places[chosen], torch.tensor(every))
         kinds = {16: torch.int16, 32: torch.int32, 64: torch.int64}
         width = self.plan.output.width
-        return round_products(a, b, self.plan.output).to(kinds[width]).view(dtype)
+        return round_products(thin, full, self.plan.output).to(kinds[width]).view(dtype)
 
     def prove(self, product: Tensor, seed: int) -> ProductProof:
         """Compare *product*, on the host, with its rows as integers give them."""
@@ -167,26 +197,33 @@ class SparseOperands(PlannedOperands):
             f"{self.plan.operand.precision}; {subnormal} subnormal, {infinite} infinite)"
         )
 
-    def _draw_a(self, rows: range, device: DeviceLike) -> Numbers:
-        """Draw the number of each of these *rows* that is not zero: len(rows) x 1."""
-        hashed = hash_places(self.make_key(0), rows, 1, device)
-        numbers = draw_numbers(hashed, self.plan.a, self.plan.operand)
+    def _draw_thin(self, numbers: range, device: DeviceLike) -> Numbers:
+        """Draw these *numbers* of the thin operand, by the row of A or the column of B."""
+        hashed = hash_places(self.make_key(int(self.plan.full_a)), numbers, 1, device)[:, 0]
+        drawn = draw_numbers(hashed, self.plan.thin, self.plan.operand)
         for band, exponents in enumerate(self.plan.bands):
-            start = max(0, BAND_ROWS * band - rows.start)
-            band_rows = slice(start, max(0, BAND_ROWS * (band + 1) - rows.start))
-            special = draw_numbers(hashed[band_rows], exponents, self.plan.operand)
-            numbers.exponent[band_rows] = special.exponent
-            numbers.significand[band_rows] = special.significand
-        return numbers
+            start = max(0, BAND_ROWS * band - numbers.start)
+            part = slice(start, max(0, BAND_ROWS * (band + 1) - numbers.start))
+            special = draw_numbers(hashed[part], exponents, self.plan.operand)
+            drawn.exponent[part] = special.exponent
+            drawn.significand[part] = special.significand
+        return drawn
 
-    def _draw_places(self, rows: range, device: DeviceLike) -> Tensor:
-        """Draw in which column of A it is: len(rows) x 1."""
-        hashed = hash_places(self.third_key, rows, 1, device)
+    def _draw_places(self, numbers: range, device: DeviceLike) -> Tensor:
+        """Draw where in the depth each is."""
+        hashed = hash_places(self.third_key, numbers, 1, device)[:, 0]
         return (hashed >> 20 & (2**43 - 1)) % self.shape.depth
 
-    def _draw_b(self, rows: Tensor) -> Numbers:
-        hashed = hash_rows(self.make_key(1), rows, self.shape.size)
-        return draw_numbers(hashed, self.plan.b, self.plan.operand)
+    def _draw_full(self, rows: range, columns: range, device: DeviceLike) -> Numbers:
+        import torch
+
+        new = partial(torch.arange, dtype=torch.int64, device=device)
+        return self._draw_crossings(new(rows.start, rows.stop), new(columns.stop))
+
+    def _draw_crossings(self, rows: Tensor, columns: Tensor) -> Numbers:
+        """Draw the numbers of the full operand in these *rows* and *columns*."""
+        hashed = hash_crossings(self.make_key(int(not self.plan.full_a)), rows, columns)
+        return draw_numbers(hashed, self.plan.full, self.plan.operand)
 
 
 def draw_numbers(hashed: Tensor, exponents: range, kind: FloatFormat) -> Numbers:

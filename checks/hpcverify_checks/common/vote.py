@@ -17,6 +17,9 @@ must hold, or a fault could hide behind a plan: every part of the node computed 
 wrong; dtype, plan, draw and the digest of the whole output are the same; memory is
 unchanged; and each part was wrong again in every rerun. So if one GPU crashed, or erred in
 another bit, all of them fail. The threads of a core share its units and count as one.
+Two more things fail no part that all of its kind do: zeros with a minus sign, which may be how
+a unit rounds, and random products that differ from the part's own first one by no more than
+another order of its sums explains, while all exact products are right.
 
 The hunt on a core stops at its first wrong product, so cores report only one plan of a
 type. If that one is inexact, the others of its type, which the same library code
@@ -52,8 +55,8 @@ KIND_FACTS = ("name", "pci_device_id", "compute_capability", "driver", "memory")
 MIN_VOTERS = 3
 """When only two differ, it is unknown which is wrong."""
 CORRUPTION_CODE = "corruption"
-BLIND_CORE_CODE = "blind_core"
-"""The code of a finding that a core missed flipped bits which another core counted."""
+BLIND_PART_CODE = "blind_part"
+"""The code of a finding that a part missed flipped bits, and no other part did."""
 UNWITNESSED_CODE = "unwitnessed"
 """The code of a finding that a part has no vote, since the host does not confirm its digest."""
 CORE_PATTERN = re.compile(r"cpu\d+")
@@ -79,6 +82,8 @@ PRODUCT_FINDING_RULES = {
     ANSWER_CODE: FindingRule(Verdict.PASS, Remedy.NONE),
 }
 """Every check that compares products has these, so that a fault has the same remedy in each."""
+SOAKED_METRIC = "stress.products"
+"""The metric of every part that repeats its own products."""
 DISPUTED_METRICS = {"mismatched_words": "disputed_words", "stress.mismatched": "stress.disputed"}
 """The metrics that fail a part, and their names if the plan is at fault."""
 
@@ -91,6 +96,8 @@ class Ballot(Struct, frozen=True):
     name: str
     """The name of the work."""
     digest: str
+    void: bool = False
+    """Whether an earlier check of the run proved the part wrong: the engine sets it."""
 
 
 class ProductFault(Struct, frozen=True):
@@ -105,6 +112,10 @@ class ProductFault(Struct, frozen=True):
     """The digest of the whole output; empty if it is not known."""
     expected: str = ""
     """The correct value of the first wrong element, likewise."""
+    only_signs: bool = False
+    """Whether all that is wrong is the sign of zeros: a unit that rounds down makes them so."""
+    of_order: bool = False
+    """Whether another order of its sums explains all that is wrong."""
     in_memory: bool | None = None
     """Whether an operand or the reference changed in memory; None if it is not known."""
     reruns: Reruns | None = None
@@ -113,6 +124,10 @@ class ProductFault(Struct, frozen=True):
     def product(self) -> tuple[str | int, ...]:
         """If it is the same for all parts that were wrong, the plan may be at fault."""
         return self.dtype, self.plan, self.draw, self.expected, self.digest
+
+    def is_common(self, holders: set[str], parts: frozenset[str], min_parts: int) -> bool:
+        """Whether *holders*, which have this fault, are all *parts*, and enough of them."""
+        return parts <= holders and len(parts) >= (1 if self.only_signs else min_parts)
 
     @property
     def may_be_of_plan(self) -> bool:
@@ -226,8 +241,12 @@ class Poll:
                     f"different answers from {voters} parts of a kind, and no majority of three or "
                     "more: it is not known which is wrong"
                 )
-            counts = {"most": most, "votes": f"{count} of {voters}"}
-            evidence = msgspec.structs.asdict(answer) | counts
+            evidence = {
+                "group": answer.group,
+                "digest": answer.digest,
+                "most": most,
+                "votes": f"{count} of {voters}",
+            }
             text = f"{self.name}: {result}"
             yield replace(finding, code=code, text=text, evidence=evidence)
 
@@ -236,13 +255,14 @@ def group_polls(answers: Iterable[Finding], items: Iterable[JudgedItem]) -> Iter
     """
     Group the votes by group and work.
 
-    The vote of a part that already computed wrongly, by *items*, proves nothing.
+    The vote of a part that already computed wrongly, by *items* or by an earlier check,
+    proves nothing.
     """
     wrong = {f.part_id for f in items if isinstance(f, Finding) and f.code == CORRUPTION_CODE}
     polls: dict[tuple[str, str], list[tuple[Finding, Ballot]]] = {}
     for finding in answers:
         answer = finding.data_as(Ballot)
-        if finding.part_id not in wrong:
+        if finding.part_id not in wrong and not answer.void:
             polls.setdefault((answer.group, answer.name), []).append((finding, answer))
     for (_, name), votes in polls.items():
         yield Poll(name, tuple(votes))
@@ -265,8 +285,11 @@ class PartGroup:
         parts: dict[tuple[str | int, ...], set[str]] = {}
         for finding, fault in steady:
             parts.setdefault(fault.product, set()).add(finding.part_id)
-        several = len(self.parts) >= self.min_parts
-        shared = {p for p, holders in parts.items() if several and self.parts <= holders}
+        shared = {
+            f.product
+            for _, f in steady
+            if f.is_common(parts[f.product], self.parts, self.min_parts)
+        }
         types = {(f.dtype, f.metric) for _, f in steady if self.single_plan and f.product in shared}
         for finding, fault in steady:
             is_common = fault.product in shared or (fault.dtype, fault.metric) in types
@@ -312,12 +335,31 @@ def move_to_plan(items: Sequence[JudgedItem], groups: Iterable[PartGroup]) -> It
     """Yield *items*, but fail no part for what all parts of its kind did."""
     faults, common = list_faults(items), list[ReportedFault]()
     for group in groups:
+        several = len(group.parts) > 1
+        agreed = f"all {len(group.parts)} agree on" if several else "no other part contradicts"
         for finding, fault in group.list_common(faults):
             common.append((finding, fault))
             yield replace(
                 finding,
                 code="inexact",
-                text=f"all {len(group.parts)} agree on the same wrong bits of this type, so "
-                f"{group.other_cause} is wrong: {finding.text}",
+                text=f"{agreed} the same wrong bits of this type, so {group.other_cause} is "
+                f"wrong: {finding.text}",
             )
+    for finding, fault in list_reordered(items, faults):
+        common.append((finding, fault))
+        text = f"no part repeats its own sums, as if their order changed: {finding.text}"
+        yield replace(finding, code="inexact", text=text)
     yield from _dispute(items, common, faults)
+
+
+def list_reordered(
+    items: Iterable[JudgedItem], faults: Sequence[ReportedFault]
+) -> Iterator[ReportedFault]:
+    """Yield the *faults* of all cores, or of all GPUs, if another order of sums explains each."""
+    soaked = {i.part_id for i in items if isinstance(i, Measurement) and i.name == SOAKED_METRIC}
+    cores = {part_id for part_id in soaked if is_of_host(part_id)}
+    for parts, least in ((cores, 1), (soaked - cores, 2)):  # a GPU's library promises the same bits
+        mine = [(f, fault) for f, fault in faults if f.part_id in parts]
+        all_err = len(parts) >= least and {f.part_id for f, _ in mine} == parts
+        if all_err and all(fault.of_order for _, fault in mine):
+            yield from mine

@@ -48,7 +48,7 @@ from hpcverify.telemetry import cpu
 from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import find_torch_device, report_overrides
 from hpcverify_checks.common.estimates import count_threads
-from hpcverify_checks.common.vote import BLIND_CORE_CODE, HOST
+from hpcverify_checks.common.vote import BLIND_PART_CODE, HOST
 from hpcverify_checks.cpu_units.rounds import BLIND_CODE, Examination, count_wrong
 from hpcverify_checks.cpu_units.sharing import SHARED_UNITS, SharedUnit
 from hpcverify_checks.cpu_units.trials import selftest
@@ -172,7 +172,7 @@ CHECK = Check(
         UNATTRIBUTED_CODE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.NOISY),
         INEXACT_CODE: FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
         BLIND_CODE: FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
-        BLIND_CORE_CODE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.CHECKER),
+        BLIND_PART_CODE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.CHECKER),
     },
     placement=Placement.NODE,
     timeout=300.0,

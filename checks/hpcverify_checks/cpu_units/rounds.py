@@ -17,7 +17,7 @@ from time import thread_time
 
 from hpcverify.check import Finding
 from hpcverify_checks.common.cores import format_ranges
-from hpcverify_checks.common.vote import BLIND_CORE_CODE
+from hpcverify_checks.common.vote import BLIND_PART_CODE
 from hpcverify_checks.cpu_units.digests import SHIPPED_DRAWS
 from hpcverify_checks.cpu_units.sharing import (
     SHARED_EVERY,
@@ -82,7 +82,8 @@ class Examination:
                 text = f"{unit}: core {review.core} accepted an answer with one flipped bit"
                 if awake:
                     text += f", which cores {format_ranges(awake)} refuse"
-                code = BLIND_CORE_CODE if awake else BLIND_CODE
+                alone = len(self.cores.numbers) == 1
+                code = BLIND_PART_CODE if awake or alone else BLIND_CODE
                 yield Finding(code, f"cpu{review.core}", text)
             elif review.is_disputed:
                 yield self._close(unit, ask_witnesses(review, self.cores))

@@ -197,9 +197,11 @@ def _find_contradicted(testimonies: Sequence[Testimony]) -> Testimony | None:
 def _decide_by_digests(review: Review, testimonies: Sequence[Testimony], right: Answer) -> Finding:
     digest, accepted = right
     once = "once, and in no repeat"
+    # A core that is alone may make the same wrong answer each time.
+    common = INEXACT_CODE if len(testimonies) > 1 else UNATTRIBUTED_CODE
     if review.reference_digest not in ("", digest):
         text = "all cores make the same, which is not what ships with hpcverify"
-        return _report(review, testimonies, INEXACT_CODE, HOST, text)
+        return _report(review, testimonies, common, HOST, text)
     if review.answer.digest != digest:
         return _report(
             review, testimonies, DEFECTIVE_CODE, f"cpu{review.answer.core}", f"made wrongly {once}"
@@ -211,7 +213,7 @@ def _decide_by_digests(review: Review, testimonies: Sequence[Testimony], right: 
         text = f"refused {once}, though it is right"
         return _report(review, testimonies, DEFECTIVE_CODE, f"cpu{review.core}", text)
     text = "all cores refuse what all of them make"
-    return _report(review, testimonies, INEXACT_CODE, HOST, text)
+    return _report(review, testimonies, common, HOST, text)
 
 
 def _report(

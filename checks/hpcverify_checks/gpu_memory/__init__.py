@@ -81,6 +81,7 @@ from hpcverify_checks.common.march import (
     run_pass,
 )
 from hpcverify_checks.common.parts import COHERENT_NAME_PREFIXES, find_model
+from hpcverify_checks.common.stalls import STALL_METRIC, STALL_RULE, StallMeter, read_core_wait
 from hpcverify_checks.common.timing import Step, Timer, choose_timer
 from hpcverify_checks.gpu_memory.allocate import (
     RESERVE_BYTES,
@@ -194,10 +195,14 @@ def measure_bandwidths(
     steps: Mapping[str, tuple[Step, int]], part_id: str, seconds: float, timer: Timer
 ) -> Iterator[CheckItem]:
     """Time each of *steps* for *seconds*; the median counts."""
+    stalls = StallMeter()
     for name, (step, moved) in steps.items():
         timer(step, WARM_UP_SECONDS)
-        rate = moved / median(timer(step, seconds)) / GIGA
+        began, times = read_core_wait(), timer(step, seconds)
+        stalls.note(times, read_core_wait() - began)
+        rate = moved / median(times) / GIGA
         yield Measurement(f"memory.{name}", rate, "GB/s", part_id)
+    yield from stalls.report(part_id)
     size = steps["read"][1] / GIB
     yield Coverage(
         part_id,
@@ -283,9 +288,11 @@ CHECK = Check(
             unit="ratio", worse="low", meaning="tested share of what a process can have"
         ),
         **MARCH_METRICS,
+        "stall": STALL_METRIC,
     },
     rules={
         **MARCH_RULES,
+        "stall": STALL_RULE,
         "covered": Rule(
             low=MIN_COVERED,
             otherwise=Verdict.ERROR,

@@ -65,6 +65,11 @@ def compare_services(
         if fields.get("LoadState") == "not-found":
             text = f"{unit} is not installed: install it, or take it out of params.host.expect"
             yield Finding("service_down", "node", text)
+        elif state == "activating":
+            text = (
+                f"{unit} still starts ({fields.get('SubState', '')}): run again; if it stays so: "
+            )
+            yield Finding("service_down", "node", f"{text}journalctl -u {unit}")
         elif state not in UP:
             text = f"{unit} is {state} ({fields.get('SubState', '')}): systemctl start {unit}"
             text = f"{text}; if it ends again: journalctl -u {unit}"

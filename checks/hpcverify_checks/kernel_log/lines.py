@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from hpcverify.telemetry import fault_table
 from hpcverify.telemetry.fault_table import KnownFault
 from hpcverify.telemetry.kernel_log import KernelMessage
-from hpcverify_checks.common.kernel_log import begins_with_users_words
+from hpcverify_checks.common.kernel_log import begins_with_users_words, drop_process
 from hpcverify_checks.common.log_events import LogEvent
 
 JOB_KIND = "job"
@@ -199,6 +199,7 @@ def _drop_injected(messages: Sequence[KernelMessage]) -> Iterator[KernelMessage]
 
 
 def _match(row: LineRow, text: str) -> re.Match[str] | None:
+    text = drop_process(text)
     match = re.search(row.pattern, text)
     if match and row.kind != JOB_KIND and begins_with_users_words(text):
         return None

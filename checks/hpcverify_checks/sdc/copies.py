@@ -23,7 +23,7 @@ import ctypes
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -53,6 +53,7 @@ from hpcverify_checks.common.cores import (
 from hpcverify_checks.common.device import wait_for_device
 from hpcverify_checks.common.exact import HOST_DEVICE
 from hpcverify_checks.common.reruns import rerun
+from hpcverify_checks.common.stalls import StallMeter, read_core_wait
 from hpcverify_checks.common.transfers import Copy, copy, make_pattern
 from hpcverify_checks.common.vote import (
     HOST_MEMORY,
@@ -68,8 +69,6 @@ if TYPE_CHECKING:
 
 ROOM_BYTES = {"cuda": 64 * 2**20, "cpu": 32 * 2**20}
 """Bytes of each memory that is copied from or to."""
-LATE_SHARE = 16
-"""The room is divided by this where no time is left for copies."""
 MAX_CORES = 32
 """Cores at a time: together they take a GiB, and use all of the memory's bandwidth."""
 MAX_COPIES_PER_LAP = 24
@@ -211,15 +210,18 @@ class CopyPath:
         self.target[place : place + 1].bitwise_xor_(1 << chance.randrange(8))
         counted = int(self.count_wrong(piece))
         if counted != 1:
-            others = list_other_cores(part_id)[:1]
-            (again,) = run_on_each(others, lambda _: int(self.count_wrong(piece)))
-            errs, whose = again == 1, f"{part_id}: " if is_of_host(part_id) else ""
+            # What is in a GPU's memory, only that GPU can count.
+            others = list_other_cores(part_id)[:1] if self.target.device.type == "cpu" else []
+            again = [*run_on_each(others, lambda _: int(self.count_wrong(piece)))]
+            whose = f"{part_id}: " if is_of_host(part_id) else ""
+            elsewhere = f", and on core {others[0]} {again[0]}" if others else ""
+            is_common = bool(others) and f"cpu{others[0]}" != part_id and again != [1]
             raise Unable(
                 f"{whose}copies {self.name}: after one flipped bit the comparison counted "
-                f"{counted} wrong words, and on core {others[0]} {again}: do not trust its other "
-                f"answers{': run cpu_units' * errs}",
+                f"{counted} wrong words{elsewhere}: do not trust its other answers"
+                f"{'' if is_common else ': it may be the part that errs'}",
                 Cause.CHECKER,
-                Remedy.INSPECT if errs else Remedy.FIX_CHECKER,
+                Remedy.FIX_CHECKER if is_common else Remedy.INSPECT,
             )
 
 
@@ -233,6 +235,8 @@ class CopyTally:
     wrong: Counter[str] = field(default_factory=Counter[str])
     """Words of 8 bytes, by the part that fails: *part_id*, or the host's memory."""
     findings: tuple[Finding, ...] = ()
+    laps: list[float] = field(default_factory=list[float])
+    """Seconds of each lap of each path."""
     error: Exception | None = None
     """What ended it early."""
 
@@ -244,14 +248,14 @@ class CopyTally:
 
 def check_copies(
     ctx: Context, device: torch.device, seconds: float, copy: Copy = copy
-) -> Iterator[CheckItem]:
+) -> Generator[CheckItem, None, Unable | None]:
     """
-    Copy for *seconds* on all paths of a device, and compare.
+    Copy for *seconds* on all paths of a device, but once at least, and compare.
 
     On a CPU up to `MAX_CORES` cores work at the same time; the others come in later runs.
-    Without any time each path is tried once, with smaller copies.
+    Returns what kept a comparison from being trusted, if anything.
     """
-    room = ROOM_BYTES[ctx.device.kind] // (1 if seconds else LATE_SHARE)
+    room = ROOM_BYTES[ctx.device.kind]
     run = partial(copy_for_seconds, seed=ctx.seed, seconds=seconds)
     if ctx.device.kind == "cpu":
         cores = pick_cores(cpu.read_cores().allowed, MAX_CORES, ctx.rotation)
@@ -264,7 +268,10 @@ def check_copies(
     else:
         with operation("copies to, from and within its memory", ctx.device):
             paths = make_gpu_paths(device, ctx.seed, room, copy)
+            stalls, began = StallMeter(), read_core_wait()
             tallies = [run(paths, ctx.device.part)]
+            stalls.note(tallies[0].laps, read_core_wait() - began)
+        yield from stalls.report(ctx.device.part, "copies.stall")
         text = ", ".join(path.name for path in paths)
     yield Coverage(ctx.device.part, f"{describe_copies(tallies, room // 2)} {text}")
     for tally in tallies:
@@ -272,9 +279,11 @@ def check_copies(
         yield Measurement("copied_wrong_words", tally.wrong[tally.part_id], "", tally.part_id)
         yield from (f for f in tally.findings if f.part_id == tally.part_id)
     yield from report_memory(tallies)
-    for tally in tallies:
-        if tally.error:
-            raise tally.error
+    errors = [tally.error for tally in tallies if tally.error]
+    for error in errors:
+        if not isinstance(error, Unable):
+            raise error
+    return next(iter(errors), None)
 
 
 def report_memory(tallies: Sequence[CopyTally]) -> Iterator[CheckItem]:
@@ -362,7 +371,9 @@ def _copy_until(tally: CopyTally, ways: Sequence[CopyPath], seed: int, until: fl
     while good:
         for way in tuple(good):
             pieces = draw_copies(chance, len(way.target))
+            began = time.monotonic()
             counts = way.copy_and_count(pieces)
+            tally.laps.append(time.monotonic() - began)
             tally.copies += len(pieces)
             tally.bytes += sum(piece.size for piece in pieces)
             if any(counts):

@@ -35,6 +35,7 @@ from hpcverify_checks.common.soak import (
     plan_stretches,
 )
 from hpcverify_checks.common.vote import CORES_GROUP
+from hpcverify_checks.sdc.dissent import disprove_cores
 
 if TYPE_CHECKING:
     import torch
@@ -129,6 +130,7 @@ def report_cores(task: ProductTask, soaks: Sequence[PartSoak]) -> Iterator[Check
     text = f"{task.family.name} on cores {cores}, whose first products {alike}"
     yield Coverage(task.ctx.device.part, f"{text}: {describe_stress(task, soaks)}")
     if differ:
+        yield from disprove_cores(task, soaks)
         yield from (soak.make_answer(CORES_GROUP) for soak in soaks)
 
 

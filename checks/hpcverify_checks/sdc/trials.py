@@ -152,8 +152,8 @@ def set_up_trials(task: DeviceTask) -> TrialSetup:
     jobs = prepare(task).jobs
     plans = task.family.make_plans(task.shape.depth)
     filling = {plan.name for plan in plans if plan.bias}
-    if task.family.sparse and filling:
-        filling.add(task.family.sparse.name)
+    if filling:
+        filling |= {plan.name for plan in task.family.list_sparse()}
     return TrialSetup(
         task,
         task.make_bench(task.ctx.device.part, jobs),

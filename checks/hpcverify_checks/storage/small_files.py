@@ -172,7 +172,14 @@ def _read(path: Path, flags: int, buffer: mmap.mmap) -> bytes | None:
         file = os.open(path, flags)
     except FileNotFoundError:
         return None
+    done = 0
     try:
-        return buffer[: os.preadv(file, [buffer], 0)]
+        with memoryview(buffer) as room:
+            while done < FILE_BYTES:  # a read may give a part before the rest or an error
+                got = os.preadv(file, [room[done:]], done)
+                if not got:
+                    break
+                done += got
+        return buffer[:done]
     finally:
         os.close(file)

@@ -14,20 +14,22 @@ a throttled part (low clock, as much work per cycle as its siblings) from a defe
 
 A healthy GPU reaches its power cap under heavy load; that is listed and never fails.
 Heat, an external power brake and their hardware slowdown are faults of the cooling, the
-power supply or the part. A sampled event counts for the time until the next sample, and
-only if that one still shows it: "hardware slowdown" appears for an instant when a GPU
-changes its clock.
+power supply or the part; if all GPUs have it, of the node. A sampled event counts for the time
+until the next sample, and only if that one still shows it: "hardware slowdown" appears for an
+instant when a GPU changes its clock.
 
 Siblings are compared by their rise over idle temperature per kilowatt of added power:
 the thermal resistance of their cooling. Degrees alone would fail parts that sit behind
 others in their warm air, idle as well as under load; and a part throttled by heat draws
-less power and would look cool.
+less power and would look cool. A temperature or power that stays at one value under load and
+at rest, while clock or power follow the load, is that of a broken sensor: it is reported, and
+nothing is judged by it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 from msgspec import Meta
@@ -38,6 +40,9 @@ from hpcverify.check import (
     CheckItem,
     Context,
     Coverage,
+    FindingRule,
+    Inventory,
+    JudgedItem,
     Measurement,
     Metric,
     Params,
@@ -184,13 +189,18 @@ def observe(watch: Watch, ctx: Context, params: ThermalParams) -> Iterator[Check
         yield from response.observe_soak(watch, ctx, plan.read_record(ctx.shared, ctx.rank))
 
 
+def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
+    """Hold the votes; what slowed all GPUs down is the node's."""
+    yield from response.move_to_node(vote.reconcile(items, inventory), inventory)
+
+
 CHECK = Check(
     summary="steady and square-wave load: throttling, cooling, siblings, voltage droop",
     measure=measure,
     estimate=estimate,
     applies=applies,
     observe=observe,
-    reconcile=vote.reconcile,
+    reconcile=reconcile,
     params=ThermalParams,
     metrics={
         **SOAK_METRICS,
@@ -252,10 +262,12 @@ CHECK = Check(
             optional=True,
             source="hpcverify default: below this the load did not run properly",
         ),
-        "throttled.hw_thermal": fail_outside(high=1),
+        "throttled.hw_thermal": fail_outside(
+            high=1, source="hpcverify default: heat sinks, fans, or the air that the node takes in"
+        ),
         "throttled.hw_slowdown": fail_outside(high=1),
         "throttled.hw_power_brake": fail_outside(
-            high=1, source="hpcverify default: the power supply or the chassis slows the GPU"
+            high=1, source="hpcverify default: the power supply or the chassis slows the GPUs"
         ),
         "throttled.sw_thermal.share": fail_outside(high=0.01),
         "throttled.cores.share": warn_outside(high=0.01),
@@ -283,7 +295,11 @@ CHECK = Check(
         "rate_sag": warn_outside(high=0.15),
         "clock.sag": warn_outside(high=0.2),
     },
-    finding_rules={**problems.PROBLEM_RULES, **vote.PRODUCT_FINDING_RULES},
+    finding_rules={
+        **problems.PROBLEM_RULES,
+        **vote.PRODUCT_FINDING_RULES,
+        "gauge_stuck": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    },
     placement=Placement.ALL_DEVICES,  # heat and current of a node add up
     timeout=900,
 )

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from math import sqrt
 from operator import itemgetter
 from statistics import fmean, median, stdev
 
-from hpcverify.check import CheckItem, Context, Finding, Measurement, Sample, Watch
+from hpcverify.check import (
+    CheckItem,
+    Context,
+    Finding,
+    Inventory,
+    JudgedItem,
+    Measurement,
+    Sample,
+    Watch,
+)
+from hpcverify.model import MIN_PARTS_FOR_ALL
 from hpcverify.telemetry import problems
+from hpcverify.telemetry.reading import MAX_CELSIUS
 from hpcverify.telemetry.thinning import build_series
 from hpcverify_checks.common.counters import sum_increases
 from hpcverify_checks.common.parts import find_model, look_up_spec
@@ -49,6 +60,20 @@ USED_SERIES = frozenset(
         *problems.PROBLEM_RULES,
     )
 )
+
+WATCHED_GAUGES = {"temperature": "cooling", "power": "power"}
+"""The gauges that follow the load of a GPU, and what is judged by them."""
+MIN_SWING = 1.5
+"""By what factor another gauge moves where the load changed."""
+
+NODE_CAUSES = frozenset({"hw_power_brake", "hw_thermal", "hw_slowdown", "sw_thermal"})
+"""Those that the node's power supply or cooling can bring upon all GPUs."""
+SPECIFIC_CAUSES = NODE_CAUSES - {"hw_slowdown"}
+"""Where the hardware shows one of these, it shows "hardware slowdown" as well."""
+MIN_SHARED_SECONDS = 1.0
+"""The time from which a GPU is slowed down, as by the limits of one."""
+MAX_SHARED_RATIO = 2.0
+"""A GPU that is slowed down for more times the median has trouble of its own as well."""
 
 QUARTERS = 4
 MIN_SAMPLES = 8
@@ -141,9 +166,14 @@ def observe_soak(watch: Watch, ctx: Context, account: LoadRecord | None) -> Iter
     """Yield how the part of *ctx* coped with its load, from its samples."""
     part_id = ctx.device.part
     parts = group_samples(watch)
-    observed = split_by_load(parts.get(part_id, {}), part_id, account)
-    seen = max(len(observed.all.get(name, ())) for name in GAUGES)
+    own = dict(parts.get(part_id, {}))
+    seen = max(len(own.get(name, ())) for name in GAUGES)
     yield Measurement("samples", seen, "", part_id)
+    stuck = find_stuck_gauges(own) if account and ctx.device.kind != "cpu" else {}
+    yield from (Finding("gauge_stuck", part_id, text) for text in stuck.values())
+    for name in stuck:
+        del own[name]
+    observed = split_by_load(_drop_impossible(own, stuck), part_id, account)
     yield from _report_problems(observed)
     yield from _measure_extremes(observed)
     yield from _measure_throttling(observed)
@@ -156,8 +186,41 @@ def observe_soak(watch: Watch, ctx: Context, account: LoadRecord | None) -> Iter
     )
 
 
+def find_stuck_gauges(series: Values) -> dict[str, str]:
+    """Say in words, by gauge, which stay at one value although others follow the load."""
+    spans: dict[str, str] = {}
+    for name in (*WATCHED_GAUGES, "clock"):
+        values = [sample.value for sample in series.get(name, ())]
+        if values and max(values) >= MIN_SWING * min(values):
+            spans[name] = f"{min(values):.0f} to {max(values):.0f} {series[name][0].unit}"
+    stuck: dict[str, str] = {}
+    for name, judged in WATCHED_GAUGES.items():
+        samples = series.get(name, ())
+        moved = [f"{other} goes from {span}" for other, span in spans.items() if other != name]
+        constant = len({sample.value for sample in samples}) == 1
+        if constant and len(samples) >= 2 * MIN_SAMPLES and moved:
+            at = f"{samples[0].value:g} {samples[0].unit}"
+            stuck[name] = (
+                f"{name} stays at {at} while {moved[0]}: its sensor is broken, and its {judged} "
+                "was not judged"
+            )
+    return stuck
+
+
+def _drop_impossible(series: Values, stuck: Collection[str]) -> Values:
+    """Leave out temperatures that no part has, and what a broken sensor says of the margin."""
+    kept = dict(series)
+    for name in ("temperature", "temperature.memory"):
+        if name in kept:
+            kept[name] = [s for s in kept[name] if s.value <= MAX_CELSIUS]
+    if "temperature" in stuck:
+        kept.pop("temperature.headroom", None)
+    return kept
+
+
 def _report_problems(observed: LoadSamples) -> Iterator[Finding]:
-    for code in problems.PROBLEM_RULES:
+    # After a pause in its answers a GPU is read again; if it has none, the passive checks say so.
+    for code in problems.PROBLEM_RULES.keys() - {problems.MUTE}:
         times = [s.t for s in observed.all.get(code, ()) if s.value]
         if times:
             text = f"{code.replace('_', ' ')} at {len(times)} samples of the soak"
@@ -208,6 +271,39 @@ def _measure_throttling(observed: LoadSamples) -> Iterator[Measurement]:
             name = f"throttled.{cause}"
             yield Measurement(name, seconds, "s", observed.part_id)
             yield Measurement(f"{name}.share", seconds / span, "ratio", observed.part_id)
+
+
+def move_to_node(items: Iterable[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
+    """Yield *items*, with what slowed all GPUs as the node's: it supplies and cools them."""
+    gpus = {device.part for device in inventory.devices if device.kind == "cuda"}
+    items = list(items)
+    times: dict[str, dict[str, float]] = {}
+    for item in items:
+        if isinstance(item, Measurement) and item.part_id in gpus and item.value is not None:
+            times.setdefault(item.name, {})[item.part_id] = item.value
+    shared = {
+        cause
+        for cause in NODE_CAUSES
+        if (seconds := times.get(f"throttled.{cause}", {})).keys() == gpus
+        and len(gpus) >= MIN_PARTS_FOR_ALL
+        and min(seconds.values()) > MIN_SHARED_SECONDS
+    }
+    told = shared - {"hw_slowdown"} if shared & SPECIFIC_CAUSES else shared
+    usual = {
+        f"throttled.{cause}{end}": median(times[f"throttled.{cause}{end}"].values())
+        for cause in shared
+        for end in ("", ".share")
+    }
+    for item in items:
+        if isinstance(item, Measurement) and item.part_id in gpus and item.name in usual:
+            most = MAX_SHARED_RATIO * usual[item.name]
+            yield from [item] * ((item.value or 0) > most)
+        else:
+            yield item
+    for cause in sorted(told):
+        name = f"throttled.{cause}"
+        yield Measurement(name, usual[name], "s", "node")
+        yield Measurement(f"{name}.share", usual[f"{name}.share"], "ratio", "node")
 
 
 def _sum_event_seconds(event: Sequence[Sample]) -> float:

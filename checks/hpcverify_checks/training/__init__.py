@@ -88,6 +88,13 @@ from hpcverify_checks.common.rendezvous import (
     report_lost_ranks,
 )
 from hpcverify_checks.common.reruns import Reruns
+from hpcverify_checks.common.stalls import (
+    OWN_WORK,
+    STALL_METRIC,
+    STALL_RULE,
+    StallMeter,
+    read_core_wait,
+)
 from hpcverify_checks.common.wrong_sums import (
     WRONG_SUM_CODE,
     WRONG_SUM_RULES,
@@ -105,6 +112,7 @@ from hpcverify_checks.training.steps import (
     HOST_BATCH,
     INITIAL_PARAMETERS,
     INPUT,
+    NOT_FINITE,
     Difference,
     PhaseTimes,
     TrainingJob,
@@ -133,6 +141,7 @@ BYTES_PER_PARAMETER = 40
 the optimizer; weights and gradients in the job's type, at most fp32."""
 PREPARE_SECONDS = 10.0
 """The model, the first replay and the reruns take this long, each a second or less on a GPU."""
+NOT_FINITE_CODE, ALL_NOT_FINITE_CODE = "not_finite", "all_not_finite"
 CONTENDED_METRICS = ("step_*", "compute_p50", "*.share")
 """Left out on a CPU that other processes use."""
 
@@ -299,11 +308,16 @@ def report_outcomes(
     """Yield each new finding of the ranks' *outcomes* at once; at the end, this rank's times."""
     last: dict[int, TrainingOutcome] = {}
     reported: list[Finding] = []
+    stalls, began = StallMeter(), read_core_wait()
     for rank, outcome in outcomes:
         last[rank] = outcome
         news = [f for f in find_differences(ctx, job, rank, last) if f not in reported]
         reported += news
         yield from news
+    if ctx.device.kind == "cuda":
+        steps = [step[COMPUTE] for step in last[ctx.rank].steps]
+        stalls.note(steps, read_core_wait() - began)
+        yield from (OWN_WORK.meter if job.world > 1 else stalls).report(ctx.device.part)
     numbers = report_training(ctx, job, last[ctx.rank])
     yield from usage.omit_if_busy(CONTENDED_METRICS, numbers) if usage else numbers
 
@@ -341,6 +355,9 @@ def find_differences(
         yield _report_difference(part_id, job, outcome.difference, rank, len(outcome.first))
     if outcome.wrong_sum:
         yield _report_wrong_sum(part_id, job, outcome.wrong_sum, rank)
+    if step := next((n for n, v in outcome.first.items() if n.endswith(NOT_FINITE) and v), ""):
+        text = f"rank {rank} got {outcome.first[step]} {NOT_FINITE} in {step.partition(':')[0]}"
+        yield Finding(NOT_FINITE_CODE, part_id, text, {"rank": str(rank)})
     if rank == ctx.rank:
         yield make_answer(ctx, job, outcome)
     # The ranks on a CPU are one part, and do not vote.
@@ -512,7 +529,7 @@ def describe_training(job: TrainingJob, outcome: TrainingOutcome) -> str:
 
 def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
     """Hold the vote; excuse wrong sums of gradients that were not the same."""
-    merged = list(merge_reruns(list(merge_lost_ranks(items, inventory))))
+    merged = list(excuse_parts(merge_reruns(list(merge_lost_ranks(items, inventory)))))
     yield from report_misfed(merged, inventory)
     with_gradients = (f for f in merged if isinstance(f, Finding) and "gradients" in f.data)
     ranks = [finding.data_as(RankGradients) for finding in with_gradients]
@@ -526,6 +543,22 @@ def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[Jud
         else:
             sums.append(item)
     yield from attribute_wrong_sums(sums, read_place, inventory)
+
+
+def excuse_parts(items: Iterable[JudgedItem]) -> Iterator[JudgedItem]:
+    """Yield *items*, but fail no part for numbers that no part of the node keeps finite."""
+    every = list(items)
+    parts: dict[str, set[str]] = {}
+    for item in every:
+        if isinstance(item, Finding):
+            parts.setdefault(item.code, set()).add(item.part_id)
+    excused = parts.get(ANSWER_CODE, set()) <= parts.get(NOT_FINITE_CODE, set())
+    for item in every:
+        if excused and isinstance(item, Finding) and item.code == NOT_FINITE_CODE:
+            text = f"{item.text}, as all parts do: the library, or what they share, is wrong"
+            yield replace(item, code=ALL_NOT_FINITE_CODE, text=text)
+        else:
+            yield item
 
 
 def read_place(wrong: Finding) -> tuple[int, int]:
@@ -606,6 +639,7 @@ CHECK = Check(
         "peak_derived": Metric(
             unit="GFLOP/s", worse="neither", meaning="peak from cores, clock and vector width"
         ),
+        "stall": STALL_METRIC,
         "loss": Metric(
             unit="", worse="neither", meaning="cross entropy in the last step of a replay"
         ),
@@ -624,6 +658,7 @@ CHECK = Check(
             high=MAX_GRADIENT_ERROR,
             source="hpcverify default: 20 times what fp32 rounds away on a good CPU",
         ),
+        "stall": STALL_RULE,
         "step_p50": warn_outside(of_baseline=1.4),
         "step_p95": warn_outside(of_baseline=1.6),
         "communication.share": warn_outside(of_baseline=1.5),
@@ -636,6 +671,9 @@ CHECK = Check(
         "miscopied": FindingRule(Verdict.FAIL, Remedy.INSPECT, conclusive=True),
         # Not conclusive: one core may have read or written it wrongly, once.
         "misfed": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+        # Not conclusive: a library may choose another kernel on one of several GPUs.
+        NOT_FINITE_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT),
+        ALL_NOT_FINITE_CODE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.CHECKER),
         # No CPU library promises the same bits.
         "irreproducible_cpu": FindingRule(Verdict.WARN, Remedy.INSPECT),
         **WRONG_SUM_RULES,

@@ -62,13 +62,18 @@ class GradientSum:
         return self.total.copy_(self.gradients).mul_(self.share_weight)
 
     def count_wrong_floats(self, parts: Iterable[slice]) -> Tensor:
-        """Count the wrong elements of the sum of floats, in *parts*, to save memory."""
+        """
+        Count the wrong elements of the sum of floats, in *parts*, to save memory.
+
+        The sum of what is not a number is none, whatever bits a part gives it.
+        """
         import torch
 
         wrong = torch.zeros((), dtype=torch.int64, device=self.total.device)
         for part in parts:
             expected = self.gradients[part].to(self.total.dtype).mul_(self.sum_weight)
-            wrong += torch.count_nonzero(self.total[part] != expected)
+            is_number = self.total[part].isnan().logical_and_(expected.isnan()).logical_not_()
+            wrong += torch.count_nonzero((self.total[part] != expected).logical_and_(is_number))
         return wrong
 
     def fill_integers(self, part: slice) -> Tensor:

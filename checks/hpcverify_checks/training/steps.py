@@ -72,8 +72,10 @@ HOST_BATCH, INITIAL_PARAMETERS = "batch on the host", "initial parameters"
 DEVICE_BATCH, GRADIENT_SCATTER = "batch", "scatter of gradients"
 """Digests of copies and sums of integers, which round nothing."""
 GRADIENTS_PREFIX = "gradients of "
+NOT_FINITE = "gradients that are not finite"
+"""Not a digest but a count: must be 0 in every replay."""
 WRONG_SUMS = "wrong sums"
-"""Not a digest: must be 0 in every replay."""
+"""The same."""
 INPUT, COMPUTE, COMMUNICATION = "input", "compute", "communication"
 
 
@@ -241,6 +243,7 @@ class Trainer:
         yield "loss", view_integers(loss).long()
         for group, part in reversed(self.layout.groups.items()):
             yield f"{GRADIENTS_PREFIX}{group}", digest_on_device(self.gradients[part])
+        yield NOT_FINITE, self._count_not_finite()
         scattering = self.layout.groups["perceptron 0"]
         yield GRADIENT_SCATTER, digest_on_device(scatter_words(self.gradients[scattering]))
         if self.total is not None:
@@ -251,6 +254,14 @@ class Trainer:
         with clock.time_phase(step, COMPUTE):
             apply_adamw(self.parameters, self.gradients.float(), self.moments, step + 1)
         yield "parameters", digest_on_device(self.parameters)
+
+    def _count_not_finite(self) -> Tensor:
+        """Count them group by group, to save memory."""
+        import torch
+
+        groups = self.layout.groups.values()
+        finite = sum(torch.isfinite(self.gradients[part]).count_nonzero() for part in groups)
+        return self.layout.size - finite
 
     def _backward(self, batch: Tensor) -> Tensor:
         self.working.copy_(self.parameters)

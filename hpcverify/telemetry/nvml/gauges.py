@@ -24,7 +24,7 @@ from hpcverify.telemetry.nvml.questions import (
     read_temperature,
     scale,
 )
-from hpcverify.telemetry.reading import Reading
+from hpcverify.telemetry.reading import MAX_CELSIUS, Reading
 
 NANO, MILLI = 1e-9, 1e-3
 GAUGE_FIELDS: Mapping[int, tuple[str, str, float]] = {
@@ -42,8 +42,6 @@ SAMPLE_PATIENCE_SECONDS = 5.0
 """Seconds for one call until a sample of this GPU is given up, so that the others get theirs."""
 LINKS_PERIOD_SECONDS = 10.0
 """Seconds between readings of the NVLink counters: most values of a GPU, and slow ones."""
-MAX_MEMORY_CELSIUS = 200
-"""A driver without a sensor may give more, which DCGM 4.6 drops (DcgmCacheManager.cpp)."""
 MIN_THRESHOLD_CELSIUS = 50
 """Slowdown thresholds are 80 °C and more; offsets of T.Limit, which GPUs from Ada on give in
 their place, are a few degrees, mostly negative (`nvidia-smi -q` of H100 and B200: -2, -3)."""
@@ -142,7 +140,12 @@ def _read_headroom(gpu: GpuQuery, celsius: float | None) -> float | None:
     if margin is not None:
         return float(margin)
     limit = gpu.ask(nv.nvmlDeviceGetTemperatureThreshold, nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
-    if limit is None or celsius is None or c_int(limit).value < MIN_THRESHOLD_CELSIUS:
+    if (
+        limit is None
+        or celsius is None
+        or celsius > MAX_CELSIUS
+        or c_int(limit).value < MIN_THRESHOLD_CELSIUS
+    ):
         return None
     return float(limit) - celsius
 
@@ -156,6 +159,6 @@ def _read_fields(gpu: GpuQuery) -> Iterator[tuple[str, str, float | None]]:
     }
     values = gpu.read_fields(list(fields))
     for (name, unit, factor), value in zip(fields.values(), values, strict=True):
-        if name == "temperature.memory" and value is not None and value > MAX_MEMORY_CELSIUS:
+        if name == "temperature.memory" and value is not None and value > MAX_CELSIUS:
             continue
         yield name, unit, scale(factor, value)

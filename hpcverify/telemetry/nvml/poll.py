@@ -13,9 +13,11 @@ from msgspec import Struct
 from hpcverify.model import Coverage, Finding
 from hpcverify.telemetry.gpus import GpuAnswers, Linkage, PcieLink, Recovery, Setup
 from hpcverify.telemetry.nvml import questions
-from hpcverify.telemetry.nvml.query import Gpu, GpuQuery
+from hpcverify.telemetry.nvml.binding import pynvml as nv
+from hpcverify.telemetry.nvml.query import DRIVER_CODES, DRIVER_FIXES, Gpu, GpuQuery
 from hpcverify.telemetry.nvml.session import DeviceList, Session
 from hpcverify.telemetry.nvml.watchdog import Visit
+from hpcverify.telemetry.problems import MUTE
 from hpcverify.telemetry.reading import Reader, Reading
 
 T = TypeVar("T")
@@ -35,6 +37,17 @@ GRACE_SHARE = 0.2
 MAX_SILENT_IN_A_ROW = 2
 """GPUs that do not answer one after the other, upon which the others are not asked: something
 holds the driver's lock."""
+
+
+SLOW_SECONDS = 0.05
+"""The median time of calls from which a GPU is slow: most take a few milliseconds."""
+MIN_TIMED_CALLS = 3
+SLOW_ROUND_SECONDS, MIN_SLOW_IN_A_ROW = 3.0, 2
+"""Seconds of one question that slow GPUs in a row may take, and the fewest of them, upon which
+the others are not asked: the driver is slow, and a prolog has little time."""
+
+
+SLOW_FIX = "see what else asks the driver (nvidia-smi, DCGM), and the kernel log"
 
 
 class _Silence(Struct, frozen=True):
@@ -111,22 +124,59 @@ class _Silences:
                 yield Finding("gpu_hung", gpu.uuid, text, {"call": own.query.call})
 
 
+def _is_slow(query: GpuQuery) -> bool:
+    return len(query.durations) >= MIN_TIMED_CALLS and _find_usual(query) >= SLOW_SECONDS
+
+
+def _find_usual(query: GpuQuery) -> float:
+    """Find the median time of its calls: one that waits does not make a GPU slow."""
+    return sorted(query.durations)[len(query.durations) // 2]
+
+
+def _list_slow(spoken: Sequence[GpuQuery], unasked: Sequence[Gpu]) -> Iterator[Finding]:
+    """Name the GPUs whose calls are slow, and those that were not asked since others were."""
+    slow = [query for query in spoken if _is_slow(query)]
+    for query in slow:
+        times = query.durations
+        took = f"{sum(times):.1f} s (median {_find_usual(query):.2f} s)"
+        text = f"{len(times)} calls of NVML took {took}"
+        yield Finding("gpu_slow", query.gpu.uuid, f"{text}: {SLOW_FIX}")
+    for gpu in unasked:
+        text = f"not read: {len(slow)} other GPUs take {_find_usual(slow[-1]):.2f} s for a call"
+        yield Finding("gpu_slow", gpu.uuid, f"{text}: {SLOW_FIX}")
+
+
 def _find_unlike(spoken: Sequence[GpuQuery]) -> Iterator[Finding]:
     """Name the GPUs that cannot say what most of the same part can."""
-    kinds = {(who.gpu.name, who.is_cut_up) for who in spoken if who.gpu.name}
-    for kind in kinds:
-        like = [who for who in spoken if (who.gpu.name, who.is_cut_up) == kind]
+    kinds: dict[tuple[str, bool, bool], list[GpuQuery]] = {}
+    for who in spoken:
+        kinds.setdefault((who.gpu.name, who.is_cut_up, who.is_without_ecc), []).append(who)
+    for like in (like for (name, *_), like in kinds.items() if name):
         for who in like:
             odd = [c for c in who.no_answers if _is_odd(c, like) and LINK_CALL_SUFFIX not in c]
             if odd:
-                refused = any(who.no_answers[call] not in LACKING_REASONS for call in odd)
-                yield Finding(
-                    "gpu_silent" if refused else "gpu_unlike",
-                    who.gpu.uuid,
-                    f"cannot answer questions that its siblings can: {', '.join(odd)} "
-                    f"({who.no_answers[odd[0]]})",
-                    {"calls": " ".join(odd)},
-                )
+                yield _describe_unlike(who, odd)
+
+
+def _describe_unlike(who: GpuQuery, odd: Sequence[str]) -> Finding:
+    refused = any(who.no_answers[call] not in LACKING_REASONS for call in odd)
+    code = "gpu_silent" if refused else "gpu_unlike"
+    calls = f"{', '.join(odd)} ({who.no_answers[odd[0]]})"
+    text = f"cannot answer questions that its siblings can: {calls}"
+    if refused and not who.has_answered:
+        code = MUTE
+        text = "answers no call, unlike its siblings: somebody may have reset it; run again"
+    return Finding(code, who.gpu.uuid, text, {"calls": " ".join(odd)})
+
+
+def _list_troubles(spoken: Sequence[GpuQuery]) -> Iterator[Finding]:
+    """Say what is wrong with each GPU; what all say of the driver is the node's."""
+    of_node = frozenset(DRIVER_CODES).intersection(*(who.list_driver_errors() for who in spoken))
+    for number in sorted(of_node) if spoken else ():
+        code = DRIVER_CODES[number]
+        text = f"NVML says '{nv.NVMLError(number)}': {DRIVER_FIXES[code]}"
+        yield Finding(code, "node", text)
+    yield from (finding for who in spoken for finding in who.list_findings(of_node))
 
 
 def _is_odd(call: str, like: Sequence[GpuQuery]) -> bool:
@@ -178,8 +228,8 @@ class NvmlSource:
         """
         with self._turn:
             devices = self._session.list_devices()
-            answers = self._visit(devices.gpus, question, patience or self._hung_seconds)
-            heard = {query.gpu.uuid for query, _ in answers}
+            answers, unasked = self._visit(devices.gpus, question, patience or self._hung_seconds)
+            heard = {gpu.uuid for gpu in (*(query.gpu for query, _ in answers), *unasked)}
             silent = [gpu for gpu in devices.gpus if gpu.uuid not in heard]
             hanging = list(self._silences.list_findings(silent, self._session.list_late()))
         spoken = [query for query, _ in answers]
@@ -188,7 +238,8 @@ class NvmlSource:
             findings=(
                 *devices.unlisted_findings,
                 *hanging,
-                *(f for query in spoken for f in query.list_findings()),
+                *_list_troubles(spoken),
+                *_list_slow(spoken, unasked),
                 *_find_unlike(spoken),
             ),
             unanswered=_merge_coverage([list(who.list_unanswered()) for who in spoken]),
@@ -196,14 +247,20 @@ class NvmlSource:
 
     def _visit(
         self, gpus: Sequence[Gpu], question: Callable[[GpuQuery], T], patience: float
-    ) -> list[tuple[GpuQuery, T]]:
+    ) -> tuple[list[tuple[GpuQuery, T]], list[Gpu]]:
+        """Return the answers, and the GPUs that were not asked since the others are slow."""
         answers: list[tuple[GpuQuery, T]] = []
+        unasked: list[Gpu] = []
+        slow: list[float] = []
         left_behind: list[tuple[GpuQuery, Visit[T]]] = []
         self._silences.drop_ended(patience, self._hurried_seconds * GRACE_SHARE)
         is_held = self._silences.may_hold_up(self._session.list_late())
         in_a_row = int(is_held)
         for gpu in gpus:
             if gpu in self._silences or in_a_row == MAX_SILENT_IN_A_ROW:
+                continue
+            if len(slow) >= MIN_SLOW_IN_A_ROW and sum(slow) >= SLOW_ROUND_SECONDS:
+                unasked.append(gpu)
                 continue
             query = GpuQuery(gpu)
             visit = Visit(partial(question, query))
@@ -212,13 +269,14 @@ class NvmlSource:
                 answers.append((query, visit.take()))
                 self._silences.note_answer(visit)
                 in_a_row = 0
+                slow = [*slow, sum(query.durations)] if _is_slow(query) else []
             else:
                 self._silences.note_silence(query, visit)
                 left_behind.append((query, visit))
                 in_a_row += 1
                 is_held = True
         answers += [(query, visit.take()) for query, visit in left_behind if visit.ends_within(0)]
-        return sorted(answers, key=lambda answer: answer[0].gpu.index)
+        return sorted(answers, key=lambda answer: answer[0].gpu.index), unasked
 
     def list_reachable(self) -> Iterator[Gpu]:
         """List the GPUs that have no call under way which an earlier question left behind."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -20,6 +20,20 @@ UNWELL_CODES: Mapping[int, str] = {
     nv.NVML_ERROR_INSUFFICIENT_POWER: "gpu_unpowered",
 }
 """Answers that say that the GPU itself is in trouble, as codes of findings."""
+
+DRIVER_CODES: Mapping[int, str] = {
+    nv.NVML_ERROR_DRIVER_NOT_LOADED: "driver_not_loaded",
+    nv.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "driver_mismatch",
+    nv.NVML_ERROR_UNINITIALIZED: "driver_mismatch",
+}
+"""Answers of all GPUs that say nothing about any: the driver was unloaded or upgraded."""
+
+DRIVER_FIXES = {
+    "driver_not_loaded": "load the driver (modprobe nvidia; the kernel log says why "
+    "it did not), or install it",
+    "driver_mismatch": "unload and load the kernel module (rmmod nvidia, modprobe nvidia), or "
+    "reboot: the driver was upgraded under way",
+}
 
 NO_ANSWER_REASONS: Mapping[int, str] = {
     nv.NVML_ERROR_NOT_SUPPORTED: "not supported",
@@ -114,8 +128,14 @@ class GpuQuery:
         """The call that is under way, or was the last."""
         self.began = time.monotonic()
         """When that call began, on the clock of `time.monotonic`."""
+        self.durations: list[float] = []
+        """The seconds that each call took."""
         self.is_cut_up = False
         """Whether it is in MIG mode, if that was asked: then it answers fewer calls."""
+        self.is_without_ecc = False
+        """Whether its ECC is off, if that was asked: the same."""
+        self.has_answered = False
+        """Whether any call was answered."""
         self.no_answers: dict[str, str] = {}
         """The calls that were not answered, with the reason."""
         self._troubles: dict[tuple[str, int], list[str]] = {}
@@ -147,6 +167,8 @@ class GpuQuery:
             return code_of(err), None
         except UnicodeDecodeError:  # garbage, as a corrupt InfoROM gives
             return nv.NVML_ERROR_UNKNOWN, None
+        finally:
+            self.durations.append(time.monotonic() - self.began)
 
     def _retry_field(self, value: Any, wanted: Field) -> float | None:
         of_link = " of a link" if isinstance(wanted, tuple) else ""
@@ -170,9 +192,10 @@ class GpuQuery:
             code, answer = attempt()
             if code == nv.NVML_SUCCESS:
                 self._note_trouble("gpu_flaky", first)
+        self.has_answered |= code == nv.NVML_SUCCESS
         if code in NO_ANSWER_REASONS:
             self.no_answers[self.call] = NO_ANSWER_REASONS[code]
-        elif code not in FINAL_CODES and self.call in CONVENIENCES:
+        elif code not in {*FINAL_CODES, *DRIVER_CODES} and self.call in CONVENIENCES:
             self.no_answers[self.call] = f"answered with '{nv.NVMLError(code)}'"
         elif code != nv.NVML_SUCCESS:
             self._note_trouble(UNWELL_CODES.get(code, "gpu_unreadable"), code)
@@ -181,9 +204,15 @@ class GpuQuery:
     def _note_trouble(self, trouble: str, code: int) -> None:
         self._troubles.setdefault((trouble, code), []).append(self.call)
 
-    def list_findings(self) -> Iterator[Finding]:
-        """Say in what way the GPU is in trouble; each way once."""
+    def list_driver_errors(self) -> frozenset[int]:
+        """List the answers of `DRIVER_CODES` that this GPU gave."""
+        return frozenset(code for _, code in self._troubles if code in DRIVER_CODES)
+
+    def list_findings(self, of_node: Collection[int] = ()) -> Iterator[Finding]:
+        """Say in what way the GPU is in trouble; each way once, but for the answers *of_node*."""
         for (trouble, code), calls in self._troubles.items():
+            if code in of_node:
+                continue
             more = len(calls) - 1
             others = f" and {more} other call{'s' if more > 1 else ''}" if more else ""
             then = ", and answers the second time" if trouble == "gpu_flaky" else ""

@@ -66,6 +66,7 @@ def read_memory_errors(gpu: GpuQuery) -> tuple[Reading, ...]:
 def _read_ecc_modes(gpu: GpuQuery) -> tuple[int | None, int | None]:
     """Read the mode now and after the next reset; the fields of it may be unset."""
     current, pending = gpu.ask(nv.nvmlDeviceGetEccMode) or (None, None)
+    gpu.is_without_ecc = current == 0
     return current, pending
 
 

@@ -13,11 +13,18 @@ from hpcverify.model import Finding
 from hpcverify.telemetry import pci
 from hpcverify.telemetry.gpus import NotStartedError
 from hpcverify.telemetry.nvml.binding import pynvml as nv
-from hpcverify.telemetry.nvml.query import UNWELL_CODES, Gpu, code_of
+from hpcverify.telemetry.nvml.query import (
+    DRIVER_CODES,
+    DRIVER_FIXES,
+    UNWELL_CODES,
+    Gpu,
+    code_of,
+)
 from hpcverify.telemetry.nvml.watchdog import Visit
 
 UNLISTED_CODES: Mapping[int, str] = {
     **UNWELL_CODES,
+    **DRIVER_CODES,
     nv.NVML_ERROR_NO_PERMISSION: "partial_view",
     nv.NVML_ERROR_OPERATING_SYSTEM: "partial_view",
     nv.NVML_ERROR_NOT_FOUND: "gpu_missing",
@@ -27,20 +34,13 @@ UNLISTED_CODES: Mapping[int, str] = {
 
 
 START_FAILURE_CODES: Mapping[int, str] = {
+    **DRIVER_CODES,
     nv.NVML_ERROR_LIBRARY_NOT_FOUND: "driver_not_loaded",
-    nv.NVML_ERROR_DRIVER_NOT_LOADED: "driver_not_loaded",
     nv.NVML_ERROR_GPU_NOT_FOUND: "driver_not_loaded",
-    nv.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "driver_mismatch",
 }
 """Why NVML does not start."""
 
-START_FIXES = {
-    "driver_not_loaded": "load the driver (modprobe nvidia; the kernel log says why "
-    "it did not), or install it",
-    "driver_mismatch": "reboot, or unload and load the kernel module (rmmod nvidia, "
-    "modprobe nvidia): the driver was upgraded under way",
-    "nvml_failed": "see what nvidia-smi and the kernel log say",
-}
+START_FIXES = {**DRIVER_FIXES, "nvml_failed": "see what nvidia-smi and the kernel log say"}
 
 GPU_START_SECONDS = 30.0
 """Seconds for a GPU to initialise: 1 to 4 without persistence mode (NVIDIA, Driver
@@ -175,5 +175,6 @@ def _find_gpu(index: int, driver: str) -> Gpu | Finding:
         return Finding("gpu_unreadable", "node", text, {"nvml_index": str(index)})
     except nv.NVMLError as err:
         code = UNLISTED_CODES.get(code_of(err), "gpu_unreadable")
-        text = f"GPU with NVML index {index}: {err}"
+        fix = DRIVER_FIXES.get(code)
+        text = ": ".join(filter(None, (f"GPU with NVML index {index}: {err}", fix)))
         return Finding(code, "node", text, {"nvml_index": str(index)})

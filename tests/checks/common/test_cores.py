@@ -73,6 +73,19 @@ def test_a_core_that_was_taken_from_us_is_no_crash_and_hides_no_other() -> None:
     assert (caught.value.cause, caught.value.remedy) == (Cause.PARTIAL_VIEW, Remedy.RERUN)
 
 
+def test_a_sandbox_that_lets_nobody_pin_a_thread_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbid(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setaffinity", forbid)
+    assert bound(near(tmp_path, f"{ALLOWED[0]}"), tmp_path) == (len(ALLOWED), ALLOWED)
+    with pytest.raises(Unable, match="forbids sched_setaffinity: allow it") as caught:
+        next(run_on_each(ALLOWED[:1], lambda core: core))
+    assert caught.value.cause is Cause.DENIED
+
+
 def test_a_gpu_on_another_socket_takes_no_share(tmp_path: Path) -> None:
     ctx = near(tmp_path, format_ranges(ALLOWED), "4000-4095")
     assert bound(ctx, tmp_path) == (len(ALLOWED), ALLOWED)

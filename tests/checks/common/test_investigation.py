@@ -39,10 +39,10 @@ def accused(bench: ProductBench, fault: MultiplyFault | None = None) -> Finding:
 
 
 def test_evidence_says_what_was_expected_and_found(bench: ProductBench) -> None:
-    evidence = accused(bench, once(flip(4), 8)).evidence
+    evidence = accused(bench, once(flip(4), 9)).evidence
     wanted, found = int(evidence["expected"], 16), int(evidence["found"], 16)
     assert wanted ^ found == 1 << 4 == int(evidence["xor"], 16)
-    assert wanted == int(view_integers(bench.get_job(8)[0].reference)[17, 33]) % 2**32
+    assert wanted == int(view_integers(bench.get_job(9)[0].reference)[17, 33]) % 2**32
     assert (evidence["plan"], evidence["shift"]) == ("bias+", "1")
     assert (evidence["row"], evidence["column"]) == ("17", "33")
     assert (evidence["bits"], evidence["wrong_elements"]) == ("4", "1")

@@ -146,7 +146,10 @@ def test_a_rank_that_is_killed_leaves_no_file_half_written(tmp_path: Path) -> No
     assert topics <= {"here", "store", "joined", "lost", "roll", "rank"}
 
 
-def test_ranks_of_one_node_listen_on_its_loopback_alone(tmp_path: Path) -> None:
+def test_ranks_of_one_node_listen_on_its_loopback_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib9")  # of a job between other nodes
     group = RankGroup(str(tmp_path), 1, "gloo", PATIENCE)
     before = list_listeners()
     with join_group(group, 0, CPU):
@@ -300,9 +303,10 @@ def test_what_the_site_tells_nccl_is_told_and_what_would_end_us_is_ignored(
     first, second, *_ = contexts(tmp_path)
     assert not list(process_group.report_nccl_settings(first))
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib9")
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
     assert [item.text for item in process_group.report_nccl_settings(first)] == [
-        "set in the environment and ignored: TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "set in the environment and ignored: NCCL_SOCKET_IFNAME, TORCH_NCCL_ASYNC_ERROR_HANDLING",
         "NCCL's settings in the environment: NCCL_NVLS_ENABLE=0",
     ]
     assert not list(process_group.report_nccl_settings(second))

@@ -78,7 +78,7 @@ def test_one_product_in_each_output_loses_no_bit_and_a_zero_cannot_hide_it(
     assert (core.product(a, b) == right).all()
     # As if a zero counted as the smallest number: some sum is then aligned to it.
     tops = core.instructions(a, b)
-    smallest = LEAST[core.operand] + family.sparse.b[-1]
+    smallest = LEAST[core.operand] + family.sparse.full[-1]
     found = np.zeros_like(right)
     for terms, top in tops:
         found = core.step(terms, np.maximum(top, smallest), found)

@@ -134,6 +134,13 @@ def test_who_is_proven_wrong_has_no_vote(bad: tuple[int, ...]) -> None:
     assert {said for codes in left.values() for said in codes} == {"corruption", "answer"}
 
 
+def test_who_an_earlier_check_proved_wrong_has_no_vote() -> None:
+    *right, wrong = answers(RIGHT, RIGHT, WRONG)
+    assert isinstance(wrong, Finding)
+    void = replace(wrong, data=wrong.data | {"void": True})
+    assert codes([*right, void], node(3)) == {"GPU-0": ["answer"], "GPU-1": ["answer"]}
+
+
 def test_of_those_that_are_left_a_majority_is_still_needed() -> None:
     found = [*answers(RIGHT, WRONG, WRONG), *accused("GPU-2")]
     left = codes(found, node(3))

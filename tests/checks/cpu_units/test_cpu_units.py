@@ -292,7 +292,7 @@ def test_an_answer_that_changes_on_its_way_accuses_no_core() -> None:
     ("blind", "code", "remedy"),
     [
         ((0, 1), "blind", Remedy.FIX_CHECKER),
-        ((1,), "blind_core", Remedy.INSPECT),
+        ((1,), "blind_part", Remedy.INSPECT),
     ],
 )
 def test_whoever_accepts_a_flipped_bit_is_called_blind_and_a_core_that_does_so_alone_errs(

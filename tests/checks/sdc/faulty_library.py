@@ -102,6 +102,11 @@ def fill_with_zero(made: Product) -> None:
     made.out.zero_()
 
 
+def negate_zeros(made: Product) -> None:
+    """Give zeros a minus sign, as a unit that rounds down where sums cancel."""
+    made.out.masked_fill_(made.out == 0, -0.0)
+
+
 def write_nothing(made: Product) -> None:
     """Leave what was there."""
     made.out.copy_(made.before)
@@ -168,8 +173,8 @@ def err_on_full_significands(made: Product) -> None:
 
 
 def err_on_pattern(made: Product) -> None:
-    """Flip a bit in rows with an operand that ends in 0101..., of 16 bits (of int8: 8)."""
-    pattern, mask = (0x55, 0xFF) if made.a.element_size() == 1 else (0x5555, 0xFFFF)
+    """Flip a bit in rows with an operand that ends in 0101..., of 12 bits (of int8: 8)."""
+    pattern, mask = (0x55, 0xFF) if made.a.element_size() == 1 else (0x555, 0xFFF)
     hit = ((view_integers(made.a).to(torch.int64) & mask) == pattern).any(dim=1)
     made.bits[hit, 3] ^= 1 << 6
 
@@ -205,6 +210,34 @@ class FaultyProducts:
         return out
 
 
+def is_random(made: Product) -> bool:
+    """Look at the low bits of A: integers have none, and B is full in sparse products."""
+    bits = view_integers(made.a) & 0xFF, view_integers(made.b) & 0xFF
+    return all(float(x.bool().float().mean()) > 1 / 2 for x in bits)
+
+
+def add_in_another_order(made: Product) -> None:
+    """Add up the products from the last one on."""
+    multiply(made.a.flip(1), made.b.flip(0), made.out)
+
+
+def err_on_tail(made: Product) -> None:
+    """Flip a bit of the last column if it is amid a vector, as where lanes are masked."""
+    if made.out.shape[1] % 16:
+        made.bits[:, -1] ^= 1 << 6
+
+
+def err_on_columns(made: Product) -> None:
+    """Flip a bit if B is stored by columns."""
+    if made.b.stride(0) == 1:
+        made.bits[3, 4] ^= 1 << 6
+
+
+def exaggerate(made: Product) -> None:
+    """Make an element a tenth larger."""
+    made.out[3, 4] *= 1.1
+
+
 class FirstRandomProduct:
     """Whether a product is the first on this core whose operands use all their bits."""
 
@@ -213,9 +246,9 @@ class FirstRandomProduct:
         self.seen: set[frozenset[int]] = set()
 
     def __call__(self, made: Product) -> bool:
-        """Look at the low bits of A: integers have none, and sparse matrices hardly any."""
+        """Remember the core."""
         core = frozenset(os.sched_getaffinity(0))
-        random = float((view_integers(made.a) & 0xFF).bool().float().mean()) > 1 / 2
+        random = is_random(made)
         first = random and core not in self.seen
         self.seen |= {core} if random else set()
         return first

@@ -62,15 +62,19 @@ from tests.coverage.injections import (
     EACH_CORE,
     INJECTIONS,
     PRODUCT,
+    RANDOM,
+    TURN,
     Injection,
 )
 
 T = TypeVar("T")
 SHAPE = Shape(64, 128)
 PARAMS = sdc.SdcParams(seconds=1.0, size=SHAPE.size, depth=SHAPE.depth)
+UNSIZED = sdc.SdcParams(seconds=1.0)
 CORES = sorted(os.sched_getaffinity(0))
 PARTS = {CORE: {f"cpu{BAD}"}, EACH_CORE: {f"cpu{core}" for core in CORES}}
-CODES = {Verdict.FAIL: "corruption", Verdict.ERROR: "blind_core", Verdict.WARN: "dissent"}
+INEXACT = {("inexact", part) for part in PARTS[EACH_CORE]}
+CODES = {Verdict.FAIL: "corruption", Verdict.ERROR: "blind_part", Verdict.WARN: "dissent"}
 # Of one physical core, so that there is no other to agree that a library is at fault.
 ONE_CORE = Part("cpu", "cpu", "CPU", {"threads": str(len(CORES)), "cores": "1"})
 INVENTORY_OF_ONE = structs.replace(INVENTORY, parts=(ONE_CORE,))
@@ -99,14 +103,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> WorkClock:
     return ticking
 
 
-def examine(tmp_path: Path, types: Collection[str], rotation: int) -> Told:
+def examine(
+    tmp_path: Path, types: Collection[str], rotation: int, params: sdc.SdcParams = PARAMS
+) -> Told:
     """Run the check with some *types*, and judge it as a run does."""
     items: list[CheckItem] = []
     ended = Verdict.PASS
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sdc, "list_families", lambda _: [CPU_FAMILIES[name] for name in types])
         try:
-            items.extend(sdc.measure(make_context(tmp_path, rotation=rotation), PARAMS))
+            items.extend(sdc.measure(make_context(tmp_path, rotation=rotation), params))
         except Unable:
             ended = Verdict.ERROR
     judged = judge_items(sdc.CHECK, items, INVENTORY_OF_ONE).verdict
@@ -156,6 +162,7 @@ PRODUCTS = {
     "one element is never written": ProductFault(faulty.skip_element),
     "a bit is stuck in one lane of 16": ProductFault(faulty.hold_lane),
     "the last 16 of k are left out": ProductFault(faulty.drop_depth),
+    "zeros have a minus sign": ProductFault(faulty.negate_zeros, ("bf16", "bf16")),
     "a bit flips in one of 100 products": ProductFault(
         faulty.flip_bit(5), when=lambda at: at % 100 == 60
     ),
@@ -176,7 +183,7 @@ PRODUCTS = {
     "int8 operands that are 01010101 are multiplied wrongly": ProductFault(
         faulty.err_on_pattern, ("int8",)
     ),
-    "fp32 operands that end in 0101..., of 16 bits, are multiplied wrongly": ProductFault(
+    "fp32 operands that end in 0101..., of 12 bits, are multiplied wrongly": ProductFault(
         faulty.err_on_pattern, ("fp32",)
     ),
 }
@@ -196,6 +203,14 @@ def test_a_fault_under_a_product_is_reported_as_the_table_says(
             PRODUCTS[named].make(here).put_into(patch)
             told = examine(tmp_path, (name,), rotation)
         assert (told.verdict, told.codes) == (row.verdict, accuse(row)), name
+
+
+def test_zeros_that_have_a_minus_sign_on_every_core_accuse_no_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    PRODUCTS["zeros have a minus sign"].make(is_any_core).put_into(monkeypatch)
+    told = examine(tmp_path, ("bf16",), 0)
+    assert (told.verdict, told.codes) == (Verdict.ERROR, INEXACT)
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -261,6 +276,54 @@ def test_a_first_random_product_that_is_wrong_is_reported_with_the_right_one_as_
     assert found.evidence["reruns"] == "intermittent: 0 of 3 reruns wrong"
 
 
+SHAPES = {
+    "a product is wrong where lanes are masked": (faulty.err_on_tail, 1),
+    "a product is wrong if B is stored by columns": (faulty.err_on_columns, 2),
+}
+
+
+@pytest.mark.parametrize("row", find_rows(TURN), ids=lambda row: row.fault)
+@pytest.mark.parametrize("name", FLOATS)
+def test_a_fault_of_one_shape_is_reported_in_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: Injection, name: str
+) -> None:
+    harm, turn = SHAPES[row.fault]
+    monkeypatch.setattr(sdc, "CPU_SIZE", SHAPE.size)
+    monkeypatch.setattr(sdc, "CPU_DEPTH", SHAPE.depth)
+    monkeypatch.setattr(sdc, "ODD_SHAPES", {"cpu": Shape(60, 127)})
+    FaultyProducts(harm).put_into(monkeypatch)
+    for rotation in range(turn + 1):
+        told = examine(tmp_path, (name,), rotation, UNSIZED)
+        found = accuse(row) if rotation == turn else set()
+        assert told.codes == found
+    assert told.verdict is row.verdict
+
+
+DISSENT = Injection("", "sdc", Verdict.WARN, EACH_CORE)
+RANDOM_PRODUCTS = {
+    "sums of random numbers are wrong by more than rounding": (faulty.exaggerate, None),
+    "sums of random numbers come in another order": (faulty.add_in_another_order, None),
+    "the order of sums changes from call to call": (faulty.add_in_another_order, 2),
+    "every core: the order of sums changes from call to call": (faulty.add_in_another_order, 2),
+}
+
+
+@pytest.mark.parametrize("row", find_rows(RANDOM), ids=lambda row: row.fault)
+@pytest.mark.parametrize("name", FLOATS)
+def test_a_fault_under_random_products_is_reported_as_the_table_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: Injection, name: str
+) -> None:
+    harm, every = RANDOM_PRODUCTS[row.fault]
+    here = is_any_core if row.fault.startswith(EVERY) else faulty.is_bad_core
+    when = (lambda at: at % every == 0) if every else lambda _: True
+    FaultyProducts(harm, here, when, faulty.is_random).put_into(monkeypatch)
+    told = examine(tmp_path, (name,), 0)
+    if row.verdict is Verdict.ERROR:  # their first products may differ as well
+        assert (told.verdict, told.codes - accuse(DISSENT)) == (row.verdict, INEXACT)
+    else:
+        assert (told.verdict, told.codes) == (row.verdict, accuse(row))
+
+
 @pytest.mark.parametrize("harm", [None, faulty.flip_bit(5)], ids=["healthy", "faulty"])
 def test_a_product_that_is_wrong_after_a_pause_is_found_under_load_steps(
     tmp_path: Path, clock: WorkClock, monkeypatch: pytest.MonkeyPatch, harm: Harm | None
@@ -305,7 +368,7 @@ def test_a_core_that_multiplies_wrongly_and_compares_blindly_fails_for_what_show
     # Its first products, if it makes them, are proven by the host.
     makes_first = CORES[rotation % len(CORES)] == BAD
     proven = {("corruption", f"cpu{BAD}")} if makes_first else set()
-    assert told.codes == {("blind_core", f"cpu{BAD}"), *proven}
+    assert told.codes == {("blind_part", f"cpu{BAD}"), *proven}
     assert told.verdict is (Verdict.FAIL if makes_first else Verdict.ERROR)
 
 

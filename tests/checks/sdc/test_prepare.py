@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from hpcverify.check import Unable
-from hpcverify.model import Cause, Remedy
+from hpcverify.model import Cause, Device, Remedy
 from hpcverify.testing import make_context
-from hpcverify_checks.common.bits import compute_digest, view_integers
+from hpcverify_checks.common.bits import compute_digest, view_integers, view_words
 from hpcverify_checks.common.dtypes import (
     CPU_FAMILIES,
     FAMILIES,
@@ -38,7 +39,13 @@ from hpcverify_checks.common.product_loop import ProductSeams
 from hpcverify_checks.sdc import prepare as benches
 from hpcverify_checks.sdc.digests import SHIPPED_DIGESTS, find_shipped
 from hpcverify_checks.sdc.faults import flip, make_multiply_fault, stick
-from hpcverify_checks.sdc.prepare import References, describe_dissent, prepare, prove_product
+from hpcverify_checks.sdc.prepare import (
+    References,
+    describe_dissent,
+    prepare,
+    prove_product,
+    report_first_product,
+)
 from tests.checks.sdc.benches import SHAPE, a_task, once
 from tests.checks.sdc.universal import line, right_product, shipped
 
@@ -201,12 +208,12 @@ def test_a_host_that_contradicts_the_shipped_digest_is_not_trusted(
     assert (caught.value.cause, caught.value.remedy) == (Cause.CHECKER, Remedy.FIX_CHECKER)
 
 
-def test_signs_of_zeros_alone_accuse_nobody_and_prove_nothing() -> None:
+def test_a_row_with_a_minus_zero_is_wrong() -> None:
     made = Operands(make_narrow_plans(128)[0], Shape(128, 128))
     product = made.compute_exact_rows(range(128)).bfloat16()
+    zeros = (product == 0).any(dim=1)
     product[product == 0] = -0.0
-    with pytest.raises(Unable, match="zeros with a minus sign"):
-        prove_product(made, product, 1)
+    assert prove_product(made, product, 1).wrong_rows == tuple(zeros.nonzero().flatten().tolist())
 
 
 def test_a_plan_that_is_not_exact_is_refused() -> None:
@@ -270,7 +277,7 @@ def test_a_product_that_is_wrong_in_many_rows_leaves_its_plan_out(
     seams = ProductSeams(multiply=make_multiply_fault(stick(12, at=1))(multiply))
     prepared = prepare(a_task(tmp_path, seams=seams))
     assert not prepared.jobs
-    assert [bool(o.corruption) for o in prepared.failures] == [True] + 6 * [False]
+    assert [bool(o.corruption) for o in prepared.failures] == [True] + 7 * [False]
     assert all(outcome.mismatched_words for outcome in prepared.failures)
 
 
@@ -287,3 +294,22 @@ def test_a_draw_is_never_taken_for_what_is_shipped() -> None:
     made = Operands(make_bf16_plans(2048)[0], Shape(512, 2048))
     assert find_shipped(made)
     assert not find_shipped(replace(made, draw=1))
+
+
+@pytest.mark.parametrize(("spoiled", "code"), [(True, "miscopied"), (False, "unwitnessed")])
+def test_a_wrong_copy_of_a_right_first_product_accuses_the_gpu_if_other_cores_see_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, spoiled: bool, code: str
+) -> None:
+    gpu: Any = SimpleNamespace(type="cuda")
+    move = torch.Tensor.to
+    monkeypatch.setattr(
+        torch.Tensor, "to", lambda x, *args: x if args[0] is gpu else move(x, *args)
+    )
+    (job, *_) = prepare(a_task(tmp_path)).jobs
+    copied = job.reference.clone()
+    view_words(copied)[3] ^= spoiled
+    device = Device("cuda", "GPU-0", "GPU 0")
+    task = replace(a_task(tmp_path, ctx=make_context(tmp_path, device=device)), device=gpu)
+    found = report_first_product(task, job, copied, job.reference).corruption
+    assert found is not None
+    assert (found.code, found.part_id) == (code, "GPU-0")

@@ -38,7 +38,7 @@ from hpcverify_checks.common.vote import reconcile
 from hpcverify_checks.sdc.faults import ignore_all, stick
 from hpcverify_checks.sdc.prepare import DeviceTask, PartResult, list_families, prepare
 from tests.checks.sdc.benches import a_task
-from tests.checks.sdc.work_clock import WorkClock
+from tests.checks.sdc.work_clock import ROOM, WorkClock
 
 QUICK = sdc.SdcParams(seconds=0.6, size=128, depth=256)
 CORES = {f"cpu{core}" for core in os.sched_getaffinity(0)}
@@ -195,6 +195,8 @@ def test_what_was_left_out_is_named_and_comes_first_in_another_run(
         tried.add(examined.partition(" ")[0])
         assert "plans left out, since no time was left: " in examined
         assert "random products: left out: no time was left" in texts
+        (copied,) = (text for text in texts if " copies (" in text)
+        assert f"of 1 byte to {ROOM / 2**21:g} MiB" in copied
     assert tried == {f.name for f in list_families(torch.device("cpu"))}
 
 
@@ -275,11 +277,11 @@ def test_what_was_found_is_told_before_what_ends_the_check(
 
 
 def test_a_core_that_cannot_be_examined_hides_no_other(tmp_path: Path) -> None:
-    blind_core, bad = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
+    blind_part, bad = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
 
     def compare(one: Tensor, other: Tensor, count: Tensor) -> None:
         compared(one, other, count)
-        if os.sched_getaffinity(0) == {blind_core}:
+        if os.sched_getaffinity(0) == {blind_part}:
             count.zero_()
 
     seams = ProductSeams(multiply=wrong_on({bad}), compare=compare)
@@ -287,7 +289,7 @@ def test_a_core_that_cannot_be_examined_hides_no_other(tmp_path: Path) -> None:
     jobs = prepare(task).jobs
     accused: list[PartResult] = []
     with pytest.raises(Unable, match="did not notice"):
-        accused.extend(run_on_each((blind_core, bad), partial(on_core, task, jobs)))
+        accused.extend(run_on_each((blind_part, bad), partial(on_core, task, jobs)))
     assert [outcome.part_id for outcome in accused] == [f"cpu{bad}"]
 
 
@@ -303,10 +305,10 @@ def test_the_core_whose_comparison_is_blind_is_named(tmp_path: Path) -> None:
     with pytest.raises(Unable, match=f"cpu{core}: the comparison did not notice") as caught:
         items.extend(sdc.measure(make_context(tmp_path), QUICK, ProductSeams(compare=compare)))
     assert [(f.code, f.part_id) for f in items if isinstance(f, Finding)] == [
-        ("blind_core", f"cpu{core}")
+        ("blind_part", f"cpu{core}")
     ]
     assert caught.value.remedy is Remedy.INSPECT
-    rule = sdc.CHECK.finding_rules["blind_core"]
+    rule = sdc.CHECK.finding_rules["blind_part"]
     assert (rule.verdict, rule.remedy) == (Verdict.ERROR, Remedy.INSPECT)
 
 

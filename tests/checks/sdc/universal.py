@@ -10,7 +10,7 @@ import torch
 from hpcverify_checks.common.bits import compute_digest
 from hpcverify_checks.common.dtypes import CPU_DEPTH, CPU_FAMILIES, FAMILIES, Family
 from hpcverify_checks.common.exact import PlannedOperands, Shape
-from hpcverify_checks.sdc import CPU_SIZE, GPU_SIZE
+from hpcverify_checks.sdc import CPU_SIZE, GPU_SIZE, ODD_SHAPES, limit_shape
 
 ROWS = 1024
 
@@ -19,6 +19,12 @@ def shipped() -> Iterator[tuple[Family, PlannedOperands]]:
     """List what suites use, each plan once for each shape."""
     wanted = [(f, Shape(GPU_SIZE, f.depth)) for f in FAMILIES.values()]
     wanted += [(f, Shape(CPU_SIZE, min(f.depth, CPU_DEPTH))) for f in CPU_FAMILIES.values()]
+    kinds = ("cuda", FAMILIES), ("cpu", CPU_FAMILIES)
+    wanted += [
+        (family, limit_shape(ODD_SHAPES[kind], Shape(GPU_SIZE, family.depth)))
+        for kind, families in kinds
+        for family in families.values()
+    ]
     seen: set[tuple[str, Shape]] = set()
     for family, shape in wanted:
         for made in family.list_operands(shape, draw=0):

@@ -125,7 +125,7 @@ static int chosen(int call, int fd, size_t size, off_t offset, char *path)
 {
 	int turn;
 
-	if ((call == READ_CALL) != is("flip read") || !matches(fd, size, offset, path))
+	if ((call == READ_CALL) != (is("flip read") || is("short read")) || !matches(fd, size, offset, path))
 		return 0;
 	pthread_mutex_lock(&lock);
 	turn = matched++ - atol(setting("FAULT_SKIP"));
@@ -156,7 +156,8 @@ static void keep_old(const char *path, off_t offset)
 	free(old);
 }
 
-static void spoil_read(int fd, char *buffer, size_t size, off_t offset)
+/* Return how much of it the caller is told of. */
+static size_t spoil_read(int fd, char *buffer, size_t size, off_t offset)
 {
 	char path[PATH_MAX], name[PATH_MAX];
 	size_t at;
@@ -164,8 +165,10 @@ static void spoil_read(int fd, char *buffer, size_t size, off_t offset)
 
 	if (is("flip read") && chosen(READ_CALL, fd, size, offset, path))
 		buffer[FLIPPED_BYTE] ^= 4;
+	if (is("short read") && chosen(READ_CALL, fd, size, offset, path))
+		return size / 2;
 	if (!is("stale read") || !names(fd, path))
-		return;
+		return size;
 	for (at = 0; at < size; at += SECTOR) {
 		name_old(path, offset + at, name);
 		old = open(name, O_RDONLY);
@@ -175,6 +178,7 @@ static void spoil_read(int fd, char *buffer, size_t size, off_t offset)
 			close(old);
 		}
 	}
+	return size;
 }
 
 /* Change where and what is written; the caller then writes it. */
@@ -263,7 +267,8 @@ int io_getevents(void *context, long least, long most, struct event *events, voi
 		struct iocb *call = events[i].of;
 
 		if (call->opcode == READ_CALL && (long)events[i].result > 0)
-			spoil_read(call->fd, call->buffer, events[i].result, call->offset);
+			events[i].result = spoil_read(call->fd, call->buffer, events[i].result,
+						      call->offset);
 	}
 	return count;
 }
@@ -322,9 +327,7 @@ ssize_t preadv64v2(int fd, const struct iovec *parts, int count, off_t offset, i
 	if (!real)
 		real = dlsym(RTLD_NEXT, "preadv64v2");
 	got = real(fd, parts, count, offset, flags);
-	if (got > 0)
-		spoil_read(fd, parts[0].iov_base, got, offset);
-	return got;
+	return got > 0 ? (ssize_t)spoil_read(fd, parts[0].iov_base, got, offset) : got;
 }
 
 ssize_t preadv64(int fd, const struct iovec *parts, int count, off_t offset)

@@ -129,6 +129,19 @@ def test_the_same_disk_without_a_fault_passes(scratch: Path, library: Path, load
     assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("load", "path"), [("blocks", STREAM), ("checkpoints", STREAM), ("small_files", FILES)]
+)
+def test_a_read_that_gives_a_part_is_read_on_and_no_fault(
+    scratch: Path, library: Path, load: str, path: str
+) -> None:
+    short = Fault(how="short read", path=path, skip=0, count=3)
+    taken = take_load(load, scratch, fault=short, library=library)
+
+    assert (scratch.parent / "log").exists()  # it was injected
+    assert (taken.verdict, taken.findings) == (Verdict.PASS, [])
+
+
 def test_a_stall_is_measured(scratch: Path, library: Path) -> None:
     stall = Fault(how="stall", path=JOURNAL, count=1)
     taken = take_load("flushes", scratch, fault=stall, library=library)

@@ -70,6 +70,8 @@ class Gpu:
     events: tuple[str, ...] = ()
     """What is up under load, beside the power cap."""
     known: bool = True
+    stuck: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
+    """The gauges that stay at one value."""
     before: float = 75.0
     """The power that it was warmed by before."""
 
@@ -103,6 +105,7 @@ class Gpu:
                 "event.sw_power_cap": float(bool(load)),
                 "throttled.sw_power_cap": 3.0 * second,
                 **{f"event.{name}": float(bool(load)) for name in self.events},
+                **self.stuck,
             }
             for name, value in readings.items():
                 yield Sample(name, value, UNITS.get(name, ""), part_id, float(second))
@@ -225,6 +228,37 @@ def test_a_throttled_gpu_works_well_in_the_ticks_that_it_is_given(tmp_path: Path
     assert verdict is Verdict.FAIL
     assert "GPU 3: throttled.hw_thermal 119 s" in reason
     assert "work_per_clock" not in reason
+
+
+@pytest.mark.parametrize("cause", ["hw_power_brake", "hw_thermal"])
+def test_what_slows_all_gpus_down_is_the_nodes(tmp_path: Path, cause: str) -> None:
+    braked = Gpu(mhz=700, watts=300, events=(cause, "hw_slowdown"))
+    verdict, reason, remedy = judge_board(tmp_path, [braked] * 8)
+    assert (verdict, remedy) == (Verdict.FAIL, "inspect")
+    assert reason.startswith(f"node: throttled.{cause} 119 s > 1 (")
+    assert ";" not in reason
+    _, reason, _ = judge_board(tmp_path, [*[braked] * 7, Gpu()])
+    assert f"GPU 6: throttled.{cause} 119 s" in reason
+
+
+@pytest.mark.parametrize("soak", [LONG, QUICK])
+@pytest.mark.parametrize(
+    ("gauge", "value", "unjudged"),
+    [
+        ("temperature", 60, "cooling"),
+        ("temperature", 0, "cooling"),
+        ("temperature", 255, "cooling"),
+        ("power", 650, "power"),
+    ],
+)
+def test_a_gauge_that_ignores_the_load_is_broken_and_judges_nothing(
+    tmp_path: Path, soak: Soak, gauge: str, value: float, unjudged: str
+) -> None:
+    verdict, reason, _ = judge_board(tmp_path, alike(gpu3=Gpu(stuck={gauge: value})), soak)
+    assert verdict is Verdict.WARN
+    assert reason.startswith(f"GPU 3: {gauge} stays at {value} ")
+    assert f"its {unjudged} was not judged" in reason
+    assert ";" not in reason
 
 
 def test_a_defective_gpu_has_its_clock_and_does_less_with_it(tmp_path: Path) -> None:

@@ -99,12 +99,13 @@ def test_an_activation_that_is_off_in_its_last_bit_once_warns(
     assert told.startswith("replay 3 of 2 training steps differs from the first replay on rank 0")
 
 
-def test_gradients_that_are_no_numbers_warn(
+def test_gradients_that_are_no_numbers_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(functional, "gelu", lambda x: _gelu(x) * torch.nan)
     judgement = judge_items(training.CHECK, training.measure(make_context(tmp_path), PARAMS))
-    assert judgement.verdict is Verdict.WARN
+    assert judgement.verdict is Verdict.ERROR
+    assert "gradients that are not finite in step 1, as all parts do" in judgement.reason
 
 
 @pytest.mark.parametrize("seed", range(5))

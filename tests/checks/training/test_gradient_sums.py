@@ -110,6 +110,18 @@ def test_one_flipped_bit_is_one_wrong_sum(dtype: torch.dtype, bit: int, *, float
     assert count_wrong(sums[2], right, floats=floats) == 1
 
 
+@DTYPES
+def test_sums_of_what_is_not_a_number_are_right_whatever_their_bits(dtype: torch.dtype) -> None:
+    one, _ = made = make_sums(dtype, 2, 1)
+    one.gradients[1500] = torch.nan
+    made[1].gradients.copy_(one.gradients)
+    right = add_up(made, floats=True)
+    view_integers(right)[1500] ^= 1 << 3
+    assert count_wrong(one, right, floats=True) == 0
+    right[1500] = 0.0
+    assert count_wrong(one, right, floats=True) == 1
+
+
 @pytest.mark.parametrize("bits", [16, 29])
 @pytest.mark.parametrize("world", [2, 3, 8, 72])
 def test_weights_are_positive_and_their_sum_is_odd_and_full(bits: int, world: int) -> None:

@@ -618,6 +618,39 @@ def test_sums_of_gradients_that_one_gpu_has_wrong_are_not_the_links(tmp_path: Pa
     assert verdict_on(tmp_path, seen).remedy is Remedy.REPLACE
 
 
+def test_nor_are_they_if_an_earlier_check_proved_that_gpu_wrong(tmp_path: Path) -> None:
+    wrong = trained(faulty(flip_gradient(12), since(0, OUT)))
+    contexts, found = node(tmp_path, gpus(3)), list[CheckItem]()
+    for ctx, outcome in zip(contexts, (trained(), trained(), wrong), strict=True):
+        found += by_rank(ctx, summing(outcome, 0), world=3)
+    void = {"void": True}
+    told = [
+        msgspec.structs.replace(f, data=f.data | void)
+        if isinstance(f, Finding) and (f.code, f.part_id) == ("answer", "GPU-2")
+        else f
+        for f in found
+        if isinstance(f, Finding)
+    ]
+    left = codes(training.reconcile(told, contexts[0].inventory))
+    assert left == {"answer", "sum_of_wrong"}
+
+
+@pytest.mark.parametrize(
+    ("broken", "code"), [((1,), "not_finite"), ((0, 1, 2), "all_not_finite")], ids=["one", "all"]
+)
+def test_numbers_that_are_not_finite_accuse_a_gpu_whose_siblings_keep_theirs(
+    tmp_path: Path, broken: tuple[int, ...], code: str
+) -> None:
+    harmed = faulty(lambda out: out.data.fill_(torch.nan), since(0, OUT))
+    outcomes = [trained(harmed if i in broken else HARDWARE) for i in range(3)]
+    contexts = node(tmp_path, gpus(3))
+    found = [i for ctx, o in zip(contexts, outcomes, strict=True) for i in by_rank(ctx, o)]
+    items = [f for f in found if isinstance(f, Finding)]
+    left = [f for f in training.reconcile(items, contexts[0].inventory) if isinstance(f, Finding)]
+    named = {(f.code, f.part_id) for f in left if f.code.endswith("not_finite")}
+    assert named == {(code, f"GPU-{i}") for i in broken}
+
+
 def test_nor_are_those_of_two_gpus_that_never_agree(tmp_path: Path) -> None:
     wrong = trained(faulty(flip_gradient(12), since(0, OUT)))
     seen = [summing(trained(), 0), summing(wrong, 0)]

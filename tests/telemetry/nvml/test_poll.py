@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -365,7 +366,7 @@ def test_neighbours_that_hang_by_themselves_are_told_apart_once_another_gpu_answ
     [
         "nvmlDeviceGetFieldValues gpu=2 hang=0.2 times=1",
         "nvmlDeviceGetRepairStatus gpu=* hang=0.2",
-        "nvmlDeviceGet* gpu=6 hang=0.2 times=8",
+        "nvmlDeviceGet* gpu=6 hang=0.2 times=1",
         "nvmlDeviceGetRepairStatus gpu=3 hang=0.2 lock=1 times=1",
     ],
 )
@@ -509,6 +510,18 @@ def test_a_gpu_that_is_slow_and_comes_back_is_not_hung(lab: Lab) -> None:
     assert (len(answers), findings) == (8, [])
 
 
+@pytest.mark.parametrize(("slow", "unread"), [("1", 0), ("0-7", 5)])
+def test_a_gpu_that_takes_long_for_each_call_is_slow_and_not_hung(
+    lab: Lab, slow: str, unread: int
+) -> None:
+    calls = ("ValidateInforom", "GetFieldValues", "GetRepairStatus", "GetUnrepairableMemoryFlag_v1")
+    lab.write(*(f"fault = nvmlDevice{call} gpu={slow} hang=0.3" for call in calls))
+    ((answers, findings, _),) = hear(lab, "read_recovery")
+    assert {f.code for f in findings} == {"gpu_slow"}
+    assert (len(answers), sum("not read" in f.text for f in findings)) == (8 - unread, unread)
+    assert re.match(r"4 calls of NVML took \d+\.\d s \(median \d\.\d\d s\): see", findings[0].text)
+
+
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
@@ -523,6 +536,19 @@ def test_a_gpu_that_cannot_be_asked_what_its_like_can_is_named(
     lab.write(f"fault = nvmlDeviceGetRowRemapperHistogram gpu=3 return={answer}")
     ((answers, findings, _),) = hear(lab, "read_memory_errors")
     assert [(f.code, f.part_id) for f in findings] == [(code, list(answers)[3])]
+
+
+LISTING = ("HandleByIndex", "UUID", "PciInfo", "Name")
+
+
+def test_a_gpu_that_answers_no_call_is_named_for_that(lab: Lab) -> None:
+    lab.write(
+        *(f"fault = nvmlDeviceGet{what} return=SUCCESS" for what in LISTING),
+        "fault = nvmlDevice* gpu=3 return=INVALID_ARGUMENT",
+    )
+    ((answers, findings, _),) = hear(lab, "read_recovery")
+    assert [(f.code, f.part_id) for f in findings] == [("gpu_mute", list(answers)[3])]
+    assert "somebody may have reset it" in findings[0].text
 
 
 def test_what_half_of_the_like_cannot_say_is_no_oddity(lab: Lab) -> None:
