@@ -13,19 +13,23 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Generator
 from math import comb, log2
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import TypeVar
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from hpcverify.isolation.group_tests import GroupOutcome, Outcomes, Round  # noqa: E402 - as all three
-from hpcverify.isolation.search import make_groups, search  # noqa: E402 - are
-from hpcverify.isolation.stages import isolate  # noqa: E402 - below the path
-from tests.isolation.clusters import contains_any, look, name_nodes  # noqa: E402
+from hpcverify.isolation.group_tests import GroupOutcome  # noqa: E402 - as all three
+from hpcverify.isolation.stages import isolate  # noqa: E402 - are below the path
+from tests.isolation.clusters import (  # noqa: E402
+    Failing,
+    Walk,
+    contains_any,
+    contains_pair,
+    name_nodes,
+    walk,
+)
 from tests.isolation.noisy import (  # noqa: E402
     Slow,
     be_well,
@@ -40,38 +44,20 @@ from tests.isolation.noisy import (  # noqa: E402
 CLUSTERS = 200
 HEALTHY, FAULTY, SPREADS = 1000, 300, (0.05, 0.25)
 """Noisy clusters, and the standard deviation of the logarithm of their bandwidth."""
-SIZES = ((16, (1, 2)), (64, (1, 3)), (232, (0, 1, 5, 10)), (1024, (1, 5, 20)))
+SIZES = ((16, (1, 2)), (64, (1, 3)), (232, (0, 1, 5, 10, 20)), (1024, (1, 5, 20)))
 FEWEST = 3
 """Nodes at the switch of a fault: of fewer, a node, its link and its switch look alike."""
 LARGE, LARGE_BAD = 10_000, 20
-T = TypeVar("T")
+LEAVES = {node: f"s{number // 32}" for number, node in enumerate(name_nodes(232))}
 
 
-def take(nodes: list[str], bad: set[str], seed: str) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Search *nodes*; return the tests and rounds that this takes, and those to the answer."""
-    random = Random(seed)  # noqa: S311 - of a simulation
-    found, searched = follow(search(make_groups(nodes, random), random, {}), bad)
-    if set(found.bad) != bad:
-        sys.exit(f"found {found.bad}, not {bad}: the count means nothing")
-    isolated, answered = follow(isolate(nodes, {}, Random(seed), inside=False), bad)  # noqa: S311
-    if set(isolated.nodes.bad) != bad:
-        sys.exit(f"named {isolated.nodes.bad}, not {bad}: the count means nothing")
-    return searched, answered
-
-
-def follow(plan: Generator[Round, Outcomes, T], bad: set[str]) -> tuple[T, tuple[int, int]]:
-    """Follow a *plan* where each test with a *bad* node fails; count its tests and rounds."""
-    tests = rounds = 0
-    try:
-        todo = next(plan)
-        while True:
-            tests, rounds = tests + len(todo), rounds + 1
-            failed = [not bad.isdisjoint(test.members) for test in todo]
-            todo = plan.send(
-                [GroupOutcome.FAILED if one else GroupOutcome.PASSED for one in failed]
-            )
-    except StopIteration as end:
-        return end.value, (tests, rounds)
+def take(nodes: list[str], bad: set[str], seed: str) -> Walk:
+    """Isolate *bad* among *nodes*; return what that takes."""
+    plan = isolate(nodes, {}, Random(seed), inside=False)  # noqa: S311 - of a simulation
+    found, took = walk(plan, contains_any(bad), Random(seed))  # noqa: S311
+    if set(found.nodes.bad) != bad:
+        sys.exit(f"named {found.nodes.bad}, not {bad}: the count means nothing")
+    return took
 
 
 def choose(nodes: list[str], count: int, seed: int) -> set[str]:
@@ -125,21 +111,41 @@ def isolate_in_noise(kind: str, clusters: int, *, has_topology: bool) -> tuple[i
         switches = name_switches(count)
         slow, wanted = choose_fault(kind, switches, random)
         known = switches if has_topology else {}
-        named = list_named(isolate_noisy(list(switches), slow, spread, seed, known), switches)
+        named = list_named(isolate_noisy(list(switches), slow, spread, seed, known))
         found, wronged = found + (named == wanted), wronged + bool(named - wanted)
     return found, wronged
 
 
-def print_flaky() -> None:
-    """Print how often five bad nodes of 232 are found where one test in 50 gives a wrong answer."""
-    nodes = name_nodes(232)
-    exact = faulty = 0
-    for seed in range(HEALTHY):
+def print_flaky(what: str, *, switches: dict[str, str], flaky: float) -> None:
+    """Print how often *what* is found in 232 nodes where a share of the tests is wrong."""
+    nodes, exact, wronged, walks = name_nodes(232), 0, 0, list[Walk]()
+    for seed in range(CLUSTERS):
+        fails, wanted = choose_cause(what, nodes, seed)
+        plan = isolate(nodes, switches, Random(seed), inside=False)  # noqa: S311
+        found, took = walk(plan, fails, Random(f"flaky {seed}"), flaky)  # noqa: S311
+        named = list_named(found)
+        exact, wronged = exact + (named == wanted), wronged + bool(named - wanted)
+        walks.append(took)
+    tests, rounds = median(one.tests for one in walks), median(one.rounds for one in walks)
+    by = "switches" if switches else "lot"
+    print(
+        f"{what:>14} {by:>9} {flaky:6.0%} {exact:6} {wronged:7} {tests:6g} {rounds:6g}", flush=True
+    )
+
+
+def choose_cause(
+    what: str, nodes: list[str], seed: int
+) -> tuple[Failing, set[str | frozenset[str]]]:
+    """Choose what spoils tests, and what an isolation should name."""
+    if what == "five nodes":
         bad = choose(nodes, 5, seed)
-        found, _ = look(nodes, contains_any(bad), str(seed), flaky=0.02)
-        exact += set(found.bad) == bad
-        faulty += bool({*found.bad} - bad or found.links or found.bad_zones)
-    print(f"5 of 232 nodes, 2 % of tests wrong: {exact} of {HEALTHY} exact, {faulty} name others")
+        return contains_any(bad), {*bad}
+    random = Random(f"ends {seed}")  # noqa: S311 - of a simulation
+    one = random.choice(nodes)
+    is_near = what == "a near link"
+    others = [n for n in nodes if n != one and (LEAVES[n] == LEAVES[one]) == is_near]
+    ends = (one, random.choice(others))
+    return contains_pair(ends), {frozenset(ends)}
 
 
 def print_noise() -> None:
@@ -155,18 +161,16 @@ def print_noise() -> None:
 
 def main() -> None:
     """Print tests and rounds, the time to plan, and what is named in noise."""
-    heads = ("tests", "worst", "rounds", "worst", "bound", "to the answer: tests", "rounds")
-    print(f"{'nodes':>6} {'bad':>4} {' '.join(heads)}")
+    print(f"{'nodes':>6} {'bad':>4} tests  most rounds  most bound")
     for size, counts in SIZES:
-        nodes = [f"n{number}" for number in range(size)]
+        nodes = name_nodes(size)
         for count in counts:
             found = [take(nodes, choose(nodes, count, seed), str(seed)) for seed in range(CLUSTERS)]
-            tests, rounds = zip(*(searched for searched, _ in found), strict=True)
-            all_tests, all_rounds = zip(*(answered for _, answered in found), strict=True)
+            tests, rounds = [one.tests for one in found], [one.rounds for one in found]
             bound = log2(comb(size, count))
             print(
                 f"{size:6} {count:4} {median(tests):5g} {max(tests):5} {median(rounds):6g}"
-                f" {max(rounds):5} {bound:5.0f} {median(all_tests):20g} {median(all_rounds):6g}",
+                f" {max(rounds):5} {bound:5.0f}",
                 flush=True,
             )
     nodes = [f"n{number}" for number in range(LARGE)]
@@ -177,7 +181,13 @@ def main() -> None:
             f"{LARGE} nodes by {by}, {LARGE_BAD} bad: {len(took)} rounds, {sum(took):.1f} s to "
             f"plan them, {max(took):.3f} s the longest, {median(took):.3f} s the median one"
         )
-    print_flaky()
+    print(
+        f"{'spoiled by':>14} {'groups by':>9} {'wrong':>6} {'exact':>6} {'others':>7} tests rounds"
+    )
+    for flaky in (0.0, 0.02, 0.05):
+        print_flaky("five nodes", switches={}, flaky=flaky)
+        for what in ("five nodes", "a near link", "a far link"):
+            print_flaky(what, switches=LEAVES, flaky=flaky)
     print_noise()
 
 

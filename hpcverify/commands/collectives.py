@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
@@ -22,18 +22,16 @@ from hpcverify.check import Unable
 from hpcverify.commands._options import FiniteRange
 from hpcverify.console import EXIT_UNVERIFIED, echo
 from hpcverify.errors import ConfigError, UnverifiedError
-from hpcverify.isolation.scaling import STEP, ScalingPoint, compute_scaling
 from hpcverify.isolation.shares import find_slow_ranks_of_training, read_step_log
 from hpcverify.isolation.stragglers import compute_delays, describe_straggler, find_stragglers
 from hpcverify.plan.config import node_name
 from hpcverify.records import documents
 from hpcverify.records.collectives import (
+    STEP,
     CollectiveRun,
     SecondOpinion,
     WireOpinion,
-    parse_collective_run,
 )
-from hpcverify.records.documents import read_bytes
 from hpcverify.slurm.step import read_step
 from hpcverify.summary.printable import format_json
 from hpcverify.units import GIB, KIB, MIB, format_count
@@ -47,7 +45,6 @@ EXIT_FOUND = 1
 LOOPBACK = "127.0.0.1"
 ROW = "{:<14}  {:>7}  {:>5}  {:>9}  {:>9}  {:>9}  {:>11}  {:>11}  {:>5}"
 OPINION_ROW = "{:>7}  {:>9}  {:>9}  {:>8}"
-SCALING_ROW = "{:<14}  {:>7}  {:>5}  {:>5}  {:>12}  {:>10}"
 TIMES, RATES = ("p50 us", "p95 us", "p99 us"), ("algbw GB/s", "busbw GB/s")
 
 
@@ -146,13 +143,6 @@ class RankChoice(Struct, frozen=True, kw_only=True):
     "--address", help="The address of rank 0's node, without srun, or where its name misleads."
 )
 @click.option(
-    "--scaling",
-    "compared",
-    multiple=True,
-    metavar="FILE",
-    help="Measure nothing; compare results of different numbers of nodes; repeatable.",
-)
-@click.option(
     "--step-log",
     metavar="FILE",
     help="Measure nothing; say which rank slows a training job, by the CSV of its own steps with "
@@ -177,15 +167,8 @@ def command(**options: Any) -> None:
       srun -N 4 --ntasks-per-node 8 hpcverify collectives --out run.json
       srun -N 2 --ntasks-per-node 8 hpcverify collectives --operation sendrecv --size 1G
       hpcverify collectives --alone
-      hpcverify collectives --scaling two.json --scaling four.json
       hpcverify collectives --step-log steps.csv
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    if options["compared"]:
-        for line in describe_scaling(
-            [parse_collective_run(read_bytes(Path(name)), name) for name in options["compared"]]
-        ):
-            echo(line)
-        return
     if options["step_log"]:
         sys.exit(judge_step_log(options["step_log"]))
     out: str | None = options["out"]
@@ -384,25 +367,6 @@ def judge_step_log(name: str) -> int:
         steps = format_count(len(shares[0].computing), "step")
         echo(f"no rank slows this job: {format_count(len(shares), 'rank')}, {steps}")
     return EXIT_FOUND if slow else 0
-
-
-def describe_scaling(runs: Sequence[CollectiveRun]) -> Iterator[str]:
-    """Say what each operation reaches on each number of nodes, beside the fewest."""
-    points = compute_scaling(runs)
-    if not points:
-        yield "nothing was measured on different numbers of nodes"
-        return
-    yield SCALING_ROW.format("operation", "size", "nodes", "ranks", "measured", "efficiency")
-    for point in points:
-        yield _format_point(point)
-
-
-def _format_point(point: ScalingPoint) -> str:
-    is_step = point.operation == STEP
-    size = "" if is_step else format_size(point.size)
-    value = f"{point.value * 1e3:.3g} ms" if is_step else f"{point.value:.4g} GB/s"
-    share = f"{point.efficiency:.0%}"
-    return SCALING_ROW.format(point.operation, size, point.nodes, point.ranks, value, share)
 
 
 def format_size(size: int) -> str:

@@ -6,32 +6,33 @@ import sys
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from random import Random
 from socket import gethostname
 
 import click
+from msgspec import Struct
 
 from hpcverify.commands._controller import make_controller, record_command, refuse_unknown
 from hpcverify.commands._json import print_json
 from hpcverify.commands._options import FiniteRange
 from hpcverify.console import echo, say
 from hpcverify.errors import ConfigError, UnknownNameError
-from hpcverify.fabric.isolations import carry_out_isolation, order_isolation, read_switches
+from hpcverify.fabric.isolations import carry_out_isolation, order_isolation, read_places
 from hpcverify.fabric.links import carry_out_pairs
 from hpcverify.fleet.claim import check_claim
 from hpcverify.fleet.controller import Controller
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
-from hpcverify.isolation.forecast import IsolationPlan, forecast_isolation
-from hpcverify.isolation.group_tests import name_members
+from hpcverify.isolation.group_tests import Round, name_members
 from hpcverify.isolation.journal import (
     IsolationOrder,
     create_journal,
     resume_journal,
 )
+from hpcverify.isolation.stages import isolate
 from hpcverify.plan.hostlist import expand, fold
 from hpcverify.run.stop import stop_on_signals
 from hpcverify.slurm import Host
 from hpcverify.slurm.idle import explain_not_idle
-from hpcverify.summary.terminal import Console, print_table
 from hpcverify.units import format_count
 
 MIN_NODES = 2
@@ -113,7 +114,7 @@ def command(
         if len(order.nodes) < ENOUGH_NODES:
             say(f"{TOO_FEW}: add some that are well")
         if dry_run:
-            show_plan(forecast_isolation(order, limit), budget or 0.0, as_json=as_json)
+            show_plan(order, as_json=as_json)
             return
         journal = create_journal(controller.state, order)
         summary = f"isolation {order.id}: {format_count(len(order.nodes), 'node')}"
@@ -156,7 +157,7 @@ def make_order(
     nodes = [node for node, why in reasons.items() if not why]
     if len(nodes) < MIN_NODES:
         raise ConfigError(f"fewer than two nodes can be tested: {explain(left_out)}")
-    switches = read_switches(controller)
+    switches = read_places(controller, nodes)
     gpus = {hosts[node].gpus for node in nodes}
     return order_isolation(
         controller,
@@ -195,38 +196,44 @@ def choose_exit_status(answer: IsolationAnswer) -> int:
     return 0 if answer.is_certain else EXIT_UNCERTAIN
 
 
-def show_plan(plan: IsolationPlan, budget: float, *, as_json: bool) -> None:
-    """Print what would be tested, and what it would take."""
+class IsolationPlan(Struct, frozen=True, kw_only=True):
+    """What would be tested."""
+
+    nodes: tuple[str, ...]
+    left_out: dict[str, str]
+    switches: int
+    """How many switches are known; 0: groups are drawn by lot."""
+    inside: bool
+    first: Round
+    """The tests of the first round between nodes."""
+
+
+def show_plan(order: IsolationOrder, *, as_json: bool) -> None:
+    """Print what would be tested."""
+    random = Random(order.seed)  # noqa: S311 - of a plan
+    first = next(isolate(order.nodes, order.switches, random, inside=False))
+    plan = IsolationPlan(
+        nodes=order.nodes,
+        left_out=order.left_out,
+        switches=len(set(order.switches.values())),
+        inside=order.inside,
+        first=first,
+    )
     if as_json:
         print_json(plan)
         return
     if plan.switches:
-        groups = f"by {plan.switches} switch{'' if plan.switches == 1 else 'es'}"
+        groups = f"by {plan.switches} switch{'' if plan.switches == 1 else 'es'} or racks"
     else:
-        groups = "by lot: Slurm has no topology, and the site file no [fabric] switches"
+        groups = (
+            "by lot: Slurm has no topology, the site file no [fabric] switches, and names no rack"
+        )
     echo(f"{format_count(len(plan.nodes), 'node')}, {fold(plan.nodes)}, in groups {groups}")
     if plan.left_out:
         echo(f"left out: {explain(plan.left_out)}")
     stages = ["each node alone"] if plan.inside else []
     stages += ["groups of nodes", "groups of switches"] if plan.switches else ["groups of nodes"]
-    echo(f"stages: {', '.join(stages)}, who sends and who receives slowly")
+    echo(f"stages: {', '.join(stages)}")
     echo("first groups:")
-    for test in plan.first:
+    for test in first:
         echo(f"  {fold(test.members)}")
-    heads = ("bad nodes", "tests", "rounds", "minutes", "node-minutes")
-    rows = [
-        (
-            "none" if not forecast.bad else str(forecast.bad),
-            *(
-                str(forecast.tests),
-                str(forecast.rounds),
-                f"{forecast.minutes:.0f}",
-                f"{forecast.node_minutes:.0f}",
-            ),
-        )
-        for forecast in plan.forecasts
-    ]
-    print_table(Console(highlight=False), heads, rows)
-    worst = plan.forecasts[-1]
-    if budget and budget < worst.node_minutes:
-        echo(f"the budget of {budget:g} node-minutes may end it before its time")

@@ -1,4 +1,4 @@
-"""``hpcverify reliability``: how often nodes fail, and what that costs jobs."""
+"""``hpcverify reliability``: how often nodes fail."""
 
 from __future__ import annotations
 
@@ -11,15 +11,10 @@ from hpcverify.fleet.ledger import Ledger
 from hpcverify.insight.reliability_document import build_reliability_document
 from hpcverify.insight.reliability_report import (
     DEFAULT_DAYS,
-    JOB_COLUMNS_NOTE,
-    JOB_HEADS,
     build_reliability_report,
-    describe_assumptions,
     describe_reliability,
-    list_job_rows,
 )
 from hpcverify.plan.config import load_site, state_dir
-from hpcverify.summary.terminal import Console, print_table
 
 NOTE_CHARACTERS = 80
 
@@ -35,27 +30,19 @@ NOTE_CHARACTERS = 80
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, days: float, as_json: bool) -> None:
     """
-    Say how often nodes fail, and what jobs of each size have to expect.
+    Say how often nodes fail, and how long they are out of service.
 
     From the outages in the controller's ledger. Failures are what a verification or a
     hook found and a rerun did not clear, and what Slurm itself set down. What people
     drain for other reasons is left out. Intervals are of 95 %.
 
-    ETTR, the effective training time ratio, is the share of a job's time that makes
-    progress. What is assumed of jobs is the site's table [reliability].
-
     \b
     Example:
       hpcverify reliability --days 30
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    report = build_reliability_report(Ledger(state_dir()), load_site().reliability, days)
+    report = build_reliability_report(Ledger(state_dir()), load_site(), days)
     if as_json:
         print_json(build_reliability_document(report))
         return
     for line in describe_reliability(report):
         echo(click.wrap_text(line, NOTE_CHARACTERS))
-    if report.jobs:
-        echo()
-        print_table(Console(highlight=False), JOB_HEADS, list_job_rows(report))
-        for note in (JOB_COLUMNS_NOTE, describe_assumptions(report)):
-            echo(click.wrap_text(note, NOTE_CHARACTERS))

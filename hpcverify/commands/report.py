@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import cache
 from importlib import import_module
@@ -58,7 +58,7 @@ PAGE_HEAD_BYTES = 512
 
 
 @click.command("report")
-@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.argument("file", required=False)
 @click.option("--node", help="The node; default: this one.")
 @click.option("--fleet", is_flag=True, help="All nodes, and the page of each.")
 @click.option("--run", "run_id", help="One run, not the newest.")
@@ -72,7 +72,7 @@ PAGE_HEAD_BYTES = 512
 )
 @click.option("-o", "--output", required=True, metavar="FILE", help="- prints it.")
 def command(
-    files: tuple[str, ...],
+    file: str | None,
     node: str | None,
     run_id: str | None,
     since: datetime | None,
@@ -86,8 +86,7 @@ def command(
 
     With --fleet, on all nodes. Their own pages go into the folder "nodes" beside FILE;
     a page that shows the newest run already is left alone. With FILE, on what
-    `hpcverify collectives` or `isolate --json` has written there; of several files of
-    collectives, on how they scale with nodes.
+    `hpcverify collectives` or `isolate --json` has written there.
 
     \b
     Examples:
@@ -97,10 +96,10 @@ def command(
       hpcverify report collectives.json -o ranks.html
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     documents.refuse_unwritable(output)
-    if files:
+    if file:
         if node or run_id or since or fleet or form != "html":
             raise ConfigError("with FILE, only -o is allowed")
-        write_text(render_files(files), output)
+        write_text(render_file(file), output)
         return
     store = Store(state_dir())
     if fleet:
@@ -121,26 +120,20 @@ def write_text(text: str, output: str) -> None:
         echo(f"wrote {output}")
 
 
-def render_files(files: Sequence[str]) -> str:
+def render_file(file: str) -> str:
     """
     Render what `hpcverify collectives` or `hpcverify isolate --json` has written.
 
     Raises:
-        ConfigError: there are several files, and they are not all of collectives.
-        StoreError: one of them cannot be read, or is of neither.
+        StoreError: it cannot be read, or is of neither.
 
     """
-    contents = {file: documents.read_bytes(Path(file)) for file in files}
-    answers = [file for file, content in contents.items() if is_answer(content)]
-    if answers and len(contents) > 1:
-        raise ConfigError(f"{answers[0]} is an isolation, which has a page of its own")
+    content = documents.read_bytes(Path(file))
     page: str
-    if answers:
-        answer = parse_answer(contents[answers[0]], answers[0])
-        page = import_report_module("isolation").render(answer)
+    if is_answer(content):
+        page = import_report_module("isolation").render(parse_answer(content, file))
     else:
-        runs = [parse_collective_run(content, file) for file, content in contents.items()]
-        page = import_report_module("collectives").render(runs)
+        page = import_report_module("collectives").render(parse_collective_run(content, file))
     return page
 
 

@@ -38,7 +38,7 @@ from hpcverify.selection.suites import (
     choose_suite,
     compute_fault_coverage,
 )
-from hpcverify.selection.weighting import describe_weighting
+from hpcverify.selection.weighting import describe_gains, describe_weighting
 from hpcverify.slurm import Host
 from hpcverify.summary.terminal import Console, print_items, print_table
 from hpcverify.units import format_count
@@ -157,10 +157,11 @@ def explain_choice(controller: Controller, suite: str) -> tuple[str, ...]:
     suites = list_fault_coverages(controller.site)
     suites.sort(key=lambda other: (other.suite != suite, other.minutes))
     shown = (other for other in suites if other.loads or other.suite == suite)
+    weighting = controller.rank_risks().weighting
     return (
         f"suite {'; '.join(map(describe_fault_coverage, shown))}",
         f"shares count the fault classes of {FAULT_SOURCE}; how many a check would find is unknown",
-        f"risk {describe_weighting(controller.rank_risks().weighting)}",
+        f"risk {describe_weighting(weighting)}{describe_gains(weighting)}",
     )
 
 

@@ -21,7 +21,7 @@ from itertools import groupby
 from msgspec.structs import replace
 
 from hpcverify.errors import UnverifiedError
-from hpcverify.fabric.isolations import carry_out_isolation, order_isolation, read_switches
+from hpcverify.fabric.isolations import carry_out_isolation, order_isolation, read_places
 from hpcverify.fabric.leftovers import (
     ADMISSION_LOCK_NAME,
     forget_isolation,
@@ -138,7 +138,7 @@ class BatchTester:
         controller, names = self.controller, [host.name for host in hosts]
         inside = min(host.gpus for host in hosts) > 1
         order = order_isolation(
-            controller, names, read_switches(controller), inside=inside, wait=WAIT_S
+            controller, names, read_places(controller, names), inside=inside, wait=WAIT_S
         )
         order = replace(order, reservation=name_reservation(order.id))
         answer = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +21,7 @@ from hpcverify.isolation.journal import IsolationOrder, Journal, make_isolation_
 from hpcverify.isolation.rounds import Interrupted, RoundTester
 from hpcverify.isolation.runner import IsolationRunner
 from hpcverify.plan.config import Site, look_up_uid
+from hpcverify.selection.places import find_rack
 from hpcverify.slurm.topology import index_switches
 
 
@@ -40,6 +41,20 @@ def read_switches(controller: Controller) -> dict[str, str]:
     except ConfigError as exc:
         file = controller.site.find_file("fabric", "switches")
         raise ConfigError(f"{file}: fabric.switches: {exc}") from exc
+
+
+def read_places(controller: Controller, nodes: Iterable[str]) -> dict[str, str]:
+    """
+    Read the switch of each of *nodes*, or where none is known the rack that its name has.
+
+    Raises:
+        ConfigError: the site file names a switch of no node.
+        SlurmError: Slurm does not answer.
+
+    """
+    switches = read_switches(controller)
+    places = ((node, switches.get(node) or find_rack(node)) for node in nodes)
+    return {node: place for node, place in places if place}
 
 
 def order_isolation(

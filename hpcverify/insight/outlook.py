@@ -87,7 +87,7 @@ def read_outlook(state: Path, site: Site, clock: Callable[[], float] = time.time
         ),
         due_count=len(due),
         judged_by=describe_weighting(ranking.weighting),
-        reliability=build_reliability_report(ledger, site.reliability),
+        reliability=build_reliability_report(ledger, site),
         judgement=judgement,
         judgement_error=judgement_error,
     )

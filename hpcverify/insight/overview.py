@@ -32,6 +32,7 @@ from hpcverify.fleet.states import (
     is_gone,
     needs_repair,
 )
+from hpcverify.insight.comparison import make_locator
 from hpcverify.insight.drift import Drift, compare_nodes, gather_node_facts, name_rollouts
 from hpcverify.insight.judgement import FleetJudgement, describe_nodes
 from hpcverify.insight.node_names import make_natural_key
@@ -155,6 +156,8 @@ class Overview(Struct, frozen=True, kw_only=True):
     """Which checks are doubted, how widely each fails, and until when that counts."""
     rows: tuple[NodeRow, ...]
     """Worst first."""
+    places: Mapping[str, str] = {}
+    """The switch or rack of each node, as far as it is known."""
     overdue_days: float = DEFAULT_OVERDUE_S / DAY_S
     """Days without a full pass that make a node overdue."""
     drift: Drift = Drift()
@@ -205,7 +208,13 @@ def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -
         links=count_coverage(ledger.read_links(), now - days * DAY_S) if days else None,
         link_days=days,
     )
-    return replace(overview, malfunctions=tuple(ledger.list_malfunctions()))
+    locate = make_locator(site, ledger)
+    names = [row.node.name for row in overview.rows]
+    return replace(
+        overview,
+        places={name: place for name in names for place in locate(name).values()},
+        malfunctions=tuple(ledger.list_malfunctions()),
+    )
 
 
 def build_overview(

@@ -85,6 +85,8 @@ class IsolationAnswer(Struct, frozen=True, kw_only=True):
     """Switches that spoil what goes through them; their nodes are not the cause."""
     links: tuple[Members, ...] = ()
     """Pairs of nodes, or of switches, slow only with each other: from the first to the second."""
+    between: tuple[Members, ...] = ()
+    """Two switches each, where some node of the one is slow with some node of the other."""
     is_widespread: bool = False
     together: tuple[Members, ...] = ()
     intermittent: tuple[Members, ...] = ()
@@ -112,7 +114,7 @@ class IsolationAnswer(Struct, frozen=True, kw_only=True):
     def is_certain(self) -> bool:
         """Whether each node is known to be faulty or not, and nothing is left open."""
         vague = [self.is_widespread, self.together, self.intermittent, self.untested]
-        vague += [self.partly, self.misfits]
+        vague += [self.partly, self.misfits, self.between]
         return not any(vague) and not self.end_reason
 
     @property
@@ -131,9 +133,8 @@ def build_answer(
     before its time.
     """
     order = journal.order
-    of_switches = {n for n in order.nodes if order.switches.get(n) in isolation.matrix.switches}
-    bad = [node for node in isolation.nodes.bad if node not in of_switches]
     faulty = [_build_faulty(node, journal, isolation, is_alone=True) for node in isolation.inside]
+    bad = isolation.nodes.bad
     faulty += [_build_faulty(node, journal, isolation, is_alone=False) for node in bad]
     untested = {n: gone.get(n, UNTESTED_REASON) for n in isolation.nodes.untested}
     untested |= dict.fromkeys(isolation.switches.untested, "what is between it and others")
@@ -150,12 +151,9 @@ def build_answer(
     return IsolationAnswer(
         id=order.id,
         faulty=tuple(faulty),
-        switches=tuple(
-            dict.fromkeys(
-                (*isolation.nodes.bad_zones, *isolation.switches.bad, *isolation.matrix.switches)
-            )
-        ),
+        switches=tuple(dict.fromkeys((*isolation.nodes.bad_zones, *isolation.switches.bad))),
         links=tuple(_list_links(isolation)),
+        between=isolation.between,
         is_widespread=isolation.nodes.is_widespread or isolation.switches.is_widespread,
         together=(*isolation.nodes.together, *isolation.switches.together),
         intermittent=tuple(_list_intermittent(isolation)),
@@ -221,7 +219,7 @@ def _build_faulty(
         for record in _list_records(node, journal)
         if record.outcome is not GroupOutcome.UNKNOWN and record.purpose is not GroupPurpose.SEND
     ]
-    ways = {"sends": isolation.matrix.senders, "receives": isolation.matrix.receivers}
+    ways = {"sends": isolation.nodes.senders, "receives": isolation.nodes.receivers}
     return FaultyNode(
         node=node,
         is_alone=is_alone,
@@ -247,24 +245,13 @@ def _list_records(node: str, journal: Journal) -> Iterator[TestRecord]:
 
 def _list_links(isolation: Isolation) -> Iterator[Members]:
     """List links in each direction that is known to be slow; in both if neither is."""
-    measured = set(isolation.matrix.links)
     for first, second in (*isolation.nodes.links, *isolation.switches.links):
-        known = [way for way in ((first, second), (second, first)) if way in measured]
-        yield from known or [(first, second), (second, first)]
-        measured.difference_update(known)
-    yield from sorted(measured)
+        both = [(first, second), (second, first)]
+        yield from [way for way in both if way in isolation.nodes.ways] or both
 
 
 def _list_intermittent(isolation: Isolation) -> Iterator[Members]:
     yield from (*isolation.nodes.intermittent, *isolation.switches.intermittent)
-    explained = {
-        *isolation.nodes.bad,
-        *isolation.misfits,
-        *chain.from_iterable(isolation.nodes.links),
-    }
-    odd = {*isolation.matrix.senders, *isolation.matrix.receivers} - explained
-    yield from ((node,) for node in sorted(odd))
-    yield from isolation.matrix.flaky
 
 
 def describe_answer(answer: IsolationAnswer) -> Iterator[str]:
@@ -281,11 +268,7 @@ def describe_rest(answer: IsolationAnswer) -> Iterator[str]:
     """Say in lines what else the *answer* has, beside faulty nodes."""
     for switch in answer.switches:
         yield f"switch {switch} spoils what goes through it; its nodes are not the cause"
-    for sender, receiver in answer.links:
-        yield (
-            f"from {sender} to {receiver} it is slow, and neither is slow with others: "
-            "the cable or ports between them, or the route"
-        )
+    yield from _describe_links(answer)
     if answer.is_widespread:
         yield (
             "most tests fail, whichever nodes are in them: look for what all nodes share: "
@@ -318,6 +301,19 @@ def describe_rest(answer: IsolationAnswer) -> Iterator[str]:
         f"{format_count(answer.rounds, 'round')}, {answer.node_minutes:g} node-minutes "
         f"(isolation {answer.id})"
     )
+
+
+def _describe_links(answer: IsolationAnswer) -> Iterator[str]:
+    for sender, receiver in answer.links:
+        yield (
+            f"from {sender} to {receiver} it is slow, and neither is slow with others: "
+            "the cable or ports between them, or the route"
+        )
+    for first, second in answer.between:
+        yield (
+            f"between some node of {first} and some node of {second} it is slow: the two could "
+            "not be found, and other nodes of these switches are well with each other"
+        )
 
 
 def _describe_untested(answer: IsolationAnswer) -> Iterator[str]:

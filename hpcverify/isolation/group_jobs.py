@@ -43,14 +43,14 @@ class GroupJobSettings(Struct, frozen=True, kw_only=True):
 
 
 class GroupJob(Struct, frozen=True, kw_only=True):
-    """A job of one test, or of both directions of a pair."""
+    """A job of one test, and of both directions if it is of a pair."""
 
     name: str
     nodes: tuple[str, ...]
     """Those of the test that are there."""
-    test: GroupTest
+    tests: tuple[GroupTest, ...]
     documents: tuple[Path, ...]
-    """One for each step."""
+    """One for each test."""
 
 
 def build_job_spec(
@@ -70,25 +70,27 @@ def build_job_spec(
         options=settings.options,
         environment={SECRET_VARIABLE: secrets.token_hex(32)},
         steps=tuple(
-            _build_step(job, index, GPU_SIZES if gpus else CPU_SIZES)
-            for index in range(len(job.documents))
+            _build_step(test, job.nodes, document, GPU_SIZES if gpus else CPU_SIZES)
+            for test, document in zip(job.tests, job.documents, strict=True)
         ),
     )
 
 
-def _build_step(job: GroupJob, index: int, sizes: Sequence[str]) -> JobStep:
-    operations = (OPERATION, SEND_OPERATION) if len(job.nodes) == TWO else (OPERATION,)
+def _build_step(
+    test: GroupTest, nodes: Sequence[str], document: Path, sizes: Sequence[str]
+) -> JobStep:
+    operations = (OPERATION, SEND_OPERATION) if len(nodes) == TWO else (OPERATION,)
     more: tuple[str, ...] = ("--algorithm", "ring")
     order: tuple[str, ...] = ()
-    if job.test.purpose is GroupPurpose.SEND:
+    if test.purpose is GroupPurpose.SEND:
         operations = (SEND_OPERATION,)
-        order = job.test.members if index == 0 else job.test.members[::-1]
+        order = test.members
         more = (*more, "--address", order[0])
-    elif job.test.purpose is GroupPurpose.INSIDE:
+    elif test.purpose is GroupPurpose.INSIDE:
         more = ("--alone",)
     chosen = [word for value in operations for word in ("--operation", value)]
     chosen += [word for value in sizes for word in ("--size", value)]
-    out = ("--out", str(job.documents[index]))
+    out = ("--out", str(document))
     seconds = ("--seconds", f"{TEST_SECONDS:g}", "--no-stragglers")
     return JobStep(arguments=("collectives", *out, *chosen, *seconds, *more), order=order)
 

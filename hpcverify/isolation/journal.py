@@ -70,7 +70,7 @@ class SubmittedJob(Struct, frozen=True, kw_only=True, tag_field="kind", tag="sub
 
     round: int
     tests: tuple[int, ...]
-    """Their places in the round, from 0: both directions of a pair are one job."""
+    """Their places in the round, from 0: both directions of a pair are in its job."""
     name: str
     nodes: tuple[str, ...]
     at: float = 0.0

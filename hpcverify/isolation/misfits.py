@@ -18,11 +18,10 @@ from hpcverify.isolation.group_tests import (
     Outcomes,
     Round,
 )
-from hpcverify.isolation.matrix import pair_all
 
 FIRST_PAIRINGS, MAX_PAIRINGS = 2, 9
 """All nodes are tested in pairs: the rest of the pairings only if a pair has passed."""
-PASSES_IN_A_ROW = 2
+PASSES_IN_A_ROW = 3
 """A single pass of a pair may be chance."""
 
 
@@ -46,3 +45,15 @@ def find_misfits(bad: Sequence[str], gone: Collection[str]) -> Generator[Round, 
             left = [pair for pair, outcome in results if outcome is GroupOutcome.PASSED]
         fitting.update(node for pair in left for node in pair)
     return tuple(node for node in bad if node in fitting)
+
+
+def pair_all(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
+    """Pair each node with each other one, in rounds of disjoint pairs."""
+    # The circle method: the first stays, the others move on by one seat a round.
+    seats: list[str | None] = [*nodes, None][: len(nodes) + len(nodes) % 2]
+    rounds: list[list[tuple[str, str]]] = []
+    for _ in range(len(seats) - 1):
+        facing = zip(seats[: len(seats) // 2], reversed(seats), strict=False)
+        rounds.append([(first, second) for first, second in facing if first and second])
+        seats.insert(1, seats.pop())
+    return rounds

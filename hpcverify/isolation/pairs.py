@@ -21,7 +21,7 @@ from hpcverify.isolation.group_tests import (
     Outcomes,
     Round,
 )
-from hpcverify.isolation.stages import Isolation, Tell, be_silent, isolate
+from hpcverify.isolation.stages import Isolation, isolate
 
 MIN_PARTNERS = 4
 """Nodes that have passed, beside those of pairs that failed: who is confirmed needs some."""
@@ -35,7 +35,6 @@ def try_pairs(
     *,
     inside: bool = True,
     gone: Collection[str] = frozenset(),
-    tell: Tell = be_silent,
 ) -> Generator[Round, Outcomes, Isolation]:
     """
     Yield a round of *pairs* and, if some fail, the rounds that isolate the cause.
@@ -57,7 +56,7 @@ def try_pairs(
         partners = random.sample(passed, min(count, len(passed)))
         partners += random.sample(spare, min(count - len(partners), len(spare)))
         isolation = yield from isolate(
-            [*suspects, *partners], switches, random, inside=inside, gone=gone, tell=tell
+            [*suspects, *partners], switches, random, inside=inside, gone=gone
         )
     nodes = replace(isolation.nodes, untested=(*isolation.nodes.untested, *untested))
     return replace(isolation, nodes=nodes)

@@ -354,7 +354,7 @@ class RoundTester:
                 left.append(slot)
             else:
                 room -= 1
-                if self._submit_one(number, test, slot, hosts):
+                if self._submit_one(number, [tests[at] for at in slot.tests], slot, hosts):
                     running.append(slot)
         return left
 
@@ -387,7 +387,7 @@ class RoundTester:
         self.journal.append(EndedJob(round=number, tests=slot.tests, reason=lost))
 
     def _submit_one(
-        self, number: int, test: GroupTest, slot: _Slot, hosts: Mapping[str, Host]
+        self, number: int, tests: Sequence[GroupTest], slot: _Slot, hosts: Mapping[str, Host]
     ) -> bool:
         slot.name = f"{self.prefix}r{number}t{slot.tests[0]}a{slot.attempt}"
         self.journal.append(
@@ -402,7 +402,7 @@ class RoundTester:
         job = GroupJob(
             name=slot.name,
             nodes=slot.nodes,
-            test=test,
+            tests=tuple(tests),
             documents=tuple(self._list_outputs(slot.name, slot.tests)),
         )
         gpus = min(hosts[node].gpus for node in slot.nodes)
@@ -437,7 +437,7 @@ class RoundTester:
 
 
 def _make_slots(tests: Sequence[GroupTest]) -> list[_Slot]:
-    """Make a job of each test; of both directions of a pair, one."""
+    """Make a job of each test; both directions of a pair go with its test."""
     slots: dict[frozenset[str], _Slot] = {}
     for place, test in enumerate(tests):
         members = frozenset(test.members)

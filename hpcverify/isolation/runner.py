@@ -31,7 +31,6 @@ from hpcverify.isolation.journal import ConcludedIsolation, Journal, JudgedRound
 from hpcverify.isolation.judge import PeerReference
 from hpcverify.isolation.pairs import try_pairs
 from hpcverify.isolation.rounds import TestEnd
-from hpcverify.isolation.search import SearchResult
 from hpcverify.isolation.stages import Isolation, isolate
 from hpcverify.units import format_count
 
@@ -115,19 +114,12 @@ class IsolationRunner:
 
     def _make_plan(self) -> Generator[Round, Outcomes, Isolation]:
         order, random = self.journal.order, Random(self.journal.order.seed)
-        inside, gone, tell = order.inside, self.tester.gone, self._tell_found
+        inside, gone = order.inside, self.tester.gone
         if not order.pairs:
-            return isolate(order.nodes, order.switches, random, inside=inside, gone=gone, tell=tell)
+            return isolate(order.nodes, order.switches, random, inside=inside, gone=gone)
         paired = set(chain.from_iterable(order.pairs))
         spare = [node for node in order.nodes if node not in paired]
-        return try_pairs(
-            order.pairs, spare, order.switches, random, inside=inside, gone=gone, tell=tell
-        )
-
-    def _tell_found(self, result: SearchResult) -> None:
-        links = [" to ".join(link) for link in result.links]
-        if names := [*result.bad, *result.bad_zones, *links]:
-            self.say(f"found, to be confirmed: {name_members(names)}")
+        return try_pairs(order.pairs, spare, order.switches, random, inside=inside, gone=gone)
 
     def _find_outcomes(self, tests: tuple[GroupTest, ...]) -> Outcomes:
         """Find what comes of the next round: from the journal, or by testing it."""
@@ -230,5 +222,5 @@ def estimate_test_minutes(journal: Journal) -> float:
 
 
 def estimate_node_minutes(tests: Iterable[GroupTest], minutes: float) -> float:
-    """Estimate the node-minutes of a round; both directions of a pair are one job."""
+    """Estimate the node-minutes of a round; both directions of a pair are in its job."""
     return sum(map(len, {frozenset(test.members) for test in tests})) * minutes

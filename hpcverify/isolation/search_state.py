@@ -8,7 +8,7 @@ two members is the cause, or no single one is.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from random import Random
@@ -24,44 +24,52 @@ from hpcverify.isolation.group_tests import (
     Round,
 )
 
-LEAD_TO_NAME = 2
-"""Failures more than passes, each with another partner, that make a member bad."""
-LINK_LEAD = 3
+LEAD_TO_NAME = 5
+"""Failures more than passes, with two partners at least, that make a member bad."""
+LINK_LEAD = 5
 """More passes than failures, each with another partner, of two that fail with each other."""
 OTHER_FAILURES = 1
 """The most of them, with other partners: what fails more often has no single slow link."""
-FAILURES_TO_NAME = 4
-"""Failed tests of a bad member in all; with fewer, it takes a lead of one more."""
-MAX_PAIR_TESTS_OF_MEMBER = 8
+DOUBTS, MORE_LEAD = 4, 4
+"""For so many members and groups that failed and then passed, a lead of one more is needed: where
+chance fails that much, it fails four times in a row as well."""
+MAX_PAIR_TESTS_OF_MEMBER = 16
 """With no such lead after as many, a member is intermittent."""
+FAILURES_OF_LINK, MAX_PASSES = 6, 2
+"""Of two that were found to fail with each other: what comes first, says whether they do. Any
+group that passes as often is intermittent."""
 CLEARED_PASSES = 2
 """Passed tests until a member is cleared: one may have passed by chance."""
+SENDS_FROM = 1
+"""The lead from which on it is tested who sends slowly and who receives slowly."""
+MIN_FAILED_SENDS = 2
+"""And more than half: with fewer it is not known to be slow in that direction."""
+MAX_SINGLES = 4
+"""Members of a suspicion that are each tested with a partner."""
 MAX_WHOLES = 3
 """A group that fails as often as a whole, while none of its parts does, is reported as one."""
 MIN_BAD_OF_ZONE = 3
 """Bad members of a zone in which nothing has passed, from which on it is the zone."""
-EXTRA_CONTROLS = 3
-"""Controls are added after one has failed: a disturbance that comes and goes must not count."""
+MAX_DISTURBANCES = 3
+"""Of controls that failed, for each of which a lead of one more is needed."""
 MAX_ATTEMPTS = 5
 """To test a group, or a member, whose tests do not come to their end."""
 
-JUDGING = frozenset({GroupPurpose.PAIR, GroupPurpose.WHOLE})
+JUDGING = frozenset({GroupPurpose.PAIR, GroupPurpose.WHOLE, GroupPurpose.SEND})
 """Tests by which members are found bad."""
-
-CONTROLS = frozenset({GroupPurpose.REST, GroupPurpose.CONTROL})
-"""Tests that pass, unless something disturbs the round or a bad member is not found yet."""
 
 
 class MemberRecord(Struct):
     """What is known of one member."""
 
     passes: int = 0
-    failures: int = 0
     unknowns: int = 0
     """Tests in a row that did not come to their end."""
     pair_tests: int = 0
     lead: int = 0
     """Failures minus passes, in pairs."""
+    unfair: int = 0
+    """Failures in pairs that did not count."""
     partners: set[str] = field(default_factory=set)
     failed_with: list[str] = field(default_factory=list)
 
@@ -84,6 +92,12 @@ class Suspicion(Struct, eq=False):
     """Nobody may be bad: test both halves, and infer nothing."""
     clearing_lead: int = -1
     """The lead of failures over passes, in pairs, at which the last member is cleared."""
+
+    def split(self) -> Sequence[Members]:
+        """Split it in halves, or few members in single ones."""
+        if len(self.members) <= MAX_SINGLES and not self.is_careful:
+            return [(member,) for member in self.members]
+        return [half for half in halve(self.members) if half]
 
 
 class Clash(Struct, eq=False):
@@ -124,8 +138,13 @@ class SearchState:
         random: Random,
         zones: Mapping[str, str],
         gone: Collection[str],
+        *,
+        of_switches: bool,
+        doubts: int,
     ) -> None:
         """Begin with members that were not tested yet; the rest is as `search` has it."""
+        self.of_switches = of_switches
+        self.doubts = doubts
         self.random = random
         self.zones = zones
         self.gone = gone
@@ -135,12 +154,19 @@ class SearchState:
         """Groups that failed, though no member was bad."""
         self.pairs: list[Members] = []
         """Partners with whom a member failed that was cleared since, and that member."""
-        self.wholes = Counter[frozenset[str]]()
+        self.wholes = defaultdict[frozenset[str], Counter[bool]](Counter)
+        """How often groups failed, and passed, when they were repeated."""
+        self.unexplained: list[Members] = []
+        """Groups that failed and are repeated once nothing else is to be tested."""
+        self.sent: dict[Members, list[bool]] = {}
+        """Whether tests failed in which the first sent to the second."""
         self.bad: list[str] = []
         self.links: list[Members] = []
         self.together: list[Members] = []
         self.intermittent: list[Members] = []
         self.clashes: list[Clash] = []
+        self.excused: set[str] = set()
+        """Intermittent members that have spoiled a test of all others: these go on without them."""
         self.given_up: set[str] = set()
         """Members of zones that are bad as a whole."""
         self.has_new_link = False
@@ -158,6 +184,20 @@ class SearchState:
     def list_lost(self) -> set[str]:
         """List who is gone, and whose tests do not come to their end."""
         return {*self.gone, *(m for m, r in self.known.items() if r.unknowns >= MAX_ATTEMPTS)}
+
+    def list_slow(self, end: int) -> Iterator[str]:
+        """List who of the bad sends slowly, the *end* 0, or receives slowly, 1."""
+        for member in self.bad:
+            cells = [cell for ends, cell in self.sent.items() if ends[end] == member]
+            if is_slow_way(list(chain.from_iterable(cells))):
+                yield member
+
+    def list_slow_ways(self) -> Iterator[Members]:
+        """List the directions of links that are slow."""
+        for link in self.links:
+            for way in (link, link[::-1]):
+                if is_slow_way(self.sent.get(way, [])):
+                    yield way
 
     def give_up_zones(self) -> None:
         """Test no more of a zone with bad members in which nobody has passed."""
@@ -180,31 +220,26 @@ class SearchState:
 
     def learn_group(self, group: Members, outcome: GroupOutcome) -> None:
         """Take the *outcome* of one of the first groups."""
-        has_failed = outcome is GroupOutcome.FAILED
-        self._count(GroupTest(group, GroupPurpose.GROUP), has_failed=has_failed)
-        if has_failed:
-            self.suspicions.append(Suspicion(group, group))
+        self._count(GroupTest(group, GroupPurpose.GROUP), outcome)
+        if outcome is GroupOutcome.FAILED:
+            self._suspect(group, group)
+            self.unexplained.append(group)
 
     def learn(self, tests: Round, outcomes: Sequence[GroupOutcome]) -> None:
         """Take the *outcomes* of *tests*, in their order."""
         self.rounds += 1
-        results = dict(zip(tests, outcomes, strict=True))
+        results = self._drop_unfair(dict(zip(tests, outcomes, strict=True)))
         failed = [test for test, o in results.items() if o is GroupOutcome.FAILED]
         passed = [test for test, o in results.items() if o is GroupOutcome.PASSED]
         for test, outcome in results.items():
-            for member in test.members:
-                record = self.known[member]
-                record.unknowns = record.unknowns + 1 if outcome is GroupOutcome.UNKNOWN else 0
-        self.disturbances += any(test.purpose is GroupPurpose.CONTROL for test in failed)
-        if any(test.purpose in CONTROLS for test in failed):  # what disturbed it may disturb others
-            failed = [test for test in failed if test.purpose not in JUDGING]
-        for test in passed:
-            self._count(test, has_failed=False)
-        for test in failed:
-            self._count(test, has_failed=True)
+            self._count(test, outcome)
         if any(test.purpose is GroupPurpose.REST for test in (*failed, *passed)):
             self.has_new_link = False
-        verdicts = {_name_part(test): test in failed for test in (*failed, *passed)}
+        verdicts = {
+            _name_part(test): test in failed
+            for test in (*failed, *passed)
+            if test.purpose is not GroupPurpose.SEND
+        }
         self._follow_all(verdicts)
         for test in (*failed, *passed):
             if test.purpose is GroupPurpose.WHOLE:
@@ -212,12 +247,63 @@ class SearchState:
             elif test.purpose is GroupPurpose.REST and test in failed:
                 self._suspect_rest(test.members)
 
-    def _count(self, test: GroupTest, *, has_failed: bool) -> None:
+    def _drop_unfair(
+        self, results: Mapping[GroupTest, GroupOutcome]
+    ) -> dict[GroupTest, GroupOutcome]:
+        """
+        Drop failures that may have another cause.
+
+        What disturbs a control or the rest may disturb others. A failure of two members is unknown
+        unless a control passed and, between two zones, its witness, a control between the same two.
+        """
+        failed = [test for test, outcome in results.items() if outcome is GroupOutcome.FAILED]
+        disturbed = {
+            test.purpose
+            for test in failed
+            if test.purpose is GroupPurpose.REST
+            or (test.purpose is GroupPurpose.CONTROL and len(self.name_zones(test.members)) == 1)
+        }
+        self.disturbances += GroupPurpose.CONTROL in disturbed
+        controls = {
+            test: outcome
+            for test, outcome in results.items()
+            if test.purpose in {GroupPurpose.REST, GroupPurpose.CONTROL}
+        }
+        passed = {
+            self.name_zones(test.members)
+            for test, outcome in controls.items()
+            if outcome is GroupOutcome.PASSED
+        }
+        unfair = {self.name_zones(test.members) for test in controls} - passed
+        fair = dict(results)
+        for test in failed:
+            if test.purpose in JUDGING and disturbed:
+                del fair[test]
+            elif (
+                test.purpose in JUDGING
+                and len(test.members) == TWO
+                and (not passed or self.name_zones(test.members) in unfair)
+            ):
+                fair[test] = GroupOutcome.UNKNOWN
+                self.known[test.members[0]].unfair += test.purpose is GroupPurpose.PAIR
+        return fair
+
+    def name_zones(self, members: Members) -> frozenset[str | None]:
+        """Name the zones that *members* are of."""
+        return frozenset(map(self.zones.get, members))
+
+    def _count(self, test: GroupTest, outcome: GroupOutcome) -> None:
+        has_failed = outcome is GroupOutcome.FAILED
+        if test.purpose is GroupPurpose.SEND:
+            if outcome is not GroupOutcome.UNKNOWN:
+                self.sent.setdefault(test.members, []).append(has_failed)
+            return
         for member in test.members:
+            record = self.known[member]
+            record.unknowns = record.unknowns + 1 if outcome is GroupOutcome.UNKNOWN else 0
             if member not in self.gone:  # the test may have run without it
-                self.known[member].passes += not has_failed
-                self.known[member].failures += has_failed
-        if test.purpose is GroupPurpose.PAIR:
+                record.passes += outcome is GroupOutcome.PASSED
+        if test.purpose is GroupPurpose.PAIR and outcome is not GroupOutcome.UNKNOWN:
             member, partner = test.members
             self.known[member].meet(partner, has_failed=has_failed)
 
@@ -233,23 +319,24 @@ class SearchState:
             self._follow_clash(clash, verdicts)
 
     def _follow(self, suspicion: Suspicion, verdicts: Mapping[Members, bool]) -> None:
-        members = suspicion.members
-        halves = [half for half in halve(members) if half in verdicts]
-        failed = [half for half in halves if verdicts[half]]
+        members, parts = suspicion.members, suspicion.split()
+        tested = [part for part in parts if part in verdicts]
+        failed = [part for part in tested if verdicts[part]]
+        left = tuple(m for m in members if (m,) not in tested and not any(m in p for p in tested))
         if len(members) == 1:
             self._judge_single(suspicion)
         elif failed:  # what was not tested goes to the rest
-            for half in failed:
-                origin = half if len(half) > 1 else suspicion.origin
-                self._suspect(half, origin, is_careful=suspicion.is_careful)
-        elif not halves or (suspicion.is_careful and len(halves) == 1):
+            for part in failed:
+                origin = part if len(part) > 1 else suspicion.origin
+                self._suspect(part, origin, is_careful=suspicion.is_careful)
+        elif not tested or (suspicion.is_careful and left):
             self.suspicions.append(suspicion)
-        elif len(halves) == 1:
-            self._suspect(members[len(halves[0]) :], suspicion.origin)
-        elif len(members) > TWO:
-            self.clashes.append(Clash.between(*halve(members)))
+        elif left:
+            self._suspect(left, suspicion.origin)
+        elif len(members) > TWO and len(parts) == TWO:
+            self.clashes.append(Clash.between(*parts))
         else:
-            self._doubt(members)
+            self._doubt(suspicion.origin)
 
     def _follow_clash(self, clash: Clash, verdicts: Mapping[Members, bool]) -> None:
         failed = [(a, b) for a, b in clash.left if verdicts.get(a + b)]
@@ -281,12 +368,10 @@ class SearchState:
     def _judge_single(self, suspicion: Suspicion) -> None:
         member = suspicion.members[0]
         record = self.known[member]
-        needed = (
-            LEAD_TO_NAME
-            + (record.failures < FAILURES_TO_NAME)
-            + min(self.disturbances, EXTRA_CONTROLS)
-        )
-        if record.lead >= needed:
+        needed = LEAD_TO_NAME + self._count_doubts() + min(self.disturbances, MAX_DISTURBANCES)
+        if record.lead >= needed and len(set(record.failed_with)) == 1:
+            record.unknowns = MAX_ATTEMPTS  # that partner may be bad as well: it stays untested
+        elif record.lead >= needed:
             self.bad.append(member)
             self.repeats = [whole for whole in self.repeats if member not in whole]
         elif record.pair_tests >= MAX_PAIR_TESTS_OF_MEMBER:
@@ -297,43 +382,86 @@ class SearchState:
         else:
             self.suspicions.append(suspicion)
 
+    def _count_doubts(self) -> int:
+        """Count the failures more that it takes where much fails and then passes."""
+        return min(MORE_LEAD, self.doubts + len(self.intermittent) // DOUBTS)
+
     def _doubt(self, origin: Members) -> None:
         """Nobody of *origin* was bad: have it tested again, unless that is explained by now."""
-        explained = {*self.bad, *(group[0] for group in self.intermittent if len(group) == 1)}
-        if explained.isdisjoint(origin) and origin not in self.repeats:
+        if not self._is_explained(origin) and origin not in self.repeats:
             self.repeats.append(origin)
+
+    def _is_explained(self, group: Members) -> bool:
+        members = {*group}
+        if any(members == {*known} for known in self.intermittent):
+            return True
+        return not members.isdisjoint({*self.bad, *self._list_alone(), *self.given_up}) or any(
+            members.issuperset(known) for known in (*self.links, *self.together)
+        )
+
+    def _list_alone(self) -> set[str]:
+        """List the members that are intermittent by themselves."""
+        return {group[0] for group in self.intermittent if len(group) == 1}
+
+    def repeat_unexplained(self) -> None:
+        """Have the groups tested again in which a test led astray has found nothing."""
+        for group in self.unexplained:
+            self._doubt(group)
+        self.unexplained.clear()
 
     def _learn_whole(self, whole: Members, *, has_failed: bool) -> None:
         """Take what came of a group that failed before, though no member was bad."""
-        self.repeats.remove(whole)
-        self.wholes[frozenset(whole)] += has_failed
-        if not has_failed:
+        counts = self.wholes[frozenset(whole)]
+        counts[has_failed] += 1
+        if counts[False] == MAX_PASSES:
+            self.repeats.remove(whole)
             self.intermittent.append(whole)
-        elif len(whole) == TWO:
-            self._judge_link(whole)
-        elif self.wholes[frozenset(whole)] == MAX_WHOLES:
+        elif has_failed:
+            self.repeats.remove(whole)
+            self._explain_whole(whole, counts[True])
+
+    def _explain_whole(self, whole: Members, failures: int) -> None:
+        """Search for what makes a *whole* fail that has failed so often."""
+        if len(whole) == TWO:
+            self._judge_link(whole, failures)
+        elif failures == MAX_WHOLES:
             self.together.append(whole)
         else:
             mixed = tuple(self.random.sample(whole, len(whole)))
             self._suspect(mixed, mixed, is_careful=True)
+            self.unexplained.append(whole)
 
-    def _judge_link(self, pair: Members) -> None:
+    def _judge_link(self, pair: Members, failures: int) -> None:
         ways = (pair, pair[::-1])
-        are_well = all(self.known[member].lead <= -LINK_LEAD for member in pair)
-        if are_well and all(self._count_other_failures(*way) <= OTHER_FAILURES for way in ways):
-            self.links.append(pair)
-            self.has_new_link = True
-        else:
+        if not all(self.known[member].lead <= -LINK_LEAD for member in pair) or not all(
+            self._count_other_failures(*way) <= OTHER_FAILURES for way in ways
+        ):
             for member in pair:
                 self._suspect((member,), pair, clearing_lead=-LINK_LEAD)
+        elif failures < FAILURES_OF_LINK + self._count_doubts():
+            self.repeats.append(pair)
+        else:
+            self.links.append(pair)
+            self.has_new_link = True
 
     def _count_other_failures(self, member: str, end: str) -> int:
         return sum(partner != end for partner in self.known[member].failed_with)
 
     def _suspect_rest(self, members: Members) -> None:
-        """Suspect those who have not passed; if all have, the cause may be between them."""
+        """Suspect those who have not passed; if all have, have them tested again."""
         unknown = tuple(member for member in members if not self.known[member].passes)
-        self._suspect(unknown or members, members, is_careful=not unknown)
+        if unknown:
+            self._suspect(unknown, members)
+            self.unexplained.append(members)
+        elif alone := self._list_alone() & {*members}:
+            self.excused |= alone
+        else:
+            self._doubt(members)
+
+
+def is_slow_way(failed: Sequence[bool]) -> bool:
+    """Whether so many of the tests of one direction have *failed* that it is slow."""
+    return sum(failed) >= MIN_FAILED_SENDS and sum(failed) > len(failed) / 2
 
 
 def _name_part(test: GroupTest) -> Members:

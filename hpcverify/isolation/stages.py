@@ -3,18 +3,16 @@ Isolate what spoils collectives between nodes: each node alone, nodes, switches,
 
 1. Each node alone, with direct copies between its GPUs switched off: what fails now is in
    the node and its own adapters, and is left out of all that follows.
-2. Groups of nodes, by their switch where that is known, until each node is judged; then
-   those that were found bad once more, so that chance names no node.
-3. Groups of whole switches: what fails only now is between them.
-4. Those that were bad with each other: who passes there does not fit the others, and is not bad,
-   unless it is their switch.
-5. A matrix of those that were bad with as many that passed: who sends slowly, who receives
-   slowly, and which link is slow.
+2. Groups of nodes, by their switch where that is known, until each node is judged, and with
+   those that fail who sends slowly and who receives slowly.
+3. Those that were bad with each other: who passes there does not fit the others, and is not bad.
+4. Groups of whole switches: what fails only now is between them.
+5. Two switches that are slow with each other: is it the link of two of their nodes?
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from itertools import chain
 from math import sqrt
 from random import Random
@@ -22,9 +20,9 @@ from random import Random
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.isolation.confirm import confirm
 from hpcverify.isolation.far_links import find_culprit, find_far_link, pass_between
 from hpcverify.isolation.group_tests import (
+    TWO,
     GroupOutcome,
     GroupPurpose,
     GroupTest,
@@ -33,22 +31,16 @@ from hpcverify.isolation.group_tests import (
     Round,
 )
 from hpcverify.isolation.links import find_switch_pair
-from hpcverify.isolation.matrix import MAX_MATRIX_NODES, MatrixReading, find_directions
 from hpcverify.isolation.misfits import find_misfits
 from hpcverify.isolation.partly import PairResults, PartlySlow, find_partly_slow, note_pairs
-from hpcverify.isolation.search import Plan, SearchResult, make_groups, search
+from hpcverify.isolation.search import SearchResult, make_groups, search
 from hpcverify.isolation.three import THREE, search_three
 
 INSIDE_FAILURES = 2
 """Failures alone, of three tests at most, that make a node bad."""
 INSIDE_TESTS = 3
-
-
-Tell = Callable[[SearchResult], object]
-
-
-def be_silent(_: SearchResult) -> None:
-    """Tell nobody."""
+SWITCH_PASSES = 6
+"""Of all nodes of a switch, without others: one that fails now and then may pass a few times."""
 
 
 class Isolation(Struct, frozen=True):
@@ -59,7 +51,8 @@ class Isolation(Struct, frozen=True):
     nodes: SearchResult = SearchResult()
     switches: SearchResult = SearchResult()
     """Its members are switches."""
-    matrix: MatrixReading = MatrixReading()
+    between: tuple[Members, ...] = ()
+    """Two switches each, where some node of the one is slow with some node of the other."""
     partly: tuple[PartlySlow, ...] = ()
     misfits: Members = ()
     """Nodes that fail with all others, and pass with each other."""
@@ -72,22 +65,20 @@ def isolate(
     *,
     inside: bool = True,
     gone: Collection[str] = frozenset(),
-    tell: Tell = be_silent,
 ) -> Generator[Round, Outcomes, Isolation]:
     """
     Yield rounds of tests of *nodes*, take their outcomes, and say what is faulty.
 
     *switches* has the switch of each node, as far as it is known. *inside* is whether nodes
     can be tested alone. Nodes may be *gone* in the meantime, as `search` has it. The same
-    *random* and outcomes give the same rounds. *tell* takes what a search of nodes has found
-    before it is confirmed.
+    *random* and outcomes give the same rounds.
     """
     bad_inside: Members = ()
     if inside:
         alone = {node: (node,) for node in nodes}
         bad_inside = yield from _test_inside(alone, GroupPurpose.INSIDE, gone)
     left = [node for node in nodes if node not in {*bad_inside, *gone}]
-    of_nodes, partly = yield from _search_nodes(left, switches, random, gone, tell)
+    of_nodes, partly = yield from _search_nodes(left, switches, random, gone)
     judged = {*bad_inside, *of_nodes.bad, *of_nodes.untested}
     lost = tuple(node for node in nodes if node in gone and node not in judged)
     far = yield from _list_between_switches(of_nodes.links, left, switches, random, gone)
@@ -100,30 +91,35 @@ def isolate(
     if of_nodes.is_widespread:
         return Isolation(bad_inside, of_nodes)
     misfits = yield from find_misfits(of_nodes.bad, gone)
-    at = {switches.get(node) for node in misfits}
-    if len(at) > 1 or None in at:  # of one switch, the matrix says whether it is that
-        of_nodes = _leave_out(of_nodes, misfits)
+    of_nodes = replace(of_nodes, bad=tuple(n for n in of_nodes.bad if n not in misfits))
     faulty = {*of_nodes.bad, *misfits, *(n for n in left if switches.get(n) in of_nodes.bad_zones)}
     vague = {*of_nodes.untested, *(entry.node for entry in partly)}
     good = [node for node in left if node not in {*faulty, *vague}]
-    # What fails within a switch would fail between switches as well.
-    failing = {*chain.from_iterable((*of_nodes.links, *of_nodes.together, *of_nodes.intermittent))}
+    # What fails within a switch would fail between switches as well; larger groups have passed.
+    odd = (group for group in of_nodes.intermittent if len(group) <= TWO)
+    failing = {*chain.from_iterable((*of_nodes.links, *of_nodes.together, *odd))}
     sound = [node for node in good if node not in failing]
-    of_switches = yield from _search_switches(sound, switches, random, gone)
+    doubts = len(of_nodes.intermittent)
+    of_switches = yield from _search_switches(sound, switches, random, gone, doubts=doubts)
     of_nodes, of_switches = yield from _clear_switches(
         of_nodes, of_switches, sound, switches, gone=gone
     )
-    of_nodes, of_switches = yield from _name_far_links(
+    of_nodes, of_switches, between = yield from _name_far_links(
         of_nodes, of_switches, sound, switches, random=random, gone=gone
     )
-    suspects = [*of_nodes.bad, *chain.from_iterable(of_nodes.links)][: MAX_MATRIX_NODES // 2]
-    chosen = _choose_for_matrix(suspects, [node for node in good if node not in gone], random)
-    matrix = MatrixReading()
-    if chosen:
-        matrix = yield from find_directions(chosen, switches, gone, of_nodes.bad)
-    misfits = tuple(node for node in misfits if switches.get(node) not in matrix.switches)
-    of_nodes = _leave_out(of_nodes, misfits)
-    return Isolation(bad_inside, of_nodes, of_switches, matrix, partly, misfits)
+    if misfits and (switch := _find_switch_of_all(misfits, left, switches)):
+        of_switches = replace(of_switches, bad=(*of_switches.bad, switch))
+        misfits = ()
+    return Isolation(bad_inside, of_nodes, of_switches, between, partly, misfits)
+
+
+def _find_switch_of_all(
+    misfits: Members, nodes: Sequence[str], switches: Mapping[str, str]
+) -> str | None:
+    """Find the switch whose nodes are all *misfits*, and the only ones: it is its fault."""
+    switch = switches.get(misfits[0])
+    there = {node for node in nodes if switch and switches.get(node) == switch}
+    return switch if there == set(misfits) else None
 
 
 def _search_nodes(
@@ -131,11 +127,10 @@ def _search_nodes(
     switches: Mapping[str, str],
     random: Random,
     gone: Collection[str],
-    tell: Tell,
 ) -> Generator[Round, Outcomes, tuple[SearchResult, tuple[PartlySlow, ...]]]:
     groups = _group_by_switch(nodes, switches, random)
     seen: PairResults = {}
-    plan = note_pairs(_search_and_confirm(groups, random, switches, gone, tell), seen)
+    plan = note_pairs(search(groups, random, switches, gone), seen)
     result = yield from plan
     repeats = _repeat_failures(
         result, nodes, seen=seen, switches=switches, random=random, gone=gone
@@ -174,21 +169,24 @@ def _name_far_links(
     *,
     random: Random,
     gone: Collection[str],
-) -> Generator[Round, Outcomes, tuple[SearchResult, SearchResult]]:
+) -> Generator[Round, Outcomes, tuple[SearchResult, SearchResult, tuple[Members, ...]]]:
     """Name the two nodes, where what is slow between two switches is theirs alone."""
+    between: list[Members] = []
     for pair in of_switches.links:
         first, second = (
             [node for node in sound if switches.get(node) == switch] for switch in pair
         )
-        if link := (yield from find_far_link(first, second, random, gone)):
-            rest = tuple(link for link in of_switches.links if link != pair)
-            of_switches = replace(of_switches, links=rest)
-            of_nodes = replace(of_nodes, links=(*of_nodes.links, link))
-    return of_nodes, of_switches
-
-
-def _leave_out(result: SearchResult, nodes: Collection[str]) -> SearchResult:
-    return replace(result, bad=tuple(node for node in result.bad if node not in nodes))
+        link = yield from find_far_link(first, second, random, gone)
+        if link.is_shared:
+            continue
+        rest = tuple(other for other in of_switches.links if other != pair)
+        of_switches = replace(of_switches, links=rest)
+        if link.ends:
+            links, ways = (*of_nodes.links, link.ends), (*of_nodes.ways, *link.ways)
+            of_nodes = replace(of_nodes, links=links, ways=ways)
+        else:
+            between.append(pair)
+    return of_nodes, of_switches, tuple(between)
 
 
 def _list_between_switches(
@@ -240,12 +238,12 @@ def _repeat_failures(
 
 
 def _test_inside(
-    groups: Mapping[str, Members], purpose: GroupPurpose, gone: Collection[str]
+    groups: Mapping[str, Members], purpose: GroupPurpose, gone: Collection[str], *, passes: int = 1
 ) -> Generator[Round, Outcomes, Members]:
-    """Test each of the *groups* by itself; again what failed, or did not come to its end."""
-    failures = dict.fromkeys(groups, 0)
+    """Test each of the *groups* by itself, until it has so many *passes* or fails again."""
+    failures, missing = dict.fromkeys(groups, 0), dict.fromkeys(groups, passes)
     left = dict(groups)
-    for _ in range(INSIDE_TESTS):
+    for _ in range(INSIDE_TESTS + passes):
         left = {name: members for name, members in left.items() if set(gone).isdisjoint(members)}
         if not left:
             break
@@ -255,26 +253,13 @@ def _test_inside(
         results = dict(zip(left, outcomes, strict=True))
         for name, outcome in results.items():
             failures[name] += outcome is GroupOutcome.FAILED
+            missing[name] -= outcome is GroupOutcome.PASSED
         left = {
             name: members
             for name, members in left.items()
-            if (failures[name] or results[name] is GroupOutcome.UNKNOWN)
-            and failures[name] < INSIDE_FAILURES
+            if missing[name] and failures[name] < INSIDE_FAILURES
         }
     return tuple(name for name, count in failures.items() if count >= INSIDE_FAILURES)
-
-
-def _search_and_confirm(
-    groups: Sequence[Members],
-    random: Random,
-    zones: Mapping[str, str],
-    gone: Collection[str],
-    tell: Tell = be_silent,
-) -> Plan:
-    result = yield from search(groups, random, zones, gone)
-    tell(result)
-    members = list(chain.from_iterable(groups))
-    return (yield from confirm(result, members, zones, random, gone))
 
 
 def _group_by_switch(
@@ -298,12 +283,18 @@ def _group_by_switch(
 
 
 def _search_switches(
-    nodes: Sequence[str], switches: Mapping[str, str], random: Random, gone: Collection[str]
+    nodes: Sequence[str],
+    switches: Mapping[str, str],
+    random: Random,
+    gone: Collection[str],
+    *,
+    doubts: int,
 ) -> Generator[Round, Outcomes, SearchResult]:
     """
     Search for switches that spoil what is between them, by tests of all their nodes.
 
-    If these fail without any other node, it is not the switch.
+    If these fail without any other node, it is not the switch. *doubts* are the groups of nodes
+    that failed and then passed.
     """
     at: dict[str, list[str]] = {}
     for node in nodes:
@@ -315,7 +306,8 @@ def _search_switches(
     if len(at) == THREE:
         plan = search_three(tuple(at), empty)
     else:
-        plan = _search_and_confirm(make_groups(at, random), random, {}, empty)
+        groups = make_groups(at, random)
+        plan = search(groups, random, {}, empty, of_switches=True, doubts=doubts)
     tests = next(plan)
     try:
         while True:
@@ -330,27 +322,9 @@ def _search_switches(
     except StopIteration as end:
         result: SearchResult = end.value
     own = {s: here for s in result.bad if len(here := tuple(n for n in at[s] if n not in gone)) > 1}
-    inside = yield from _test_inside(own, GroupPurpose.WHOLE, gone)
+    inside = yield from _test_inside(own, GroupPurpose.WHOLE, gone, passes=SWITCH_PASSES)
     return replace(
         result,
         bad=tuple(switch for switch in result.bad if switch not in inside),
         intermittent=(*result.intermittent, *((switch,) for switch in inside)),
     )
-
-
-def _choose_for_matrix(suspects: Sequence[str], good: Sequence[str], random: Random) -> list[str]:
-    """
-    Choose *suspects* and as many *good* ones to send to each other; none without suspects.
-
-    In the first round good ones meet each other, so that the others can be compared.
-    """
-    if not suspects:
-        return []
-    chosen = dict.fromkeys(suspects)
-    others = [node for node in good if node not in chosen]
-    count = min(len(others), max(2, len(chosen)), MAX_MATRIX_NODES - len(chosen))
-    nodes = [*random.sample(others, count), *chosen]  # who is first here, meets the next one
-    if len(nodes) % 2:
-        nodes = [nodes.pop(), *nodes]  # the first has nobody to meet
-        return [nodes[0], *nodes[1::2], *reversed(nodes[2::2])]
-    return [*nodes[::2], *reversed(nodes[1::2])]

@@ -27,7 +27,6 @@ from msgspec import Meta, Struct
 from hpcverify.errors import ConfigError
 from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.peers.floors import PeerFloor
-from hpcverify.reliability.assumptions import JobAssumptions
 from hpcverify.trust import refuse_folder_of_others, refuse_if_others_can_change
 
 T = TypeVar("T")
@@ -268,7 +267,6 @@ class SiteFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     history: MeasurementRetention = MeasurementRetention()
     metrics: TextFiles = TextFiles()
     events: Events = Events()
-    reliability: JobAssumptions = JobAssumptions()
     suppress: tuple[Suppression, ...] = ()
     peers: tuple[PeerFloor, ...] = ()
     """From which distance parts are outliers among their peers: before the table that ships."""

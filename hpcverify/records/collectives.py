@@ -49,6 +49,10 @@ class CollectiveTiming(Struct, frozen=True):
     """algbw by the factor of the operation (nccl-tests, doc/PERFORMANCE.md)."""
 
 
+STEP = "step"
+"""The steps of equal work by which stragglers are found; it stands in place of an operation."""
+
+
 class RankDelay(Struct, frozen=True):
     """How a rank differs from the others in one collective of one size (medians, s)."""
 

@@ -64,7 +64,7 @@ class FleetReliability(Struct, frozen=True):
     """Outages per node and day in service; None: too little is known."""
     share_out: Estimate | None
     """The share of all node-days that were out of service."""
-    weeks: int = 0
+    weeks: int
     """By which the intervals allow for failures that come together; 0: there are too few."""
 
 

@@ -68,16 +68,20 @@ def choose_weighting(cases: Sequence[Case]) -> Weighting:
     return Weighting(basis=best, weights=weights, cases=len(known), gains=tuple(gains.items()))
 
 
-def describe_weighting(weighting: Weighting) -> str:
-    """Say by what risks are judged, and how that did on the site's own past."""
+def describe_gains(weighting: Weighting) -> str:
+    """Say how what risks are judged by did on the site's own past; empty if that is unknown."""
     listed = ", ".join(f"{basis} {gain:+.2f}" for basis, gain in weighting.gains)
-    gains = f" ({listed} nats an outage against chance)" if listed else ""
+    return f" ({listed} nats an outage against chance)" if listed else ""
+
+
+def describe_weighting(weighting: Weighting) -> str:
+    """Say by what risks are judged."""
     count = f"{format_count(weighting.cases, 'outage')} of this site"
     if weighting.basis is WeightBasis.FITTED:
-        return f"by weights fitted to the last {count}{gains}"
+        return f"by weights fitted to the last {count}"
     if weighting.basis is WeightBasis.CHANCE:
-        return f"no model: nothing explains the last {count} better than chance{gains}"
+        return f"no model: nothing explains the last {count} better than chance"
     if weighting.cases < MIN_CASES_TO_FIT:
         few = f"{count} are known, {MIN_CASES_TO_FIT} are needed to fit weights to"
-        return f"by published data: {few}{gains}"
-    return f"by published data, which explains the last {count} best{gains}"
+        return f"by published data: {few}"
+    return f"by published data, which explains the last {count} best"

@@ -1,19 +1,17 @@
 """
 Collectives over ranks on several nodes: who came late, what was wrong, how fast it was.
 
-One page for one document. With several, of more and more nodes, the page is that of the one
-on the most nodes, and says how speed held up.
+One page for one document.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import groupby
 from types import SimpleNamespace
 
 from hpcverify.insight.node_names import fold_names, make_natural_key
-from hpcverify.isolation.scaling import STEP, ScalingPoint, compute_scaling
 from hpcverify.model import Verdict
 from hpcverify.records.collectives import CollectiveRun, RankPlace
 from hpcverify.summary.figures import format_scaled
@@ -22,8 +20,7 @@ from hpcverify_reports.labels import ICONS, format_names, format_number, format_
 from hpcverify_reports.pages import render_page
 from hpcverify_reports.ranks import draw_ranks
 from hpcverify_reports.squares import LEVELS
-from hpcverify_reports.svg import draw_sparkline
-from hpcverify_reports.tables import Cells, PageSection, TableCell, build_list, build_table
+from hpcverify_reports.tables import Cells, PageSection, build_list, build_table
 
 STRAGGLER_WORDS = {
     "arrives_late": "arrives late",
@@ -43,10 +40,6 @@ TIMING_NOTE = (
     "Each step as its slowest rank took it. algbw and busbw as nccl-tests defines them, of the "
     "median step."
 )
-SCALING_NOTE = (
-    "Collectives: busbw as a share of that on the fewest nodes with a network between them. "
-    "Steps of equal work for each rank: the time on the fewest nodes as a share of the time."
-)
 MAX_SHOWN_ROWS = 100
 """Rows of a table that are shown unfolded."""
 _build_list = partial(build_list, source="see the document", shown=MAX_SHOWN_ROWS)
@@ -54,9 +47,8 @@ Rows = Iterable[Cells]
 Places = Mapping[int, RankPlace]
 
 
-def render(runs: Sequence[CollectiveRun]) -> str:
-    """Render the run of *runs* on the most nodes as one HTML page, with how they scale."""
-    run = max(runs, key=_count_nodes)
+def render(run: CollectiveRun) -> str:
+    """Render *run* as one HTML page."""
     places = {place.rank: place for place in run.ranks}
     page = SimpleNamespace(
         icons=tuple(ICONS.values()),
@@ -69,9 +61,7 @@ def render(runs: Sequence[CollectiveRun]) -> str:
         faults=[section for section in _list_faults(run, places) if section.count],
         picture=draw_ranks(run, _list_flagged(run)),
         levels=[(side, shade, f"{share * 100:.0f} %") for share, side, shade in LEVELS],
-        speeds=[
-            s for s in _list_speeds(run, compute_scaling(runs)) if s.count or s.id == "opinion"
-        ],
+        speeds=[s for s in _list_speeds(run) if s.count or s.id == "opinion"],
         versions=tuple(_list_versions(run)),
     )
     return render_page("collectives.html.j2", page)
@@ -84,16 +74,13 @@ def _list_faults(run: CollectiveRun, places: Places) -> Iterator[PageSection]:
     yield _build_list("wrong", "Wrong results", (), WRONG_HEADS, _list_wrong(run, places))
 
 
-def _list_speeds(run: CollectiveRun, points: Sequence[ScalingPoint]) -> Iterator[PageSection]:
+def _list_speeds(run: CollectiveRun) -> Iterator[PageSection]:
     yield _build_list("timings", "Timings", (TIMING_NOTE,), TIMING_HEADS, _list_timings(run))
     if source := _describe_opinion(run):
         opinion = build_table("Second opinion", OPINION_HEADS, list(_list_opinion(run)))
         wires = list(_list_wire_opinions(run))
         wire = build_table("Second opinion on the wire", WIRE_HEADS, wires, shown=len(wires))
         yield PageSection("opinion", "Second opinion", (source,), tables=(opinion, wire))
-    counts = sorted({(point.nodes, point.ranks) for point in points})
-    heads = ("Measured", "Efficiency", *(_describe_place_count(*count) for count in counts))
-    yield _build_list("scaling", "Scaling", (SCALING_NOTE,), heads, _list_scaling(points, counts))
 
 
 def _judge(run: CollectiveRun) -> Verdict:
@@ -263,24 +250,6 @@ def _describe_opinion(run: CollectiveRun) -> str:
         scope = "Not all" if opinion.rates else "Nothing"
         sentences.append(f"{scope} was measured: {opinion.unable}.")
     return " ".join(sentences)
-
-
-def _list_scaling(points: Sequence[ScalingPoint], counts: Sequence[tuple[int, int]]) -> Rows:
-    by_name: dict[str, dict[tuple[int, int], ScalingPoint]] = {}
-    for point in points:
-        size = f"{point.operation} {format_scaled(point.size, 'B')}"
-        name = "step of equal work" if point.operation == STEP else size
-        by_name.setdefault(name, {})[point.nodes, point.ranks] = point
-    for name, by_count in by_name.items():
-        shares = [by_count[count].efficiency for count in counts if count in by_count]
-        spark = draw_sparkline(f"Efficiency of {name}", shares, 1.0, least=0.0)
-        cells = (_format_point(by_count[c]) if c in by_count else "" for c in counts)
-        yield name, TableCell("", spark=spark), *cells
-
-
-def _format_point(point: ScalingPoint) -> str:
-    value = format_scaled(point.value, "s" if point.operation == STEP else "GB/s")
-    return f"{format_number(round(point.efficiency * 100, 1))} %, {value}"
 
 
 def _list_versions(run: CollectiveRun) -> Iterator[tuple[str, str]]:

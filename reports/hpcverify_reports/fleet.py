@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 
 from hpcverify.fleet.states import DAY_S, FAILED_STATES, OTHERS_STATE, Caveat
 from hpcverify.insight.drift_wording import list_drift_lines, summarize_drift
@@ -141,7 +140,7 @@ def lay_out(fleet: Overview, links: Links) -> FleetPage:
         facts=tuple(_list_facts(fleet, links)),
         sections=tuple(_list_sections(fleet, faults, links)),
         unit="block of nodes" if len(fleet.rows) > MAX_NODE_ROWS else "node",
-        racks=tuple(_draw_racks(fleet.rows, links)),
+        racks=tuple(_draw_racks(fleet.rows, fleet.places, links)),
         made=format_time(fleet.made),
     )
 
@@ -278,12 +277,15 @@ def _is_new(row: NodeRow, since: float) -> bool:
     return row.failures <= 1 and max(begun, default=row.failed) >= since
 
 
-def _draw_racks(rows: Iterable[NodeRow], links: Links) -> Iterator[Rack]:
-    """Draw the map rack by rack; with very many nodes, a row is a whole rack."""
+def _draw_racks(rows: Iterable[NodeRow], places: Mapping[str, str], links: Links) -> Iterator[Rack]:
+    """Draw the map rack by rack, or by switches; with very many nodes, a row is a whole rack."""
     ordered = sorted(rows, key=lambda row: make_natural_key(row.node.name))
     checks = sorted({result.check for row in ordered for result in row.said})
-    by_rack = groupby(ordered, key=lambda row: name_block(row.node.name))
-    racks = [(name, list(group)) for name, group in by_rack]
+    by_place: dict[str, list[NodeRow]] = {}
+    for row in ordered:
+        place = places.get(row.node.name) or name_block(row.node.name)
+        by_place.setdefault(place, []).append(row)
+    racks = list(by_place.items())
     if len(ordered) <= MAX_NODE_ROWS:
         pieces = [
             (name, group, [_build_map_row(row, checks, links) for row in group])

@@ -1,4 +1,4 @@
-"""What the history of a fleet shows: outliers, changes, what is next, and what that is worth."""
+"""What the history of a fleet shows: outliers, changes, what is next, and how reliable it is."""
 
 from __future__ import annotations
 
@@ -16,12 +16,8 @@ from hpcverify.insight.judgement import (
 )
 from hpcverify.insight.outlook import FleetOutlook
 from hpcverify.insight.reliability_report import (
-    JOB_COLUMNS_NOTE,
-    JOB_HEADS,
     ReliabilityReport,
-    describe_assumptions,
     introduce_reliability,
-    list_job_rows,
     list_reliability_facts,
 )
 from hpcverify.units import choose_unit, format_count, format_percent
@@ -49,7 +45,7 @@ ORDER_NOTE = (
 
 
 def build_outlook(outlook: FleetOutlook, pages: Pages) -> tuple[PageSection, ...]:
-    """Build the sections on peers, the past, the next nodes and the worth of verification."""
+    """Build the sections on peers, the past, the next nodes and reliability."""
     judgement = outlook.judgement
     known = judgement if judgement and _says_something(judgement) else None
     unjudged = outlook.judgement_error or NOT_JUDGED
@@ -211,16 +207,13 @@ def _build_next(outlook: FleetOutlook, pages: Pages) -> PageSection:
 
 
 def _build_reliability(report: ReliabilityReport) -> PageSection:
-    first, heads = _capitalize(introduce_reliability(report)), [*map(_capitalize, JOB_HEADS)]
-    rows = list(list_job_rows(report))
-    return build_list(
-        "worth",
-        "What verification is worth",
-        (f"{first}. Intervals are of 95 %." if rows else f"{first}.",),
-        heads,
-        rows,
-        facts=[(_capitalize(name), figure) for name, figure in list_reliability_facts(report)],
-        notes=(JOB_COLUMNS_NOTE, describe_assumptions(report)) if rows else (),
+    facts = [(_capitalize(name), figure) for name, figure in list_reliability_facts(report)]
+    intro = f"{_capitalize(introduce_reliability(report))}."
+    return PageSection(
+        "reliability",
+        "Reliability",
+        (f"{intro} Intervals are of 95 %." if facts else intro,),
+        facts=tuple(facts),
     )
 
 

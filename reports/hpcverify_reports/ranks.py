@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from statistics import median
 
 from hpcverify.insight.node_names import make_natural_key
-from hpcverify.isolation.scaling import STEP, time_step
-from hpcverify.records.collectives import CollectiveRun, RankDelay, RankPlace
+from hpcverify.records.collectives import STEP, CollectiveRun, RankDelay, RankPlace
 from hpcverify.summary.figures import format_scaled
 from hpcverify_reports.labels import format_number
 from hpcverify_reports.squares import Block, MapRow, Panel, Square, draw_map
@@ -118,7 +117,9 @@ def _list_ranks(places: Sequence[RankPlace], kinds: Sequence[_Kind], most: int) 
 def _measure_kinds(run: CollectiveRun) -> Iterator[_Kind]:
     """Compare all ranks with the median rank, in each way to be slow."""
     steps = {(timing.operation, timing.size): timing.p50 for timing in run.timings}
-    steps[STEP, 0] = time_step(run)
+    ends = [max(step) for step in zip(*(rank.ends for rank in run.steps), strict=False)]
+    if len(ends) > 1:
+        steps[STEP, 0] = median(after - before for before, after in pairwise(ends))
     by_column: dict[Column, list[RankDelay]] = {}
     for delay in run.delays:
         by_column.setdefault((delay.operation, delay.size), []).append(delay)

@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.errors import ActionError, SlurmError
+from hpcverify.fabric.isolations import read_places
 from hpcverify.fabric.leftovers import remove_leftovers
 from hpcverify.fabric.links import carry_out_pairs, count_jobs_at_once, plan_fabric, try_links
 from hpcverify.fleet.controller import Controller
@@ -290,6 +291,10 @@ def test_the_switches_of_the_site_file_go_before_those_of_slurm(site: Site16) ->
     site.sweep()
 
     assert set(site.ledger.read_links().history.switches) == {("a", "b")}
+
+
+def test_without_a_switch_the_rack_in_the_name_says_where_a_node_is(site: Site16) -> None:
+    assert read_places(site.controller, ["n1", "n17", "r2c1"]) == {"n1": "leaf0", "r2c1": "r2"}
 
 
 def test_nodes_tells_how_many_links_were_tried(site: Site16) -> None:

@@ -55,7 +55,7 @@ def test_of_very_many_that_are_due_the_first_are_explained_and_all_counted(tmp_p
 
 def test_a_fleet_without_a_past_has_no_judgement_and_no_forecast(tmp_path: Path) -> None:
     told = read_outlook(tmp_path, SITE, lambda: NOW)
-    assert (told.due, told.judgement, told.reliability.jobs) == ((), None, ())
+    assert (told.due, told.judgement, told.reliability.reliability.failure_rate) == ((), None, None)
 
 
 def test_a_node_is_told_with_its_outages_the_newest_first(ledger: Ledger) -> None:

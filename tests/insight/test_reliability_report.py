@@ -17,9 +17,8 @@ from hpcverify.fleet.states import DAY_S, Node, State
 from hpcverify.insight.reliability_report import (
     build_reliability_report,
     describe_reliability,
-    list_job_sizes,
 )
-from hpcverify.reliability.assumptions import JobAssumptions
+from hpcverify.plan.config import Site
 from tests.doubles import Clock
 
 NOW = time.time() - 40 * DAY_S
@@ -65,30 +64,25 @@ def test_without_failures_it_says_that_there_is_no_history_yet(
 ) -> None:
     clock.now += 40 * DAY_S
 
-    report = build_reliability_report(ledger, JobAssumptions())
+    report = build_reliability_report(ledger, Site())
 
-    assert report.jobs == ()
     assert describe_reliability(report)[0].startswith(
         "no history yet: 0 failures of 16 nodes, 40 days"
     )
 
 
-def test_failures_become_a_rate_and_an_outlook_for_jobs(
-    ledger: Ledger, clock: Clock, fail: Callable[..., None]
-) -> None:
+def test_failures_become_a_rate(ledger: Ledger, clock: Clock, fail: Callable[..., None]) -> None:
     for number in range(4):
         fail(f"n{number}", ticket=number % 2)
     clock.now = NOW + 40 * DAY_S
 
-    report = build_reliability_report(ledger, JobAssumptions())
+    report = build_reliability_report(ledger, Site())
 
     found = report.reliability
     assert (found.outages, found.found) == (4, 2)
     assert found.node_days == pytest.approx(16 * 40 - 4)
     assert found.failure_rate
     assert found.failure_rate.value == pytest.approx(4 / 636)
-    assert [job.nodes for job in report.jobs] == [1, 4, 16]
-    assert report.jobs[2].mtbf_hours.value == pytest.approx(636 / 4 / 16 * 24)
 
 
 def test_only_the_days_that_were_asked_for_count(
@@ -96,7 +90,7 @@ def test_only_the_days_that_were_asked_for_count(
 ) -> None:
     fail("n1")
     clock.now = NOW + 40 * DAY_S
-    assert build_reliability_report(ledger, JobAssumptions(), days=10).reliability.outages == 0
+    assert build_reliability_report(ledger, Site(), days=10).reliability.outages == 0
 
 
 def test_where_one_node_has_all_failures_the_mtbf_has_no_upper_end(
@@ -105,13 +99,8 @@ def test_where_one_node_has_all_failures_the_mtbf_has_no_upper_end(
     for _ in range(4):
         fail("n1", ticket=1)
     clock.now = NOW + 40 * DAY_S
-    told = "\n".join(describe_reliability(build_reliability_report(ledger, JobAssumptions())))
+    told = "\n".join(describe_reliability(build_reliability_report(ledger, Site())))
     assert re.search(r"MTBF of a node: 159 days \(\d+ or more\)", told)
-
-
-@pytest.mark.parametrize(("nodes", "sizes"), [(0, []), (1, [1]), (4, [1, 4]), (20, [1, 4, 16, 20])])
-def test_sizes_of_jobs_go_up_to_the_fleet(nodes: int, sizes: list[int]) -> None:
-    assert list_job_sizes(nodes) == sizes
 
 
 def test_the_command_prints_both(
@@ -125,5 +114,5 @@ def test_the_command_prints_both(
     as_json = CliRunner().invoke(command, ["--json"])
 
     assert "failures per 1,000 node-days: 6.29" in printed.output
-    assert "assumed: 5 min to write a checkpoint" in printed.output
-    assert json.loads(as_json.output)["jobs"][0]["nodes"] == 1
+    rate = json.loads(as_json.output)["reliability"]["failure_rate"]
+    assert rate["low"] < rate["value"] < rate["high"]

@@ -96,11 +96,8 @@ def isolate_noisy(
     return found
 
 
-def list_named(
-    found: Isolation, switches: Mapping[str, str] | None = None
-) -> set[str | frozenset[str]]:
+def list_named(found: Isolation) -> set[str | frozenset[str]]:
     """List every node, link and switch that is to blame."""
-    bad = {*found.nodes.bad_zones, *found.switches.bad, *found.matrix.switches}
-    links = (*found.nodes.links, *found.switches.links, *found.matrix.links)
-    excused = {node for node, name in (switches or {}).items() if name in found.matrix.switches}
-    return {*found.inside, *found.nodes.bad} - excused | bad | {*map(frozenset[str], links)}
+    bad = {*found.nodes.bad_zones, *found.switches.bad}
+    links = (*found.nodes.links, *found.switches.links)
+    return {*found.inside, *found.nodes.bad} | bad | {*map(frozenset[str], links)}

@@ -65,7 +65,7 @@ def test_a_folder_of_our_own_that_is_there_is_used(tmp_path: Path) -> None:
 
 def test_each_job_has_a_secret_of_its_own_in_its_script_alone() -> None:
     test = GroupTest(purpose=GroupPurpose.PAIR, members=("n1", "n2"))
-    job = GroupJob(name="a-job", nodes=("n1", "n2"), test=test, documents=(Path("/s/a"),))
+    job = GroupJob(name="a-job", nodes=("n1", "n2"), tests=(test,), documents=(Path("/s/a"),))
     specs = [
         build_job_spec(job, GroupJobSettings(partition="p"), gpus=0, start_within=1)
         for _ in range(2)

@@ -261,17 +261,6 @@ def test_without_a_budget_it_stops_after_so_many_tests_and_blames_nobody(tmp_pat
     assert list_faulty(answer) == []
 
 
-def test_who_is_found_is_said_before_it_is_confirmed(tmp_path: Path) -> None:
-    paper = make_paper(tmp_path, 16, SimulatedCluster(bad=("n3",)))
-
-    answer = paper.run()
-
-    said = paper.said.index("found, to be confirmed: n3")
-    rounds = [line for line in paper.said[:said] if line.startswith("round ")]
-    assert 0 < len(rounds) < answer.rounds
-    assert list_faulty(answer) == ["n3"]
-
-
 def test_nodes_of_another_version_are_told_and_not_accused(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 64, SimulatedCluster(newer=("n3", "n40", "n41"))).run()
     assert (set(answer.misfits), answer.faulty, answer.passed) == ({"n3", "n40", "n41"}, (), 61)

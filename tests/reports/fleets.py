@@ -26,8 +26,6 @@ from hpcverify.model import (
 from hpcverify.peers.distribution import count_values
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.reported_facts import ReportedFacts
-from hpcverify.reliability.assumptions import JobAssumptions
-from hpcverify.reliability.jobs import forecast_job
 from hpcverify.reliability.outages import Estimate, FleetReliability
 from hpcverify.selection.ranking import NodeRisk
 from hpcverify.summary.diagnosis import diagnose
@@ -388,9 +386,8 @@ def foresee(judgement: FleetJudgement | None, **changes: object) -> FleetOutlook
         found=15,
         failure_rate=rate,
         share_out=Estimate(0.021, 0.012, 0.03),
+        weeks=0,
     )
-    given = JobAssumptions()
-    jobs = tuple(forecast_job(nodes, rate, given) for nodes in (1, 4, 16, 64))
     returned = ("came back 26 h ago", "3 outages in 90 days")
     base: dict[str, object] = {
         "due": (
@@ -402,9 +399,7 @@ def foresee(judgement: FleetJudgement | None, **changes: object) -> FleetOutlook
         "due_count": 8,
         "judged_by": "by published data: 23 outages of this site are known, 50 are needed "
         "to fit weights to",
-        "reliability": ReliabilityReport(
-            days=90.0, reliability=known, assumptions=given, jobs=jobs
-        ),
+        "reliability": ReliabilityReport(days=90.0, reliability=known),
         "judgement": judgement,
     }
     return FleetOutlook(**{**base, **changes})  # type: ignore[arg-type]
@@ -442,11 +437,9 @@ def bare() -> Overview:
     long = "pool7-0003.eu-central-1a.compute.a-provider-with-a-long-name.internal.example.org"
     nodes = {name: Node(name=name, first_seen_at=NOW - HOUR) for name in (long, "n1", "n2")}
     unknown = FleetReliability(
-        nodes=3, node_days=0.1, outages=0, found=0, failure_rate=None, share_out=None
+        nodes=3, node_days=0.1, outages=0, found=0, failure_rate=None, share_out=None, weeks=0
     )
-    reliability = ReliabilityReport(
-        days=0.04, reliability=unknown, assumptions=JobAssumptions(), jobs=()
-    )
+    reliability = ReliabilityReport(days=0.04, reliability=unknown)
     waiting = tuple(DueNode(node=name, risk=NodeRisk(1.0), why="never verified") for name in nodes)
     outlook = foresee(None, due=waiting, due_count=3, reliability=reliability)
     return replace(build_overview(nodes, (), (), now=NOW), outlook=outlook)

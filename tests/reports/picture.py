@@ -35,7 +35,7 @@ def list_pictures() -> list[Picture]:
     return [
         Picture("report", node.render(samples.sick_node(), history=samples.past()), 1250),
         Picture("fleet", fleet.render(shown, fleets.links(shown)), 1250),
-        Picture("ranks", collectives.render([a_collective_run(late=13)]), 560),
+        Picture("ranks", collectives.render(a_collective_run(late=13)), 560),
     ]
 
 

@@ -33,9 +33,7 @@ def make_pages() -> dict[str, str]:
         "bare": fleet.render(fleets.bare(), {}),
         "rotten": fleet.render(rotten, fleets.links(rotten)),
         "qualification": qualification.render(a_qualification()),
-        "collectives": collectives.render(
-            [a_collective_run(64, 8, late=301), a_collective_run(8, 8)]
-        ),
+        "collectives": collectives.render(a_collective_run(64, 8, late=301)),
         "isolation": isolation.render(an_isolation()),
     }
 

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from hpcverify.cli import cli
-from hpcverify.isolation.scaling import STEP
 from hpcverify.isolation.stragglers import compute_delays
 from hpcverify.records.collectives import (
+    STEP,
     CollectiveRun,
     OpinionRate,
     RankPlace,
@@ -31,9 +31,9 @@ from tests.reports.samples import HOSTILE
 STEP_S = 0.01
 
 
-def page_of(*runs: CollectiveRun) -> str:
+def page_of(run: CollectiveRun) -> str:
     """Render the page of documents."""
-    return render(runs)
+    return render(run)
 
 
 def titles(run: CollectiveRun, flagged: tuple[int, ...] = ()) -> list[str]:
@@ -183,19 +183,6 @@ def test_the_page_says(run: CollectiveRun, texts: list[str]) -> None:
     said = Dom(page_of(run)).text
 
     assert [text for text in texts if text not in said] == []
-
-
-def test_several_documents_say_how_speed_holds_up_on_more_nodes() -> None:
-    runs = [a_collective_run(nodes, 8, busbw=50 / nodes) for nodes in (2, 8, 4)]
-
-    page = Dom(page_of(*runs))
-
-    assert "64 ranks on 8 nodes by nccl" in page.text
-    heads = [f"{nodes * 8} ranks on {nodes} nodes" for nodes in (2, 4, 8)]
-    assert page.find_row("Measured")[1:] == heads
-    speeds = ["100 %, 25 GB/s", "50 %, 12.5 GB/s", "25 %, 6.25 GB/s"]
-    assert page.find_row("all_reduce 256 MiB")[1:] == speeds
-    assert "Scaling" not in Dom(page_of(runs[0])).text
 
 
 def test_a_rank_that_is_not_in_the_list_breaks_no_page() -> None:

@@ -251,6 +251,15 @@ def test_racks_in_which_nothing_failed_are_folded() -> None:
     assert [rack.is_open for rack in rotten] == [True] * MAX_OPEN_RACKS + [False] * 9
 
 
+def test_nodes_of_one_switch_are_one_rack_whatever_their_names() -> None:
+    names = ("n1", "n2", "r2c1", "r3c1")
+    some = replace(of(*map(fleets.well, names)), places={"n1": "s7", "r2c1": "s7"})
+
+    racks = lay_out(some, {}).racks
+
+    assert [rack.name for rack in racks] == ["s7", "nxx", "r3"]
+
+
 def test_what_passed_is_ground_what_did_not_run_is_blank_and_skips_are_strokes() -> None:
     one = fleets.said("n1", "b", verdict=Verdict.SKIP)
     runs = [fleets.said("n1", "a"), one, fleets.said("n2", "c")]

@@ -15,7 +15,6 @@ from hpcverify.isolation.answer import IsolationAnswer
 from hpcverify_reports.isolation import render
 from tests.isolation.paper import make_paper
 from tests.isolation.stand_in import SimulatedCluster
-from tests.reports.collective_runs import a_collective_run
 from tests.reports.dom import Dom
 from tests.reports.samples import HOSTILE
 
@@ -64,6 +63,7 @@ def test_a_link_accuses_nobody(tmp_path: Path) -> None:
         ({}, "No fault found"),
         ({"untested": {"n1": "is busy"}}, "No fault found for certain"),
         ({"switches": ("leaf3",)}, "A switch spoils collectives: leaf3"),
+        ({"between": (("s0", "s6"),)}, "between some node of s0 and some node of s6 it is slow"),
     ],
 )
 def test_the_headline_is_the_worst_that_is_known(changes: dict[str, object], headline: str) -> None:
@@ -81,19 +81,14 @@ def test_what_others_wrote_is_text(sender: IsolationAnswer) -> None:
     assert not {"script", "img", "link", "iframe"} & set(Dom(page).tags())
 
 
-def test_an_answer_becomes_a_page_and_is_no_run_of_collectives(
-    sender: IsolationAnswer, tmp_path: Path
-) -> None:
-    answer, run, page = (tmp_path / name for name in ("answer.json", "run.json", "page.html"))
+def test_an_answer_becomes_a_page(sender: IsolationAnswer, tmp_path: Path) -> None:
+    answer, page = tmp_path / "answer.json", tmp_path / "page.html"
     answer.write_bytes(msgspec.json.encode(sender))
-    run.write_bytes(msgspec.json.encode(a_collective_run()))
 
     done = CliRunner().invoke(cli, ["report", str(answer), "-o", str(page)])
-    mixed = CliRunner().invoke(cli, ["report", str(run), str(answer), "-o", str(page)])
 
     assert (done.exit_code, done.output) == (0, f"wrote {page}\n")
     assert "n7 spoils collectives" in Dom(page.read_text()).text
-    assert "is an isolation, which has a page of its own" in str(mixed.exception)
 
 
 def test_an_answer_that_is_cut_off_is_refused(tmp_path: Path) -> None:

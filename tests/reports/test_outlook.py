@@ -150,7 +150,7 @@ def test_a_fleet_of_which_nobody_is_due_says_so() -> None:
 
 def test_without_a_history_there_is_no_figure() -> None:
     few = replace(OUTLOOK.reliability.reliability, outages=1, failure_rate=None, share_out=None)
-    worth = replace(OUTLOOK.reliability, reliability=few, jobs=())
+    worth = replace(OUTLOOK.reliability, reliability=few)
     *_, section = build_outlook(replace(OUTLOOK, reliability=worth), {})
 
     assert section.intro[0].startswith("No history yet: 1 failure of 64 nodes")

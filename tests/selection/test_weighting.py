@@ -15,6 +15,7 @@ from hpcverify.selection.weighting import (
     PRIOR,
     WeightBasis,
     choose_weighting,
+    describe_gains,
     describe_weighting,
 )
 from tests.selection.fleets import HAZARDS, simulate_fleet
@@ -86,7 +87,7 @@ def test_only_the_last_outages_are_cases() -> None:
 
 def test_it_is_said_where_the_weights_are_from() -> None:
     said = [
-        describe_weighting(choose_weighting(cases))
+        describe_weighting(weighting := choose_weighting(cases)) + describe_gains(weighting)
         for cases in ((), make_cases(0, 20, 1), make_cases(0, 20, -1), make_cases(AGE, 200, 1))
     ]
 
