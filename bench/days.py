@@ -17,9 +17,9 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,15 @@ from hpcverify.fleet.controller import Controller  # noqa: E402 - as this
 from hpcverify.fleet.states import DAY_S, HOUR_S  # noqa: E402 - as this
 from hpcverify.model import Fact, Finding, FindingRule, Remedy, Result, Verdict  # noqa: E402
 from hpcverify.plan.config import Quarantine, Suppression  # noqa: E402 - as this
-from hpcverify.records.spool import deposit  # noqa: E402 - as this
+from hpcverify.records.spool import deposit, take_place  # noqa: E402 - as this
 from tests.doubles import a_result, a_run  # noqa: E402 - they belong to the tests
 from tests.fleet.builders import NOW, Room  # noqa: E402 - as this
 from tests.fleet.paper import PaperNode, PaperSlurm  # noqa: E402 - as this
 
 SIZES = (12, 40, 1000)
 SWEEP_HOURS = 6
-JOB_HOURS = 4
-"""How long users' jobs run on a node that is never idle."""
+LARGE, LARGE_DAYS = 100, 5
+"""A fleet of more nodes lives through this many days at most: a cycle takes longer there."""
 CHECKS = ("inventory", "gemm", "sdc", "storage")
 HARD, SOFT = "sdc", "gemm"
 """The check whose failures are conclusive here, and one whose failures are not."""
@@ -62,10 +62,14 @@ class Machine:
     """When it left service; 0: it is in service."""
 
 
+@dataclass
 class AnsweringSlurm(PaperSlurm):
     """Keeps what a verification needs to answer: the token and the suite of its script."""
 
-    def __call__(self, command: Any) -> str:
+    orders: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
+
+    def __call__(self, command: Sequence[str]) -> str:
+        """Run *command*; keep the order of a job."""
         answer = super().__call__(command)
         if command[0] == "sbatch":
             script = Path(command[-1]).read_text()
@@ -74,10 +78,6 @@ class AnsweringSlurm(PaperSlurm):
             self.orders[int(answer)] = (token, suite)
         return answer
 
-    @property
-    def orders(self) -> dict[int, tuple[str, str]]:
-        return self.__dict__.setdefault("_orders", {})
-
 
 @dataclass
 class Site(Room):
@@ -85,21 +85,25 @@ class Site(Room):
 
     machines: dict[str, Machine] = field(default_factory=dict[str, Machine])
     suppress: tuple[Suppression, ...] = ()
-    random: random.Random = field(default_factory=lambda: random.Random(1))
+    random: random.Random = field(default_factory=lambda: random.Random(1))  # noqa: S311 - a seed
     silent: bool = False
     """Whether nothing reaches the spool."""
     clock_error: float = 0.0
     """Seconds that the controller's clock is ahead."""
     told: set[str] = field(default_factory=set[str])
+    drained: set[str] = field(default_factory=set[str])
+    """The healthy nodes that were drained at any time."""
     worst: int = 0
-    """The most healthy nodes that were out of service at once."""
+    """The most of them that were drained at once."""
     runs: int = 0
 
     def clock(self) -> float:
+        """Read the controller's clock."""
         return super().clock() + self.clock_error
 
     @property
     def controller(self) -> Controller:
+        """Start the controller anew."""
         made = super().controller
         made.site = replace(made.site, suppress=self.suppress)
         return made
@@ -150,11 +154,12 @@ class Site(Room):
             results = self.verify(name, ("inventory", HARD))
             self.leave(name, results, "prolog")
             failed = {result.check for result in results if result.verdict is Verdict.FAIL}
-            if job_gate and failed.intersection(job_gate.checks) and getattr(gate, "take_place", lambda *_: True)(spool, name):
+            if job_gate and failed.intersection(job_gate.checks) and take_place(spool, name):
                 self.slurm.drain([name], "Prolog error", by="slurm")
 
     def end_jobs(self) -> None:
         """End the verifications that were ordered, each with its run."""
+        assert isinstance(self.slurm, AnsweringSlurm)
         for job in self.slurm.jobs.values():
             if job.end:
                 continue
@@ -169,6 +174,7 @@ class Site(Room):
     # -- what the fleet makes of it
 
     def cycle(self) -> None:
+        """Take a cycle of the controller, and note what it reports of the brakes."""
         said = len(self.said)
         self.controller.reconcile()
         for line in self.said[said:]:
@@ -186,15 +192,17 @@ class Site(Room):
 
     def look(self) -> None:
         """Note who is out of service."""
-        healthy = 0
+        healthy: set[str] = set()
         for name, machine in self.machines.items():
             out = self.slurm.nodes[name].drained
-            healthy += out and not machine.sick_since
+            if out and not machine.sick_since:
+                healthy.add(name)
             if not out and name not in self.slurm.reserved:
                 machine.left_at = 0.0
             elif not machine.left_at:
                 machine.left_at = self.now
-        self.worst = max(self.worst, healthy)
+        self.drained |= healthy
+        self.worst = max(self.worst, len(healthy))
 
     def pick(self, share: float, least: int = 1) -> list[str]:
         """Choose a *share* of the nodes, in their order."""
@@ -203,6 +211,7 @@ class Site(Room):
 
 
 def make_pass(check: str) -> Result:
+    """Make a result of *check* that passed."""
     return Result(check=check, verdict=Verdict.PASS, seconds=1.0)
 
 
@@ -230,6 +239,8 @@ Change = Callable[[Site, int], None]
 
 @dataclass(frozen=True)
 class Day:
+    """What happens to a fleet, for how many days, and how its site is set up."""
+
     name: str
     change: Change
     days: int = 10
@@ -240,6 +251,7 @@ class Day:
 
 
 def at_start(act: Callable[[Site], None]) -> Change:
+    """Do *act* in the first hour."""
     return lambda site, hour: act(site) if hour == 0 else None
 
 
@@ -250,6 +262,8 @@ def break_node(site: Site, *, check: str, share: float = 1.0, busy: bool = False
 
 
 def one_sick(check: str, share: float = 1.0, *, busy: bool = False) -> Change:
+    """Break one node on the second day."""
+
     def change(site: Site, hour: int) -> None:
         if hour == 24:
             break_node(site, check=check, share=share, busy=busy)
@@ -304,10 +318,12 @@ def jump(seconds: float, hours: int = 6) -> Change:
 
 
 def lose_spool(site: Site, hour: int) -> None:
+    """Let no run arrive for nine days."""
     site.silent = 24 <= hour < 24 * 10
 
 
 def upgrade_slurm(site: Site, hour: int) -> None:
+    """Take all nodes down for two hours; their jobs end with NODE_FAIL."""
     state = {48: "DOWN", 49: "DOWN", 50: "UNKNOWN", 51: "IDLE"}.get(hour)
     if state:
         for there in site.slurm.nodes.values():
@@ -319,11 +335,14 @@ def upgrade_slurm(site: Site, hour: int) -> None:
 
 
 def expire_suppression(site: Site, hour: int) -> None:
+    """Have a wrong limit on 30 % of the nodes suppressed for two days only."""
     names = site.pick(0.3)
     if hour == 0:
-        until = date.fromtimestamp(site.now + 2 * DAY_S)
+        until = datetime.fromtimestamp(site.now + 2 * DAY_S, UTC).date()
         nodes = ",".join(names)
-        site.suppress = (Suppression(check=SOFT, nodes=nodes, until=until, reason="known"),)
+        site.suppress = (
+            Suppression(check=SOFT, nodes=nodes, until=until, reason="known", by="jane"),
+        )
         fail_wrongly(site, names, SOFT)
 
 
@@ -362,6 +381,7 @@ def heal(change: Change, hour_healed: int) -> Change:
 
 
 def flake_everywhere(site: Site) -> None:
+    """Have each node fail once in 200 runs, as healthy ones may."""
     for machine in site.machines.values():
         machine.fails[SOFT] = 1 / 200
 
@@ -402,8 +422,10 @@ DAYS = (
     Day("idle for two hours a night, one sick", keep_busy, within=72),
     Day("a bad batch: 5 % break", break_batch, within=10 * 24),
     Day("a limit is wrong for all", at_start(lambda s: fail_wrongly(s, s.machines, SOFT))),
-    Day("the same, reset each day", reset_each_day(
-        at_start(lambda s: fail_wrongly(s, s.machines, SOFT)))),
+    Day(
+        "the same, reset each day",
+        reset_each_day(at_start(lambda s: fail_wrongly(s, s.machines, SOFT))),
+    ),
     Day("a limit is wrong for 30 %", at_start(lambda s: fail_wrongly(s, s.pick(0.3), SOFT))),
     Day("rollout of 1 % a day", roll_out(0.01), days=20),
     Day("rollout of 5 % a day", roll_out(0.05), days=20),
@@ -437,7 +459,8 @@ def live(day: Day, size: int, folder: Path) -> Site:
         machines={name: Machine() for name in names},
     )
     slurm.clock = site.clock
-    for hour in range(24 * day.days):
+    days = day.days if size <= LARGE else min(day.days, LARGE_DAYS)
+    for hour in range(24 * days):
         site.now = NOW + hour * HOUR_S
         day.change(site, hour)
         site.run_hooks()
@@ -450,6 +473,7 @@ def live(day: Day, size: int, folder: Path) -> Site:
 
 
 def describe(day: Day, size: int, site: Site, seconds: float) -> str:
+    """Write the line of *day*."""
     allowed = compute_allowance(size, Quarantine())
     sick = [machine for machine in site.machines.values() if machine.sick_since]
     hours = [(m.left_at - m.sick_since) / HOUR_S for m in sick if m.left_at]
@@ -458,7 +482,8 @@ def describe(day: Day, size: int, site: Site, seconds: float) -> str:
     if sick and (len(hours) < len(sick) or max(hours) > day.within):
         wrong += f"  LATE: {day.within:g} h"
     return (
-        f"{day.name:38} {size:5} | {site.worst:3} of {allowed} | {left if sick else '-':16} "
+        f"{day.name:38} {size:5} | {site.worst} ({len(site.drained)}) of {allowed:2} | "
+        f"{left if sick else '-':16} "
         f"| {', '.join(sorted(site.told)) or '-'}{wrong}  ({seconds:.0f} s)"
     )
 
@@ -467,7 +492,7 @@ def main() -> None:
     """Live through the days, and print a line for each."""
     words = [word for word in sys.argv[1:] if not word.isdigit()]
     sizes = [int(word) for word in sys.argv[1:] if word.isdigit()] or SIZES
-    print("day, nodes | healthy nodes out at worst, allowed | sick nodes out, after | reported")
+    print("day, nodes | healthy nodes drained at once (ever), allowed | sick nodes out | reported")
     for day in DAYS:
         if words and not any(word in day.name for word in words):
             continue
