@@ -123,7 +123,8 @@ def refuse_link_of_others(entry: PathEntry, owner: int = ROOT) -> None:
         return
     strangers = {entry.found.st_uid, entry.inside.st_uid} - _list_trusted_users() - {owner}
     sticky = entry.inside.st_mode & stat.S_ISVTX and entry.found.st_nlink == 1
-    if strangers or (_is_writable_by_others(entry.path.parent, entry.inside) and not sticky):
+    loose = _is_writable_by_others(entry.path.parent, entry.inside, owner)
+    if strangers or (loose and not sticky):
         whose = f"user {max(strangers)}" if strangers else "another user"
         raise ConfigError(
             f"{entry.path} is a link that {whose} could have put there, so it is not "
@@ -216,7 +217,8 @@ def refuse_folder_of_others(path: Path, *, shared: bool = False, owner: int = RO
         _refuse_unsafe_entry(
             path,
             status,
-            loose=_is_writable_by_others(path, status) and not (shared and _is_sticky(status)),
+            loose=_is_writable_by_others(path, status, owner)
+            and not (shared and _is_sticky(status)),
             owner=owner,
         )
 
@@ -228,13 +230,14 @@ def _refuse_unsafe_path(path: Path, *, shared: bool, owner: int = ROOT) -> None:
         nonlocal last
         last = entry
         refuse_link_of_others(entry, owner)
-        loose = _is_writable_by_others(entry.path, entry.found) and not _is_sticky(entry.found)
+        writable = _is_writable_by_others(entry.path, entry.found, owner)
+        loose = writable and not _is_sticky(entry.found)
         _refuse_unsafe_entry(entry.path, entry.found, loose=loose, owner=owner)
 
     try:
         with walk_path(path, visit) as end:
             if last is not None and last.path == end.path and not shared:
-                loose = _is_writable_by_others(last.path, last.found)
+                loose = _is_writable_by_others(last.path, last.found, owner)
                 _refuse_unsafe_entry(last.path, last.found, loose=loose, owner=owner)
     except (FileNotFoundError, NotADirectoryError):  # using it will fail and say why
         return
@@ -248,7 +251,7 @@ def _refuse_unsafe_entry(
     fixes: list[str] = []
     if found.st_uid not in _list_trusted_users() | {owner}:
         fixes.append(f"chown {owner or os.geteuid()} {path}")
-    if loose and _grants_writing(path, found):
+    if loose and _grants_writing(path, found, owner):
         fixes.append(f"setfacl -b -k {path}")
     if loose:
         fixes.append(f"chmod go-w {path}")
@@ -263,15 +266,15 @@ def _list_trusted_users() -> set[int]:
     return {ROOT, os.geteuid()}
 
 
-def _is_writable_by_others(path: Path, found: os.stat_result) -> bool:
+def _is_writable_by_others(path: Path, found: os.stat_result, owner: int = ROOT) -> bool:
     """
-    Whether others can change *path* by writing to it; *found* is what it is.
+    Whether others than *owner* can change *path* by writing to it; *found* is what it is.
 
     A link has no mode, writing does not change a device, and a user trusts their group.
     """
     if stat.S_ISLNK(found.st_mode) or stat.S_ISCHR(found.st_mode):
         return False
-    if found.st_mode & stat.S_IWOTH or _grants_writing(path, found):
+    if found.st_mode & stat.S_IWOTH or _grants_writing(path, found, owner):
         return True
     if os.geteuid() != ROOT or found.st_gid == ROOT or not found.st_mode & stat.S_IWGRP:
         return False
@@ -279,10 +282,10 @@ def _is_writable_by_others(path: Path, found: os.stat_result) -> bool:
     return ACL_MASK not in {tag for tag, _, _ in _read_acl(path, ACL_NAMES[0])}
 
 
-def _grants_writing(path: Path, found: os.stat_result) -> bool:
+def _grants_writing(path: Path, found: os.stat_result, owner: int) -> bool:
     """Whether an ACL of *path*, whose folders nobody else can change, lets others write."""
     names = ACL_NAMES if stat.S_ISDIR(found.st_mode) else ACL_NAMES[:1]
-    return any(_lets_others_write(_read_acl(path, name), found) for name in names)
+    return any(_lets_others_write(_read_acl(path, name), found, owner) for name in names)
 
 
 def _read_acl(path: Path, name: str) -> list[tuple[int, int, int]]:
@@ -297,11 +300,13 @@ def _read_acl(path: Path, name: str) -> list[tuple[int, int, int]]:
         raise ConfigError(f"{path} has an ACL that makes no sense: see getfacl {path}") from None
 
 
-def _lets_others_write(entries: Sequence[tuple[int, int, int]], found: os.stat_result) -> bool:
+def _lets_others_write(
+    entries: Sequence[tuple[int, int, int]], found: os.stat_result, owner: int
+) -> bool:
     if not any(perms & ACL_WRITE for tag, perms, _ in entries if tag == ACL_MASK):
         return False  # there is one wherever a user or a group is named
     writing = [(tag, who) for tag, perms, who in entries if perms & ACL_WRITE]
-    users = {who for tag, who in writing if tag == ACL_USER} - _list_trusted_users()
+    users = {who for tag, who in writing if tag == ACL_USER} - _list_trusted_users() - {owner}
     groups = {who for tag, who in writing if tag == ACL_GROUP}
     groups |= {found.st_gid for tag, _ in writing if tag == ACL_GROUP_OWNER}
     return bool(users or (os.geteuid() == ROOT and groups - {ROOT}))

@@ -39,7 +39,7 @@ for line in $(export -p); do
     name=${name%%=*}
     case $name in
         PATH | LC_ALL | SLURM* | *VISIBLE_DEVICES | GPU_DEVICE_ORDINAL) ;;
-        SHELLOPTS | BASHOPTS) ;; # bash lets nobody unset them
+        SHELLOPTS | BASHOPTS | OPTIND) ;; # bash lets nobody unset the first two, and dash ends
         '' | [0-9]* | *[!A-Za-z0-9_]*) ;;
         *) unset "$name" ;;
     esac

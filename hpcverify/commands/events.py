@@ -143,7 +143,7 @@ class ExpectedDigest(click.ParamType[tuple[int, str]]):
         self, value: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, str]:
         """Read a number and 64 hexadecimal digits."""
-        found = re.fullmatch(r"([0-9]{1,18}):([0-9a-f]{64})", value)
+        found = re.fullmatch(r"([1-9][0-9]{0,17}):([0-9a-f]{64})", value)
         if not found:
             self.fail(f"{value!r} is not a number, a colon and 64 hexadecimal digits", param, ctx)
         return int(found[1]), found[2]

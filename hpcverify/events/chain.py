@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import astuple, replace
 
 
@@ -42,10 +43,15 @@ class ChainReport(Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
+EventNumber = Annotated[int, Meta(ge=1, le=2**63 - 1)]  # as SQLite has them
+NO_EVENT_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding a line raises that is none of ours."""
+
+
 class ChainedLine(Struct, frozen=True):
     """What the chain needs of an event."""
 
-    number: int
+    number: EventNumber
     previous: str
 
 
@@ -76,7 +82,7 @@ def verify_chain(
         after = report.last.number + 1
         try:
             entry = msgspec.json.decode(line, type=ChainedLine)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        except NO_EVENT_ERRORS as exc:
             why = f"it is not an event: {exc}"
             return replace(report, wrong=after if known else 1, why=why)
         if known and entry.number != after:

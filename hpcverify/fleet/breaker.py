@@ -17,12 +17,14 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.rollouts import ROLLOUT_WINDOW_S, find_value_changes
+from hpcverify.fleet.rollouts import find_value_changes
 from hpcverify.fleet.states import (
     FAILED_STATES,
     HOUR_S,
     Hold,
     Node,
+    State,
+    is_gone,
     is_suspect_between_nodes,
 )
 from hpcverify.plan.config import Quarantine
@@ -53,14 +55,18 @@ def compute_out_limit(eligible: int, policy: Quarantine) -> int:
     return max(allowance, small, math.ceil(policy.out_share * eligible))
 
 
-def list_out(nodes: Iterable[Node]) -> set[str]:
-    """Name the *nodes* that are out of service for failures; an admission holds others."""
+def list_out(nodes: Iterable[Node], now: float) -> set[str]:
+    """
+    Name the *nodes* that runs took out of service: they failed, or could not be judged.
+
+    A person holds others, and so does an admission; and one that is gone at *now* is not missed.
+    """
     return {
         node.name
         for node in nodes
-        if node.state in FAILED_STATES
+        if (node.state in FAILED_STATES or (node.state is State.HELD and not node.by))
         and node.desired_hold is not Hold.NONE
-        and not (node.awaits_turn or is_suspect_between_nodes(node))
+        and not (node.awaits_turn or is_suspect_between_nodes(node) or is_gone(node, now))
     }
 
 
@@ -187,28 +193,26 @@ def find_doubts(
         failing.pop(doubt.check, None)
     wide = {check: at for check, at in failing.items() if len(at) >= MIN_FAILING_NODES}
     if wide:
-        passed = {
-            check: {node for node, failed in answers.items() if not failed}
-            for check, answers in ledger.read_outcomes(None).items()
-        }
-        doubts += _find_doubted_rollouts(store, wide, passed, policy, now)
+        passed = {check: ledger.read_passes(check) for check in wide}
+        doubts += _find_doubted_rollouts(store, wide, passed, policy)
     return sorted(doubts, key=lambda doubt: doubt.check)
 
 
 def _find_doubted_rollouts(
     store: Store,
     failing: Mapping[str, Mapping[str, float]],
-    passed: Mapping[str, Collection[str]],
+    passed: Mapping[str, Mapping[str, float]],
     policy: Quarantine,
-    now: float,
 ) -> Iterator[Doubt]:
     """Yield a doubt for each check that fails on the nodes of a rollout, and on few others."""
     changes = find_value_changes(store.list_facts())
     for check, failed_at in failing.items():
-        ran = {**dict.fromkeys(passed.get(check, ()), now), **failed_at}
-        for (name, value), when in changes.items():
-            fresh = {n for n, at in ran.items() if is_fresh_change(when.get(n), at)}
-            if how := explain_rollout_doubt(failed_at.keys(), fresh, ran.keys(), policy):
+        passed_at = {n: at for n, at in passed[check].items() if n not in failed_at}
+        ran = {*passed_at, *failed_at}
+        for (name, value), carried in changes.items():
+            fresh = {n for n, at in failed_at.items() if n in carried and carried[n].was_new(at)}
+            fresh |= {n for n, at in passed_at.items() if n in carried and carried[n].was_there(at)}
+            if how := explain_rollout_doubt(failed_at.keys(), fresh, ran, policy):
                 yield Doubt(
                     check=check,
                     why=f"{check} fails on {how}: suspect {name} {value}, not the nodes",
@@ -230,11 +234,6 @@ def _list_failing(
         for check in node.checks if node.state in FAILED_STATES else ():
             failing.setdefault(check, {})[node.name] = node.since or now
     return failing
-
-
-def is_fresh_change(changed: float | None, failed: float) -> bool:
-    """Whether what *changed* then was new when the node *failed*, or ran."""
-    return changed is not None and -HOUR_S <= failed - changed <= ROLLOUT_WINDOW_S
 
 
 def explain_rollout_doubt(

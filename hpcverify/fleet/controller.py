@@ -85,6 +85,7 @@ from hpcverify.fleet.transitions import (
     explains_refusal,
     has_unanswered_evidence,
     keep_until_verified,
+    list_refusing_checks,
     quarantine_refused,
     release_if_doubted,
     reserve_for_evidence,
@@ -95,6 +96,7 @@ from hpcverify.model import Run, Verdict
 from hpcverify.plan.config import Site, look_up_uid
 from hpcverify.records import spool
 from hpcverify.records.store import Store
+from hpcverify.run.conclude import list_conclusive
 from hpcverify.selection.ranking import RiskRanking
 from hpcverify.slurm import Host
 from hpcverify.slurm.client import Slurm
@@ -363,11 +365,15 @@ class Controller:
         nodes = {name: known[name] for name in seen}
         doubts, tripped = self.find_doubts(), self.ledger.read_trip_reason()
         refusing = {name for name, there in seen.items() if there.hook_failed}
-        try:
-            publish_job_gates(nodes, self.site, tripped, doubts, self.clock())
-            publish_refusal_places(self.site, tripped, self._count_room, refusing, self.clock())
-        except StoreError as exc:
-            self._record_error(str(exc))
+        publish_gates = partial(publish_job_gates, nodes, self.site, tripped, doubts)
+        publish_places = partial(
+            publish_refusal_places, self.site, tripped, self._count_room, refusing
+        )
+        for publish in (publish_gates, publish_places):
+            try:
+                publish(self.clock())
+            except StoreError as exc:
+                self._record_error(str(exc))
         for check in self.ledger.record_doubts(doubts):
             self.say(f"a check is doubted: {doubts[check]}")
         self.notifier.notify()
@@ -379,7 +385,7 @@ class Controller:
         """Count how many nodes may be held next to those held lately, and *more*."""
         policy = self.site.quarantine
         held = self.ledger.list_newly_held(self.clock() - policy.window_hours * HOUR_S)
-        out = list_out(self.ledger.list_nodes().values())
+        out = list_out(self.ledger.list_nodes().values(), self.clock())
         return max(
             0,
             min(
@@ -491,13 +497,26 @@ class Controller:
         return changed
 
     def _has_refused(self, node: Node, there: HoldReading) -> bool:
-        """Whether the prolog of *node* refused a job for a run that failed just before."""
+        """
+        Whether the prolog of *node* refused a job for what a run found just before.
+
+        The site's own prolog may fail on a node on which we found something at another time.
+        """
         held = node.desired_hold is Hold.DRAIN or there.reason != PROLOG_ERROR
         if held or not explains_refusal(node, self.site):
             return False
-        failed = (run for run in self.store.list_runs(node.name) if run.verdict is Verdict.FAIL)
-        delays = (there.at - run.started.timestamp() for run in failed)
-        return any(-MAX_NODE_SKEW_S <= delay <= REFUSAL_S for delay in delays)
+        recent = (
+            run
+            for run in self.store.list_runs(node.name)
+            if run.verdict is Verdict.FAIL
+            and -MAX_NODE_SKEW_S <= there.at - run.started.timestamp() <= REFUSAL_S
+        )
+        refusing = set(list_refusing_checks(self.site))
+        return any(
+            result.check in refusing and list_conclusive(result, Verdict.FAIL)
+            for run in self.store.read_documents(recent)
+            for result in run.results
+        )
 
     def _quarantine_refused(
         self, nodes: Sequence[Node], drains: Mapping[str, HoldReading]
@@ -540,7 +559,7 @@ class Controller:
         """Trip the breaker if *new* are too many to be held; return whether."""
         policy, names = self.site.quarantine, [node.name for node in new]
         held = self.ledger.list_newly_held(self.clock() - policy.window_hours * HOUR_S)
-        out = list_out(self.ledger.list_nodes().values())
+        out = list_out(self.ledger.list_nodes().values(), self.clock())
         if why := explain_trip(held, names, out, self._eligible_count, policy):
             self.ledger.trip(why)
             self.say(f"the breaker tripped: {why}")
@@ -704,13 +723,19 @@ class Controller:
     # -- which nodes to verify outside the sweep
 
     def _reserve_for_turns(self, seen: Mapping[str, HoldReading]) -> None:
-        """Reserve nodes until they are verified: suspects with evidence, then overdue ones."""
+        """
+        Reserve nodes until they are verified: suspects with evidence, then overdue ones.
+
+        With those that are out these are no more than half of the fleet, or else one at a time.
+        """
         if self.ledger.read_trip_reason():
             return
         known = self.ledger.list_nodes()
         nodes = [known[name] for name in seen if not seen[name].unregistered]
         waiting = sum(known[name].awaits_turn for name in seen)
-        room = max(0, compute_allowance(len(seen), self.site.quarantine) - waiting)
+        left = len(seen) // 2 - len(list_out(nodes, self.clock()))
+        allowed = min(compute_allowance(len(seen), self.site.quarantine), max(1, left))
+        room = max(0, allowed - waiting)
         last = self.ledger.read_last_ticket_number()
         with_evidence = self._find_suspects_with_evidence(nodes)
         kept = [reserve_for_evidence(node, last) for node in with_evidence[:room]]

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from hpcverify.errors import ConfigError
 from hpcverify.events.chain import (
     CHAIN_START,
+    NO_EVENT_ERRORS,
     ChainedLine,
     ChainLink,
     ChainReport,
@@ -40,18 +41,15 @@ class LedgerEvents:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.ends = ledger.read_log_ends()
-        self._batch = ledger.read_kept_events(self.ends.anchor.number, BATCH_EVENTS)
-        while ledger.read_anchor() != self.ends.anchor:  # the oldest were pruned meanwhile
-            self.ends = ledger.read_log_ends()
-            self._batch = ledger.read_kept_events(self.ends.anchor.number, BATCH_EVENTS)
         self._kept: dict[int, KeptEvent] = {}
 
     def __iter__(self) -> Iterator[bytes]:
         """Take the lines."""
-        while self._batch:
-            self._kept = {event.number: event for event in self._batch}
-            yield from (event.line for event in self._batch)
-            self._batch = self.ledger.read_kept_events(self._batch[-1].number, BATCH_EVENTS)
+        last = self.ends.anchor.number
+        while batch := self.ledger.read_kept_events(last, BATCH_EVENTS):
+            self._kept = {event.number: event for event in batch}
+            yield from (event.line for event in batch)
+            last = batch[-1].number
 
     def judge(self, number: int, digest: str) -> str:
         """Say what is kept beside the line *number* and is not in it; empty: nothing."""
@@ -60,7 +58,7 @@ class LedgerEvents:
             return "its line is not the one that was written"
         try:
             event = msgspec.json.decode(kept.line, type=Event)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        except NO_EVENT_ERRORS as exc:
             return f"it is not an event: {exc}"
         if compute_detail_digest(kept.detail, self.ends.key) != event.detail_digest:
             return "its detail in the audit log is not the one that was written"
@@ -87,6 +85,8 @@ def verify_ledger(ledger: Ledger, expected: Mapping[int, str] = {}) -> ChainRepo
     events = LedgerEvents(ledger)
     ends, first = events.ends, events.ends.anchor.number + 1
     report = verify_chain(events, ends.anchor, events.judge, expected)
+    if report.wrong and ledger.read_anchor() != ends.anchor:  # the oldest were pruned meanwhile
+        return verify_ledger(ledger, expected)
     if report.wrong:
         return report
     oldest = msgspec.json.decode(ends.heartbeat, type=Event).oldest if ends.heartbeat else 1
@@ -102,15 +102,21 @@ def verify_ledger(ledger: Ledger, expected: Mapping[int, str] = {}) -> ChainRepo
 def list_event_files(state: Path) -> list[Path]:
     """List the file of events in *state*, and its rotated ones, such as .1 or -20261128.gz."""
     name = re.compile(re.escape(EVENTS_FILE_NAME) + r"([.-]\d+)?(\.gz)?")
-    return sorted(path for path in state.iterdir() if name.fullmatch(path.name))
+    return sorted(p for p in state.iterdir() if name.fullmatch(p.name) and p.is_file())
 
 
 class EventFiles:
-    """The whole lines of *paths* together, in the order of their numbers."""
+    """
+    The whole lines of *paths* together, in the order of their numbers.
+
+    A file that another one begins with is left out: it is a copy, or was renamed meanwhile.
+    """
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        self._files = [(path, content) for path in paths if (content := _read_whole_lines(path))]
-        self._files.sort(key=lambda file: _read_first_number(file[1]))
+        files = [(path, content) for path in paths if (content := _read_whole_lines(path))]
+        files.sort(key=lambda file: (_read_first_number(file[1]), -len(file[1])))
+        longer = [b"", *(content for _, content in files)]
+        self._files = [f for f, c in zip(files, longer, strict=False) if not c.startswith(f[1])]
         self.counts: dict[Path, int] = {}
         """The lines of each file that were taken."""
 
@@ -142,7 +148,7 @@ def _read_whole_lines(path: Path) -> bytes:
 def _read_first_number(content: bytes) -> int:
     try:
         return msgspec.json.decode(content.partition(b"\n")[0], type=ChainedLine).number
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NO_EVENT_ERRORS:
         return 0  # `verify_chain` says what is wrong with it
 
 

@@ -17,12 +17,12 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from hpcverify.errors import StoreError
+from hpcverify.events.chain import NO_EVENT_ERRORS, EventNumber
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.plan.config import Events
 
@@ -41,7 +41,7 @@ MIB = 2**20
 class LineNumber(Struct, frozen=True):
     """What is read of the last lines of the file."""
 
-    number: Annotated[int, Meta(ge=1, le=2**63 - 1)]  # as SQLite has them
+    number: EventNumber
 
 
 class FileEnd(Struct, frozen=True):
@@ -177,5 +177,5 @@ def _read_number(line: bytes) -> int:
     """Read the number of the event in *line*; 0: it is none."""
     try:
         return msgspec.json.decode(line, type=LineNumber).number
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NO_EVENT_ERRORS:
         return 0

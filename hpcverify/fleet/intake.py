@@ -93,7 +93,7 @@ class Intake:
         new = {run.after.name for run in judged if run.newly_held}
         held = self.ledger.list_newly_held(now - policy.window_hours * HOUR_S)
         after = self.ledger.list_nodes() | {run.after.name: run.after for run in judged}
-        out = list_out(after.values()) - new
+        out = list_out(after.values(), now) - new
         if tripped or not (why := explain_trip(held, new, out, eligible, policy)):
             return judged
         self.ledger.trip(why)

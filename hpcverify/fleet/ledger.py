@@ -144,6 +144,10 @@ BREAKER_FACT = "tripped"
 SECRET_FACT = "secret"  # noqa: S105 - its name
 MARK_DIGITS = 12
 """The digits of a run's id after its date."""
+DAYS_FACT = "days"
+"""The fact with the last days on which runs were judged, in the order in which they were seen."""
+SPARE_DAYS = 3
+"""Days more that are kept: so many of them may be those of a wrong clock."""
 DOUBTS_FACT = "doubted"
 """The fact that names the doubted checks, as JSON: check and why."""
 FOUND_ACT = "found"
@@ -292,11 +296,13 @@ class Ledger(EventLedger, CounterLedger):
                 if new.rowcount:
                     self._record_judgment(db, judgment, now)
                     count += 1
-            end = now - MAX_RUN_AGE_S - DAY_S
+            _record_day(db, now)
+            end = _find_end(db, MAX_RUN_AGE_S)
             old = (_format_run_prefix(end), end)
             db.execute("delete from judged where run < ? and at < ?", old)
+            end = _find_end(db, BREAKER_RETENTION_S)
             for counted in ("outcomes", "holds"):
-                db.execute(f"delete from {counted} where at < ?", (now - BREAKER_RETENTION_S,))  # noqa: S608 - our own words
+                db.execute(f"delete from {counted} where at < ?", (end,))  # noqa: S608 - our own words
         return count
 
     def _record_judgment(self, db: Connection, each: LedgerChange, now: float) -> None:
@@ -502,8 +508,8 @@ class Ledger(EventLedger, CounterLedger):
     def record_pair_speeds(self, kind: str, speeds: Iterable[PairSpeed], at: float) -> None:
         """Record what pairs of nodes of a *kind* reached *at* a time, once."""
         rows = [(at, kind, speed.operation, speed.size, speed.busbw) for speed in speeds]
-        oldest = self.clock() - PAIR_SPEED_RETENTION_S
         with self._open_database(write=True) as db:
+            oldest = _find_end(db, PAIR_SPEED_RETENTION_S)
             db.execute("delete from pair_speeds where at < ?", (oldest,))
             db.execute("delete from pair_speeds where at = ? and kind = ?", (at, kind))
             db.executemany("insert into pair_speeds values (?, ?, ?, ?, ?)", rows)
@@ -601,18 +607,19 @@ class Ledger(EventLedger, CounterLedger):
         since = max(since, self._read_reset_time())
         return {node for (node,) in self._select(newly, since, self.clock())}
 
-    def read_outcomes(self, since: float | None) -> dict[str, dict[str, bool]]:
-        """
-        Map check and node to whether the node failed it; as `list_newly_held`.
-
-        None: all that is known, whenever the breaker was reset.
-        """
+    def read_outcomes(self, since: float) -> dict[str, dict[str, bool]]:
+        """Map check and node to whether the node failed it; as `list_newly_held`."""
         outcomes: dict[str, dict[str, bool]] = {}
         lately = "select name, node, failed from outcomes where at > ? and at <= ?"
-        since = 0.0 if since is None else max(since, self._read_reset_time())
+        since = max(since, self._read_reset_time())
         for name, node, failed in self._select(lately, since, self.clock()):
             outcomes.setdefault(name, {})[node] = bool(failed)
         return outcomes
+
+    def read_passes(self, check: str) -> dict[str, float]:
+        """Say when each node passed *check* that did so last, whenever the breaker was reset."""
+        passed = "select node, at from outcomes where name = ? and not failed and at <= ?"
+        return dict(self._select(passed, check, self.clock()))
 
     def _read_reset_time(self) -> float:
         """Say when the breaker was last reset; 0 if never, or by a clock that was ahead."""
@@ -874,6 +881,30 @@ def _count_transition(db: Connection, before: Node, after: Node) -> None:
     states = before.shown_state, after.shown_state
     if states[0] != states[1]:  # else the site began to act on it, or stopped
         counters.count(db, "hpcverify_transitions_total", states)
+
+
+def _read_days(db: Connection) -> list[int]:
+    row = db.execute("select value from facts where name = ?", (DAYS_FACT,)).fetchone()
+    return msgspec.json.decode(row[0], type=list[int]) if row else []
+
+
+def _record_day(db: Connection, now: float) -> None:
+    """Record that runs are judged on the day of *now*."""
+    day, days = int(now // DAY_S), _read_days(db)
+    if day not in days:
+        kept = [*days, day][-int(BREAKER_RETENTION_S / DAY_S) - SPARE_DAYS :]
+        db.execute(SET_FACT, (DAYS_FACT, msgspec.json.encode(kept).decode()))
+
+
+def _find_end(db: Connection, seconds: float) -> float:
+    """
+    Say before when all is older than *seconds*, in seconds since 1970.
+
+    Days on which runs were judged count: a clock that is wrong makes nothing older than it is.
+    """
+    count = int(seconds / DAY_S) + SPARE_DAYS
+    last = _read_days(db)[-count:]
+    return min(last) * DAY_S if len(last) == count else 0.0
 
 
 def _format_run_prefix(when: float) -> str:

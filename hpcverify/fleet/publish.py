@@ -62,12 +62,13 @@ def publish_refusal_places(
     has surely drained it. With the breaker *tripped* no other node has one.
 
     Raises:
-        StoreError: the places cannot be written.
+        StoreError: some places cannot be written or removed; the others were.
 
     """
     if not list_refusing_checks(site):
         return
     folder = Path(site.fleet.spool) / gate.GATE_NAME / gate.PLACES_NAME
+    stuck: list[str] = []
     try:
         folder.mkdir(exist_ok=True)
         names = {path.name for path in folder.iterdir()}
@@ -75,15 +76,27 @@ def publish_refusal_places(
         taken = names.difference(free)
         for name in taken.difference(refusing):
             if tripped or now - (folder / name).stat().st_mtime > PLACE_S:
-                (folder / name).unlink()
-                taken.remove(name)
+                left = _remove_place(folder / name)
+                stuck += left
+                if not left:
+                    taken.remove(name)
         room = 0 if tripped else count_room(taken)
         for name in free[room:]:
-            (folder / name).unlink(missing_ok=True)  # a prolog may just have taken it
+            stuck += _remove_place(folder / name)
         for _ in range(room - len(free)):
             (folder / f"{gate.FREE_PREFIX}{secrets.token_hex(4)}").touch(mode=0o600)
     except OSError as exc:
         raise StoreError(f"{folder} cannot be written: {exc.strerror}") from exc
+    if stuck:
+        raise StoreError(f"{stuck[0]}: remove it")
+
+
+def _remove_place(path: Path) -> list[str]:
+    try:
+        path.unlink(missing_ok=True)  # a prolog may just have taken it
+    except OSError as exc:  # who is root on a node can make a folder there
+        return [f"{path} cannot be removed: {exc.strerror}"]
+    return []
 
 
 def _write_job_gate(path: Path, job_gate: gate.JobGate) -> list[str]:

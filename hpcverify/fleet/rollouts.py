@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from msgspec import Struct
 
-from hpcverify.fleet.states import DAY_S
+from hpcverify.fleet.states import DAY_S, HOUR_S
 from hpcverify.records.reported_facts import ReportedFacts
+from hpcverify.summary.facts import MADE_OF_FACTS
 
 ROLLOUT_WINDOW_S = 14 * DAY_S
 """How long a change is new: then whoever is behind deviates."""
@@ -37,15 +40,45 @@ def list_changes(rows: Sequence[ReportedFacts]) -> list[FactChange]:
     return list(changes.values())
 
 
+class Carried(NamedTuple):
+    """When a node changed to a value of a fact, and when to another one, in s since 1970."""
+
+    since: float
+    until: float
+    """Infinity: it still has the value."""
+
+    def was_new(self, failed: float) -> bool:
+        """Whether the value was new on the node when that *failed*."""
+        return -HOUR_S <= failed - self.since <= ROLLOUT_WINDOW_S and failed < self.until
+
+    def was_there(self, passed: float) -> bool:
+        """Whether the node had the value, or a later one, when it *passed*."""
+        return passed >= self.since
+
+
 def find_value_changes(
     records: Iterable[ReportedFacts],
-) -> Mapping[tuple[str, str], Mapping[str, float]]:
-    """Say by fact and value which nodes changed to it, and when; *records* oldest first."""
+) -> Mapping[tuple[str, str], Mapping[str, Carried]]:
+    """
+    Say by fact and value which nodes changed to it, and when; *records* oldest first.
+
+    A fault changes how many parts there are; no rollout does.
+    """
     by_source: dict[tuple[str, str], list[ReportedFacts]] = {}
     for record in records:
         by_source.setdefault((record.node, record.source), []).append(record)
-    changes: dict[tuple[str, str], dict[str, float]] = {}
+    changes: dict[tuple[str, str], dict[str, Carried]] = {}
     for (node, _), rows in by_source.items():
-        for change in list_changes(rows):
-            changes.setdefault((change.name, change.after), {})[node] = change.when
+        known = dict(rows[0].facts)
+        for earlier, row in pairwise(rows):
+            when = max(row.first, earlier.last)
+            new = {name: value for name, value in row.facts.items() if name not in MADE_OF_FACTS}
+            for name, value in new.items():
+                before = known.setdefault(name, value)
+                if before == value:
+                    continue
+                if old := changes.get((name, before), {}).get(node):
+                    changes[name, before][node] = old._replace(until=when)
+                changes.setdefault((name, value), {})[node] = Carried(when, math.inf)
+                known[name] = value
     return changes

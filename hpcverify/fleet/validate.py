@@ -59,12 +59,12 @@ Mistake = tuple[tuple[str | int, ...], str]
 
 
 class OddNumber(Struct, frozen=True):
-    """A setting that is valid below *low* and above *high*, and hardly meant; 0 is "never"."""
+    """A setting that is valid below *least* and above *most*, and hardly meant; 0 is "never"."""
 
     table: str
     name: str
-    low: float
-    high: float
+    least: float
+    most: float
     effect: str
     """What it then does."""
 
@@ -163,7 +163,7 @@ def _list_spool_notes(spool: str) -> Iterator[str]:
 def _list_number_notes(site: Site) -> Iterator[str]:
     for odd in ODD_NUMBERS:
         value = getattr(getattr(site, odd.table), odd.name)
-        if value and not odd.low <= value <= odd.high:
+        if value and not odd.least <= value <= odd.most:
             yield f"{odd.table}.{odd.name} = {value:g}: {odd.effect}"
     fleet = site.fleet
     if 0 < fleet.overdue_days * DAY_S < fleet.fresh_hours * HOUR_S:

@@ -274,7 +274,7 @@ def list_brake_families(controller: Controller, turn: Turn, now: float) -> Itera
     yield make_gauge("hpcverify_breaker_tripped", bool(ledger.read_trip_reason()))
     yield make_gauge("hpcverify_breaker_held_nodes", len(held))
     yield make_gauge("hpcverify_breaker_limit_nodes", compute_allowance(len(turn.listed), policy))
-    out = list_out(ledger.list_nodes().values())
+    out = list_out(ledger.list_nodes().values(), now)
     yield make_gauge("hpcverify_breaker_out_nodes", len(out))
     limit = compute_out_limit(len(turn.listed), policy)
     yield make_gauge("hpcverify_breaker_out_limit_nodes", limit)

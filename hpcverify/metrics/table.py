@@ -311,7 +311,7 @@ CONTROLLER_METRICS = (
     ),
     PrometheusMetric(
         name="hpcverify_breaker_out_nodes",
-        help="Nodes that are out of service for failures, however long.",
+        help="Nodes that runs took out of service, however long ago.",
     ),
     PrometheusMetric(
         name="hpcverify_breaker_out_limit_nodes",

@@ -130,7 +130,7 @@ def deposit(run: Run, spool: Path, token: str = "", *, owner: int = 0) -> Path:
     try:
         _refuse_spool_of_others(spool, owner)
         with suppress(FileExistsError):
-            home.mkdir()
+            home.mkdir(mode=0o700)  # a default ACL has the umask ignored
             if owner and os.geteuid() == 0:
                 os.chown(home, owner, -1)
         _refuse_strangers(home)
@@ -210,7 +210,8 @@ def _rename_place(place: Path, own: Path) -> bool:
         place.rename(own)
     except FileNotFoundError:
         return False
-    os.utime(own)  # the controller keeps it until Slurm has drained the node
+    # The controller keeps it until Slurm has drained the node.
+    os.utime(own, follow_symlinks=False)
     return True
 
 

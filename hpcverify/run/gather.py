@@ -592,8 +592,13 @@ def answer_for_unreachable(inventory: Inventory, previous: Inventory | None) -> 
         for p in inventory.problems
         if p.part_id not in here
     }
+    # A driver that does not work for any GPU explains why they are missing.
+    is_explained = any(
+        p.part_id == "node" and p.code in problems.DRIVER_CODES for p in inventory.problems
+    )
     for device in list_missing_devices(inventory, previous) if previous else ():
-        gone.setdefault(device.part, (f"{device.label} was here before", None, "gpu_missing"))
+        if not is_explained:
+            gone.setdefault(device.part, (f"{device.label} was here before", None, "gpu_missing"))
     return {
         part: Answer(
             outcome=Outcome(

@@ -30,6 +30,12 @@ DEFAULT_FOLDER = Path("/etc/slurm")
 MAX_SCRIPT_BYTES = 1 << 16
 MAX_PROGRAMS = 100
 """In a folder that a script of the site may run; one with more is of something else."""
+MAX_DEPTH = 3
+"""Of scripts that start each other: Slurm's program sources one that runs a folder."""
+SOURCING = re.compile(r"(?:^|[\s;&|])(?:\.|source)\s", re.MULTILINE)
+"""What it reads need not be executable."""
+UNUSED_NAME = re.compile(r"~$|\.(?:bak|disabled|dpkg-\w+|log|off|old|orig|rpm\w+)$")
+"""Names of files that no script starts: switched off, saved by a package manager, or written."""
 RUN_TIME_FOLDER = "/run"
 """Where nodes without a slurm.conf of their own keep what the controller sent them."""
 SITE_SCRIPT, OUR_SCRIPT = "90-site", "00-hpcverify"
@@ -141,6 +147,8 @@ def _need_program(
         instructions = (Instruction(Place.REPLACE, ours.lines),)
     elif copies:  # one line of several
         return Requirement(stage, name, state, fix=f"write {hook} in place of {copies[0]}")
+    elif earlier := [value for value in values if _has_script_of_ours(value)]:
+        return _need_both(stage, name, earlier[0], hook, settings)
     elif not values or settings.version >= SEVERAL_PROGRAMS_VERSION:
         instructions = (ours,)
     elif fix := _explain_unclear(name, values[0]):
@@ -197,6 +205,12 @@ def _explain_unclear(name: str, value: str) -> str:
     if Path(value).is_absolute():
         return ""
     return f"write the absolute path of {value} in {name}: where a script would look is not known"
+
+
+def _has_script_of_ours(value: str) -> bool:
+    """Whether our script lies where *value* matches it: it started a hook that is elsewhere now."""
+    own = _choose_name(value) if glob.has_magic(value) else ""
+    return bool(own) and os.path.lexists(Path(value).parent / own)
 
 
 def _choose_name(pattern: str) -> str:
@@ -314,27 +328,39 @@ def _starts(value: str, hook: Path) -> bool:
         return True
     if not Path(value).is_absolute():
         return False
-    programs = [Path(name) for name in glob.glob(value)]  # noqa: PTH207 - a whole path may be a pattern
-    inner = (program for path in programs for program in _list_started(path, hook))
-    return any(
-        path.resolve() == hook.resolve() or _names(_read_script(path), hook)
-        for path in (*programs, *inner)
-    )
+    found = {Path(name) for name in glob.glob(value)}  # noqa: PTH207 - a whole path may be a pattern
+    seen, target = set[Path](), os.path.realpath(hook)  # which no circle of links makes fail
+    for _ in range(MAX_DEPTH):
+        seen |= found
+        if any(os.path.realpath(path) == target or _names(path, hook) for path in found):
+            return True
+        found = {program for path in found for program in _list_started(path, hook)} - seen
+    return False
 
 
-def _names(script: str, hook: Path) -> bool:
-    """Whether a line of *script* that is no comment names *hook*."""
-    return any(str(hook) in line for line in script.splitlines() if line.lstrip()[:1] != "#")
+def _names(path: Path, hook: Path) -> bool:
+    """Whether the script *path* names *hook*: it, and no path that contains its own."""
+    return bool(re.search(rf"(?<![\w./-]){re.escape(str(hook))}(?![\w./-])", _read_code(path)))
 
 
 def _list_started(path: Path, hook: Path) -> Iterator[Path]:
-    """List the programs of each folder that the script *path* names, as for run-parts or a loop."""
-    for word in {*re.findall(r"[\w./-]*/[\w.-]+", _read_script(path))}:
+    """List what the script *path* names: programs, and those of folders, as for run-parts."""
+    code = _read_code(path)
+    is_sourcing = bool(SOURCING.search(code))
+    for word in {*re.findall(r"[\w./-]*/[\w.-]+", code)}:
         # What follows a variable, as in "$(dirname "$0")/prolog.d", is taken for a neighbour.
-        for folder in {Path(word), path.parent / Path(word).name} - {hook.parent}:
-            programs = glob.glob(f"{glob.escape(str(folder))}/*")  # noqa: PTH207 - raises nothing
-            if len(programs) <= MAX_PROGRAMS:
-                yield from map(Path, programs)
+        for named in {Path(word), path.parent / Path(word).name} - {hook.parent}:
+            inside = glob.glob(f"{glob.escape(str(named))}/*")  # noqa: PTH207 - raises nothing
+            for program in (str(named), *(inside if len(inside) <= MAX_PROGRAMS else ())):
+                is_started = is_sourcing or os.access(program, os.X_OK)
+                if is_started and not UNUSED_NAME.search(program):
+                    yield Path(program)
+
+
+def _read_code(path: Path) -> str:
+    """Read the script *path* without comments; a program that is no script has no code."""
+    text = _read_script(path)
+    return "" if "\0" in text else re.sub(r"(^|\s)#.*", "", text, flags=re.MULTILINE)
 
 
 def _read_script(path: Path) -> str:

@@ -22,6 +22,7 @@ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 for name in $(env | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p'); do
     case $name in
         PATH|SLURM*|*VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|program|suite|spool) ;;
+        OPTIND) ;; # dash ends if it is unset
         *) unset "$name" ;;
     esac
 done

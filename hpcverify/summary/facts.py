@@ -44,6 +44,15 @@ FACT_NAMES = {
 }
 """What a fact of a part is called in a fleet. The others are a part's own, or of no use."""
 COUNT_NAMES = {"gpu": "GPUs", "dimm": "DIMMs", "disk": "disks", "nic": "network ports"}
+MADE_OF_FACTS = frozenset(
+    {
+        *KIND_FACTS,
+        *PLACE_FACTS,
+        *COUNT_NAMES.values(),
+        *("CPU cores", "CPU threads", "memory", "GPU memory", "NVLinks up", "NVLink clique"),
+    }
+)
+"""What a node is made of, and what a fault can take from it: no version, and no setting."""
 
 
 def describe_gpus(inventory: Inventory) -> str:

@@ -23,6 +23,9 @@ VIEW_CAUSES = {
 }
 """Problems of the view, with the cause of the ERROR that they amount to."""
 
+DRIVER_CODES = ("driver_not_loaded", "driver_mismatch", "nvml_failed")
+"""Problems of the driver, which hides all GPUs."""
+
 BROKEN_CODES = (
     "gpu_lost",
     "gpu_missing",

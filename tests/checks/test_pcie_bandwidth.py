@@ -173,7 +173,7 @@ def test_a_link_is_compared_with_those_of_its_siblings(
 def test_a_link_that_is_not_told_gives_no_share(tmp_path: Path) -> None:
     found = copied(gpu(tmp_path))
     names = {f.name for f in found if isinstance(f, Measurement)}
-    assert names == {"h2d", "d2h"}
+    assert names == {"h2d", "d2h", "h2d.stall", "d2h.stall"}
     assert "is not known: rates are not compared with it" in covered(found)[1]
 
 

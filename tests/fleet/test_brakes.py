@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.fleet.states import DAY_S, HOUR_S, Caveat, Hold, State
-from hpcverify.model import Cause, Verdict
+from hpcverify.model import Cause, Fact, Verdict
 from tests.doubles import a_result
 from tests.fleet.builders import Room, a_room, make_wrong_word
 
@@ -109,6 +110,38 @@ def test_a_prolog_error_for_a_check_that_is_in_doubt_is_undone(tmp_path: Path) -
     assert room.node("n4").state is State.SUSPECT
 
 
+@pytest.mark.parametrize(("check", "conclusive"), [("gemm", True), ("sdc", False)])
+def test_a_prolog_error_beside_a_run_that_refuses_no_job_is_left_alone(
+    tmp_path: Path, check: str, *, conclusive: bool
+) -> None:
+    room = a_room(tmp_path, 12)
+    room.policy = CLOSED
+    room.finds("n3", BAD, hook=True, suite="prolog")
+    room.ledger.trip("3 of 4 nodes")
+    room.collect(after=HOUR_S)
+    room.finds("n3", make_wrong_word(check, conclusive=conclusive), hook=True, suite="health")
+    room.slurm.drain(["n3"], "Prolog error", by="slurm")
+    room.collect(2, after=60)
+    assert list_drained(room) == {"n3"}
+    assert room.node("n3").foreign == "Prolog error"
+
+
+def test_what_cannot_be_written_or_removed_in_the_spool_keeps_no_place_free(
+    tmp_path: Path,
+) -> None:
+    room = a_room(tmp_path, 12)
+    room.policy = CLOSED
+    room.collect()
+    gates = tmp_path / "spool" / "gate"
+    (gates / "n9").unlink()
+    for folder in (gates / "n9", gates / ".places" / "n8"):  # as who is root on a node can
+        (folder / "x").mkdir(parents=True)
+    room.quarantine("n1", "n2")
+    room.collect()
+    assert [path.name for path in (gates / ".places").iterdir()] == ["n8"]
+    assert [line.endswith(": remove it") for line in room.said if ".places" in line] == [True] * 2
+
+
 # -- how many are out at all
 
 
@@ -126,6 +159,28 @@ def test_failures_that_come_slowly_take_no_more_than_a_share_of_the_fleet_out(
     assert len(list_drained(room)) <= most
     assert "would be out of service for failures; at most" in room.ledger.read_trip_reason()
     assert room.node(names[6 * a_night - 1]).caveat is Caveat.SPARED
+
+
+def test_nodes_that_cannot_be_judged_take_no_more_than_a_share_of_the_fleet_out(
+    tmp_path: Path,
+) -> None:
+    room = a_room(tmp_path, 12)
+    room.policy = {"drain_errors": ("crashed",)}
+    for name in room.slurm.nodes:
+        room.finds(name, a_result("sdc", verdict=Verdict.ERROR, cause=Cause.CRASHED))
+        room.collect(after=DAY_S)
+    assert list_drained(room) == {"n1", "n2", "n3", "n4"}
+    assert room.ledger.read_trip_reason().startswith("5 of 12 nodes would be out")
+
+
+def test_nodes_that_have_left_slurm_are_no_longer_out(tmp_path: Path) -> None:
+    room = a_room(tmp_path, 12)
+    for names in (("n1", "n2"), ("n3", "n4"), ("n5", "n6")):
+        room.quarantine(*names)
+        for name in names:
+            del room.slurm.nodes[name]
+        room.collect(2, after=DAY_S)
+    assert room.ledger.read_trip_reason() == ""
 
 
 def test_a_check_that_fails_on_the_nodes_of_a_rollout_alone_is_doubted(tmp_path: Path) -> None:
@@ -169,6 +224,59 @@ def test_three_bad_nodes_of_a_rollout_that_others_pass_are_quarantined(tmp_path:
     for name in names:
         room.finds(name, GOOD, versions=OLD)
     pass_night(room, (bad := ("n1", "n2", "n3")), new=names[:18])
+    assert (list_drained(room), room.controller.find_doubts()) == ({*bad}, {})
+
+
+def test_what_all_pass_again_after_a_rollout_is_not_doubted_for_the_nodes_that_are_out(
+    tmp_path: Path,
+) -> None:
+    room = a_room(tmp_path, 24)
+    room.policy = {"check_share": 0.3}
+    names = list(room.slurm.nodes)
+    for name in names:
+        room.finds(name, GOOD, versions=OLD)
+    pass_night(room, (bad := ("n1", "n2", "n3")), new=names[:18])
+    for versions in (NEW, {**NEW, "torch": "2.8"}):
+        room.now += 15 * DAY_S
+        for name in names[3:]:
+            room.finds(name, GOOD, versions=versions)
+        room.collect()
+        assert (list_drained(room), room.controller.find_doubts()) == ({*bad}, {})
+
+
+def test_a_check_is_doubted_though_others_passed_it_before_they_got_what_is_new(
+    tmp_path: Path,
+) -> None:
+    room = a_room(tmp_path, 24)
+    room.policy = {"check_share": 0.3}
+    names = list(room.slurm.nodes)
+    for hook, versions in ((False, OLD), (True, NEW)):
+        for name in names:
+            room.finds(name, GOOD, versions=versions, hook=hook)
+        room.collect(2)
+    for _ in range(2):
+        for name in names[:3]:
+            room.finds(name, SLOW, versions=NEW)
+        room.collect()
+    assert list_drained(room) == set()
+    assert "sdc fails on 3 of 3 nodes of a rollout" in room.controller.find_doubts()["sdc"]
+
+
+def test_a_fault_that_leaves_each_node_with_fewer_parts_is_no_rollout(tmp_path: Path) -> None:
+    room = a_room(tmp_path, 20)
+    room.policy = {"check_share": 0.3}
+    whole, lost = (
+        replace(result, facts=(Fact("NVLinks up", links, "GPU-1"),))
+        for result, links in ((GOOD, "18"), (SLOW, "17"))
+    )
+    for name in room.slurm.nodes:
+        room.finds(name, whole)
+    room.collect()
+    for name in (bad := ("n1", "n2", "n3")):
+        room.now += 2 * DAY_S
+        for _ in range(2):
+            room.finds(name, lost)
+            room.collect()
     assert (list_drained(room), room.controller.find_doubts()) == ({*bad}, {})
 
 
@@ -219,6 +327,18 @@ def test_no_more_are_reserved_for_evidence_than_may_be_held(tmp_path: Path) -> N
     room.collect(3)
     assert len(room.slurm.reserved) == 2
     assert list_drained(room) == set()
+
+
+@pytest.mark.parametrize(("count", "reserved"), [(4, 1), (8, 2)])
+def test_reserved_ones_leave_half_of_a_small_fleet_in_service_or_are_one_at_a_time(
+    tmp_path: Path, count: int, reserved: int
+) -> None:
+    room = a_room(tmp_path, count)
+    room.quarantine("n1", "n2")
+    for name in list(room.slurm.nodes)[2:]:
+        room.finds(name, BAD, hook=True)
+    room.collect(3)
+    assert (len(list_drained(room)), len(room.slurm.reserved)) == (2, reserved)
 
 
 @pytest.mark.parametrize("policy", [{"enforce": ()}, {"enforce": ("gemm",)}])

@@ -44,7 +44,7 @@ def test_nodes_that_are_kept_free_for_their_turn_make_no_stranger_of_others(room
     known = room.ledger.list_nodes()
     assert [node.foreign for node in known.values()] == ["", "", "", ""]
     assert room.slurm.holds("n2") == held
-    assert sum(node.is_reserved_overdue for node in known.values()) == 2  # the allowance
+    assert sum(node.is_reserved_overdue for node in known.values()) == 1  # two stay in service
     assert known["n2"].desired_hold is Hold.DRAIN
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -14,8 +15,9 @@ import pytest
 from hpcverify.errors import DamagedError
 from hpcverify.events.chain import compute_digest
 from hpcverify.events.event import EventKind
+from hpcverify.fleet import event_audit
 from hpcverify.fleet.event_audit import list_event_files, verify_files, verify_ledger
-from hpcverify.fleet.event_log import NewEvent
+from hpcverify.fleet.event_log import KeptEvent, NewEvent
 from hpcverify.fleet.event_stream import EVENTS_FILE_NAME, EventStream
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import Node, NodeChange
@@ -26,6 +28,16 @@ DELETE_FIRST = (
     "insert or replace into facts select 'events_anchor', '10 ' || digest from events"
     " where number = 10; delete from events where number <= 10"
 )
+NO_EVENTS = {
+    b"": "it is not an event: Input data was truncated",
+    b'{"number":0,"previous":""}': "it is not an event: Expected `int` >= 1 - at `$.number`",
+    b'{"number":9223372036854775808,"previous":""}': (
+        "it is not an event: Expected `int` <= 9223372036854775807 - at `$.number`"
+    ),
+    b'{"number":1,"x":' + b"[" * 9999: (
+        "it is not an event: maximum recursion depth exceeded while deserializing an object"
+    ),
+}
 SMALL = Events(max_mib=0.003)
 
 Lines = list[bytes]
@@ -137,6 +149,13 @@ def forge(lines: Lines, start: int) -> Lines:
             lambda lines: [*lines, lines[3]],
             (51, "the next line has the number 4", "events.jsonl, line 51"),
         ),
+        *(
+            (
+                lambda lines, forged=forged: [forged, *lines],
+                (1, why, "events.jsonl, line 1"),
+            )
+            for forged, why in NO_EVENTS.items()
+        ),
         (
             lambda lines: forge([*lines, lines[-1].replace(b'"number":50', b'"number":51')], 50),
             (51, "the ledger ends with event 50", "events.jsonl, line 51"),
@@ -163,6 +182,55 @@ def test_a_file_that_logrotate_has_just_moved_is_no_gap(log: Ledger, ending: str
     log.record_event(NewEvent(kind=EventKind.NIGHT_JUDGED))
     EventStream(log.path.parent, Events(), log).drain()
     assert find_in_files(log)[0] == 0
+
+
+@pytest.mark.parametrize("ending", [".1", ".1.gz", "-20261128"])
+def test_a_copy_of_a_file_is_no_line_too_many(log: Ledger, ending: str) -> None:
+    """As while logrotate packs one, and if the controller renames one that was just read."""
+    path = log.path.parent / EVENTS_FILE_NAME
+    content = path.read_bytes()
+    packed = gzip.compress(content) if ending.endswith(".gz") else content
+    path.with_name(f"{EVENTS_FILE_NAME}{ending}").write_bytes(packed)
+    assert find_in_files(log)[0] == 0
+    log.record_event(NewEvent(kind=EventKind.NIGHT_JUDGED))
+    EventStream(log.path.parent, Events(), log).drain()
+    assert find_in_files(log)[0] == 0
+
+    path.write_bytes(content + content)  # in one file, they were put in
+    assert find_in_files(log)[:2] == (51, "the next line has the number 1")
+
+
+def test_what_is_no_file_has_no_events(log: Ledger) -> None:
+    state = log.path.parent
+    os.mkfifo(state / f"{EVENTS_FILE_NAME}.1")
+    (state / f"{EVENTS_FILE_NAME}.2").mkdir()
+    (state / f"{EVENTS_FILE_NAME}.3").symlink_to("gone")
+    assert find_in_files(log)[0] == 0
+
+
+def test_what_is_pruned_while_it_is_verified_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    log = Ledger(tmp_path, clock=lambda: now[0])
+    read, to_keep = log.read_kept_events, [5]
+
+    def live_a_day(keep_days: int) -> None:
+        now[0] += 86400
+        log.record_heartbeat("", keep_days)
+
+    def prune_and_read(after: int, limit: int) -> list[KeptEvent]:
+        if after and to_keep:
+            live_a_day(to_keep.pop())
+        return read(after, limit)
+
+    for _ in range(60):
+        live_a_day(keep_days=90)
+    monkeypatch.setattr(event_audit, "BATCH_EVENTS", 10)
+    monkeypatch.setattr(log, "read_kept_events", prune_and_read)
+    report = verify_ledger(log)
+    assert (report.wrong, report.why) == (0, "")
+    assert report.first > 10
 
 
 def write_small_files(ledger: Ledger) -> list[Path]:

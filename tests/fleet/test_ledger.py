@@ -20,6 +20,7 @@ from hpcverify.fleet.ledger import (
     LEDGER_FILE_NAME,
     MAX_RUN_AGE_S,
     MIGRATIONS,
+    SPARE_DAYS,
     Ledger,
     LedgerChange,
 )
@@ -208,17 +209,42 @@ def test_what_was_judged_is_forgotten_when_it_can_come_no_more(
         ledger.record_judgments([LedgerChange(N1, run_of(clock.now).id, {}, "")])
 
     assert not ledger.is_judged(run.id)
-    assert judged(ledger) == MAX_RUN_AGE_S / DAY_S + 2
+    assert judged(ledger) == MAX_RUN_AGE_S / DAY_S + SPARE_DAYS
 
 
 def test_what_the_breaker_counted_is_forgotten_in_the_end(ledger: Ledger, clock: Clock) -> None:
-    for name in ("c1", "c2", "c3"):
-        ledger.record_judgments(
-            [LedgerChange(N1, run_of(clock.now).id, {name: True}, "", held=True)]
-        )
-        clock.now += BREAKER_RETENTION_S - DAY_S
+    for day in range(100):
+        changes = {f"c{day}": True}
+        ledger.record_judgments([LedgerChange(N1, run_of(clock.now).id, changes, "", held=True)])
+        clock.now += DAY_S
 
-    assert (judged(ledger, "outcomes"), judged(ledger, "holds")) == (2, 2)
+    kept = BREAKER_RETENTION_S / DAY_S + SPARE_DAYS
+    assert (judged(ledger, "outcomes"), judged(ledger, "holds")) == (kept, kept)
+
+
+@pytest.mark.parametrize("jump", [-400 * DAY_S, 400 * DAY_S])
+def test_a_wrong_clock_has_nothing_forgotten(ledger: Ledger, clock: Clock, jump: float) -> None:
+    for day in range(20):
+        run = run_of(clock.now)
+        ledger.record_judgments([LedgerChange(N1, run.id, {f"c{day}": True}, "", held=True)])
+        clock.now += DAY_S
+    ledger.record_pair_speeds("h200", [PairSpeed("all_reduce", 1, 9.0)], clock.now)
+    before = list_kept(ledger)
+    clock.now += jump
+    for _ in range(40):  # an hour of it, say
+        ledger.record_judgments([])
+        clock.now += 90
+    ledger.record_pair_speeds("h200", [], clock.now)
+    clock.now -= jump
+    for _ in range(16):
+        ledger.record_judgments([])
+        assert list_kept(ledger) == before
+        assert ledger.is_judged(run.id) or ledger.explain_untimely(run)
+        clock.now += DAY_S
+
+
+def list_kept(ledger: Ledger) -> list[int]:
+    return [judged(ledger, table) for table in ("outcomes", "holds", "pair_speeds")]
 
 
 def test_a_run_dated_ahead_is_not_forgotten_before_its_date_is_past(
@@ -525,7 +551,9 @@ def test_what_pairs_usually_reach_is_the_median_of_the_last_weeks(
 ) -> None:
     ledger.record_pair_speeds("8 GPUs", [PairSpeed("all_reduce", 64, 1.0)] * 8, NOW)
     assert ledger.read_usual_speeds("8 GPUs") == (PairSpeed("all_reduce", 64, 1.0),)
-    clock.now += 29 * DAY_S
+    for _ in range(32):
+        clock.now += DAY_S
+        ledger.record_judgments([])
 
     speeds = [PairSpeed("all_reduce", 64, float(busbw)) for busbw in range(9)]
     for _ in range(2):  # whoever was killed meanwhile does so again

@@ -14,7 +14,7 @@ from hpcverify.errors import StoreError
 from hpcverify.gate import JobGate, read, write
 from hpcverify.records.spool import deposit, fetch_gate, take_place
 from tests.doubles import a_run
-from tests.test_trust import USER, grant
+from tests.test_trust import ACCESS, DEFAULT, USER, grant, make_acl
 
 LATER = 99_999_999_999
 BAD = JobGate("quarantined", LATER, "GPU 3: lost", ("inventory", "xid"))
@@ -145,6 +145,30 @@ def test_the_user_that_the_site_names_is_believed(tmp_path: Path, spool: Path) -
     assert fetch_gate(spool, tmp_path / "state", "n1", FLEET_USER)
     left = deposit(a_run(), spool, owner=FLEET_USER)
     assert left.parent.stat().st_uid == FLEET_USER
+
+
+@root_only
+@pytest.mark.parametrize("attribute", [ACCESS, DEFAULT], ids=["access", "default"])
+def test_what_an_acl_lets_the_user_that_the_site_names_write_is_believed(
+    tmp_path: Path, spool: Path, attribute: str
+) -> None:
+    """As below a folder from which all inherit it."""
+    for path in (spool.parent, spool, spool / "gate"):
+        os.setxattr(path, attribute, make_acl(USER, FLEET_USER, 7, 7))
+    assert "setfacl -b -k" in refuse_both(spool, SOMEBODY)
+    assert fetch_gate(spool, tmp_path / "state", "n1", FLEET_USER)
+    assert deposit(a_run(), spool, owner=FLEET_USER).parent.stat().st_mode & 0o077 == 0
+
+
+@root_only
+def test_a_place_that_is_a_link_changes_nothing_elsewhere(tmp_path: Path, spool: Path) -> None:
+    places, other = spool / "gate/.places", tmp_path / "other"
+    places.mkdir()
+    other.touch()
+    os.utime(other, (1, 1))
+    (places / ".free-1").symlink_to(other)
+    take_place(spool, "n1")
+    assert other.stat().st_mtime == 1
 
 
 def test_no_more_nodes_get_a_place_than_there_are_however_many_ask_at_once(tmp_path: Path) -> None:

@@ -389,6 +389,12 @@ def test_nothing_of_the_callers_environment_reaches_what_a_hook_runs(
     assert names.isdisjoint(planted)
 
 
+@pytest.mark.parametrize("name", ["OPTIND", "SHELLOPTS", "BASHOPTS", "BASH_VERSION", "PPID"])
+def test_no_variable_of_the_shell_itself_ends_a_hook(hooks: Hooks, name: str) -> None:
+    hooks.word(HELD)
+    assert hooks("prolog", **{name: "1"}).returncode == 1
+
+
 @pytest.mark.parametrize(("mode", "owner"), [(0o666, 0), (0o664, 0), (0o644, 4242)])
 def test_a_word_that_others_can_change_lets_the_job_run(
     hooks: Hooks, mode: int, owner: int

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.plan.config import Fleet
 from hpcverify.slurm import HookSettings, Partition, Preemption
@@ -156,10 +157,50 @@ def test_a_folder_that_the_sites_program_runs_may_have_ours(
     settings = HookSettings(version=version, conf=f"{tmp_path}/slurm.conf", prolog=(str(program),))
     assert "Prolog" in list_missing(settings)
 
-    (parts / "50-ours").write_text(f"#!/bin/sh\n# exec {HOOKS}/prolog\n")
+    ours = parts / "50-ours"
+    ours.write_text(f"#!/bin/sh\n# exec {HOOKS}/prolog\n")
+    ours.chmod(0o755)
     assert "Prolog" in list_missing(settings), "it is commented out"
-    (parts / "50-ours").write_text(f"#!/bin/sh\nexec {HOOKS}/prolog\n")
+    ours.write_text(f"#!/bin/sh\nexec {HOOKS}/prolog\n")
     assert "Prolog" not in list_missing(settings)
+    ours.chmod(0o644)
+    assert "Prolog" in list_missing(settings), "it is switched off"
+
+
+@pytest.mark.parametrize(
+    ("body", "file", "code", "is_met"),
+    [
+        (". {folder}/common.sh", "common.sh", "{hook}", True),
+        ('source "$(dirname "$0")/common.sh"', "common.sh", 'if "{hook}" "$@"; then :; fi', True),
+        ("{folder}/inner", "inner", "exec {hook}", False),  # which is not executable
+        ("for f in {folder}/*.sh; do . $f; done", "50-ours.sh", "{hook}", True),
+        ("for f in {folder}/*.sh; do . $f; done", "50-ours.sh.disabled", "{hook}", False),
+        (". {folder}/common.sh", "common.sh", ": was {hook}.old", False),
+        (". {folder}/common.sh", "common.sh", ": /mnt{hook}", False),
+        (". {folder}/common.sh", "common.sh", ": # was {hook}", False),
+        (". {folder}/x >>{folder}/prolog.log", "prolog.log", "started {hook}", False),
+    ],
+)
+def test_a_program_of_the_site_may_source_what_starts_ours(
+    tmp_path: Path, body: str, file: str, code: str, *, is_met: bool
+) -> None:
+    program, settings = tmp_path / "prolog.sh", HookSettings(version=NEW)
+    program.write_text(f"#!/bin/sh\n{body.format(folder=tmp_path)}\n")
+    (tmp_path / file).write_text(f"{code.format(hook=HOOKS / 'prolog')}\n")
+    for value in (str(program), f"{tmp_path}/*.sh"):
+        if value == str(program) or not file.endswith(".sh"):
+            missing = list_missing(replace(settings, prolog=(value,)))
+            assert ("Prolog" not in missing) == is_met
+
+
+def test_a_link_that_the_sites_program_starts_is_the_hook(tmp_path: Path) -> None:
+    for path in (tmp_path / "hooks/prolog", tmp_path / "prolog.sh"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n. {tmp_path}/none\n{tmp_path}/linked\n")
+        path.chmod(0o755)
+    (tmp_path / "linked").symlink_to("hooks/prolog")
+    settings = HookSettings(version=NEW, prolog=(f"{tmp_path}/prolog.sh",))
+    assert "Prolog" not in list_missing(settings, tmp_path / "hooks")
 
 
 @pytest.mark.parametrize("body", ["{folder}/*/*", "{folder}/*"])
@@ -256,6 +297,18 @@ def test_a_folder_of_programs_gets_one_more_until_ours_is_there(
 
     (tmp_path / name).write_text(f'#!/bin/sh\nexec {HOOKS}/epilog "$@"\n')
     assert "Epilog" not in list_missing(settings)
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_a_script_of_ours_that_starts_a_hook_elsewhere_is_named(
+    tmp_path: Path, version: tuple[int, int]
+) -> None:
+    """It would go on to fail, and Slurm to drain the node, beside one more line."""
+    (tmp_path / "00-hpcverify").write_text("#!/bin/sh\nexec /gone/prolog\n")
+    settings = HookSettings(version=version, prolog=(f"{tmp_path}/*",))
+    prolog = list_missing(settings)["Prolog"]
+    assert prolog.instructions == ()
+    assert f"look at {tmp_path}/00-hpcverify" in prolog.fix
 
 
 @pytest.mark.parametrize("conf", ["/run/slurm/conf/slurm.conf", ""])

@@ -255,6 +255,13 @@ def test_the_template_that_sites_see_is_the_script_that_runs() -> None:
     assert SCRIPT_PATH.read_text().count(SETTINGS_LINE) == 1
 
 
+@pytest.mark.parametrize("name", ["OPTIND", "SHELLOPTS", "BASHOPTS", "BASH_VERSION", "PPID"])
+def test_no_variable_of_the_shell_itself_ends_the_job_script(name: str) -> None:
+    settings = {"program": "/bin/echo", "spool": "/spool", name: "1"}
+    done = subprocess.run(["sh", SCRIPT_PATH], env=settings, stdout=subprocess.PIPE, check=True)
+    assert done.stdout == b"run --suite idle --spool /spool --wait 60\n"
+
+
 # ---- on a real Slurm
 
 

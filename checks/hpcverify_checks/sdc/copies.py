@@ -279,11 +279,12 @@ def check_copies(
         yield Measurement("copied_wrong_words", tally.wrong[tally.part_id], "", tally.part_id)
         yield from (f for f in tally.findings if f.part_id == tally.part_id)
     yield from report_memory(tallies)
-    errors = [tally.error for tally in tallies if tally.error]
-    for error in errors:
+    blind: Unable | None = None
+    for error in (tally.error for tally in tallies if tally.error):
         if not isinstance(error, Unable):
             raise error
-    return next(iter(errors), None)
+        blind = blind or error
+    return blind
 
 
 def report_memory(tallies: Sequence[CopyTally]) -> Iterator[CheckItem]:

@@ -259,9 +259,10 @@ class Trainer:
         """Count them group by group, to save memory."""
         import torch
 
-        groups = self.layout.groups.values()
-        finite = sum(torch.isfinite(self.gradients[part]).count_nonzero() for part in groups)
-        return self.layout.size - finite
+        count = torch.zeros((), dtype=torch.int64, device=self.device)
+        for part in self.layout.groups.values():
+            count += torch.isfinite(self.gradients[part]).logical_not_().count_nonzero()
+        return count
 
     def _backward(self, batch: Tensor) -> Tensor:
         self.working.copy_(self.parameters)

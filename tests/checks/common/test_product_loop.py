@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from math import gcd
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from hpcverify.check import Unable
-from hpcverify.model import Cause
+from hpcverify.model import Cause, Remedy
 from hpcverify_checks.common import product_loop
 from hpcverify_checks.common.bits import view_integers, view_words
 from hpcverify_checks.common.dtypes import FAMILIES
@@ -186,3 +187,16 @@ def test_nothing_in_the_loop_waits_for_the_device(name: str) -> None:
     page = ProductBench("GPU-1", name, jobs, outputs, 1, seams).start_batch(0, canary=True)
     with pytest.raises(NotImplementedError, match="meta"):
         page.wait_for_counts()
+
+
+@pytest.mark.parametrize(
+    ("part_id", "remedy"), [("cpu0", Remedy.FIX_CHECKER), ("GPU-0", Remedy.INSPECT)]
+)
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="no other core to ask")
+def test_a_blind_comparison_is_only_called_a_fault_of_the_check_if_another_part_is_blind(
+    tmp_path: Path, part_id: str, remedy: Remedy
+) -> None:
+    seams = ProductSeams(compare=ignore_all(product_loop.compare))
+    with pytest.raises(Unable) as caught:
+        hunted(replace(a_bench(tmp_path), part_id=part_id, seams=seams))
+    assert caught.value.remedy is remedy

@@ -205,7 +205,7 @@ def test_a_fault_under_a_product_is_reported_as_the_table_says(
         assert (told.verdict, told.codes) == (row.verdict, accuse(row)), name
 
 
-def test_zeros_that_have_a_minus_sign_on_every_core_accuse_no_core(
+def test_zeros_that_have_a_minus_sign_on_every_core_fail_no_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     PRODUCTS["zeros have a minus sign"].make(is_any_core).put_into(monkeypatch)
