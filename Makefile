@@ -99,7 +99,7 @@ format: $(VENV)/tests-installed
 
 bench: $(VENV)/tests-installed
 	@./.ci/need fio:fio
-	for name in engine gemm sdc training storage passive prolog preemption sweep collect controller intake history dry_run selection isolate metrics pages; do $(BIN)/python bench/$$name.py || exit 1; done
+	for name in engine gemm sdc training storage passive prolog preemption sweep collect controller intake history dry_run selection isolate metrics pages days; do $(BIN)/python bench/$$name.py || exit 1; done
 
 $(BIN)/hpcverify: pyproject.toml constraints.txt
 	@./.ci/need --venv $(PYTHON)
