@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -159,7 +159,7 @@ class Site(Room):
 
     def end_jobs(self) -> None:
         """End the verifications that were ordered, each with its run."""
-        assert isinstance(self.slurm, AnsweringSlurm)
+        orders = cast("AnsweringSlurm", self.slurm).orders
         for job in self.slurm.jobs.values():
             if job.end:
                 continue
@@ -167,7 +167,7 @@ class Site(Room):
             there = self.slurm.nodes[name]
             if there.state != "IDLE":
                 continue
-            token, suite = self.slurm.orders[job.id]
+            token, suite = orders[job.id]
             self.leave(name, self.verify(name), suite, token)
             job.state, job.end = "COMPLETED", int(self.now)
 
