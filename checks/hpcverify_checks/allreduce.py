@@ -75,10 +75,10 @@ from hpcverify_checks.common.sizes import format_size
 from hpcverify_checks.common.stalls import OWN_WORK, STALL_METRIC, STALL_RULE
 from hpcverify_checks.common.step_data import MAX_RANKS, StepMismatch
 from hpcverify_checks.common.wrong_sums import (
-    WRONG_SUM_CODE,
+    WITNESS_CODE,
     WRONG_SUM_RULES,
     attribute_wrong_sums,
-    make_witness,
+    explain,
 )
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def report_wrong_sums(timed: Sequence[StepTimes], rank: int, part_id: str) -> It
         if wrong := times.wrong:
             text = f"rank {rank} got a wrong sum of {size}: {describe_elements(wrong)}"
             place = WrongStep(rank, times.size, wrong.step)
-            yield _build_finding(WRONG_SUM_CODE, part_id, text, place, wrong)
+            yield _build_finding(WITNESS_CODE, part_id, text, place, wrong)
 
 
 def describe_elements(wrong: StepMismatch) -> str:
@@ -256,7 +256,7 @@ def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[Jud
     """Report for wrong sums only a GPU that had a wrong share, or that got them alone."""
     merged = list(merge_lost_ranks(items, inventory))
     findings = [item for item in merged if isinstance(item, Finding)]
-    sums = [finding for finding in findings if finding.code == WRONG_SUM_CODE]
+    sums = [finding for finding in findings if finding.code == WITNESS_CODE]
     yield from (item for item in merged if item not in sums)
     for size in dict.fromkeys(map(read_size, sums)):
         shares = [
@@ -275,7 +275,7 @@ def _explain_by_shares(
     since = min(map(read_step, shares), default=math.inf)
     names = inventory.format_names([share.part_id for share in shares])
     yield from (
-        make_witness(finding, f"the share of {names} was wrong")
+        explain(finding, f"the share of {names} was wrong")
         for finding in sums
         if read_step(finding) >= since
     )

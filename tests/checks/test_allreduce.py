@@ -283,6 +283,12 @@ def test_a_sum_that_several_got_wrong_fails_the_node_and_no_gpu(ranks: tuple[int
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
 
 
+def test_what_a_rank_finds_by_itself_fails_no_gpu_before_all_are_compared() -> None:
+    """The comparison may not come to its end, and every healthy GPU sees the wrong sum."""
+    found = wrong_sums((0, 3), (1, 3), (2, 3))
+    assert judge_by(found, [], CHECK.finding_rules).verdict is Verdict.PASS
+
+
 def test_who_gets_wrong_sums_first_is_accused_and_not_who_got_them_later() -> None:
     accused, _ = blame(*wrong_sums((0, 7), (1, 3)))
     assert accused == {("wrong_sum", "GPU-1")}

@@ -3,7 +3,8 @@ The part that caused a wrong sum over several parts.
 
 A share that changes in one part, or on its way to all, makes the sums of all parts wrong:
 the healthy ones see the fault as well as the broken one, and are witnesses. So a part is
-reported only for a sum that it alone got wrong.
+reported only for a sum that it alone got wrong, once all parts have answered: what a rank finds
+by itself is a `WITNESS_CODE`, which fails nobody.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ def attribute_wrong_sums(
     *step_of* gives what orders the sums: each is the first wrong one of its rank.
     """
     if len({finding.part_id for finding in sums}) <= 1:  # as the ranks of a CPU: one part
-        yield from sums
+        yield from map(blame, sums)
         return
     earliest = min(map(step_of, sums))
     first = [finding for finding in sums if step_of(finding) == earliest]
     if len({finding.part_id for finding in first}) == 1:
-        yield from first
+        yield from map(blame, first)
     else:
         names = inventory.format_names([finding.part_id for finding in first])
         text = (
@@ -49,11 +50,16 @@ def attribute_wrong_sums(
             "gpu_memory and xid found, and run the suite burnin"
         )
         yield Finding(COMMON_CODE, "node", text, first[0].evidence)
-        yield from map(make_witness, first)
+        yield from map(explain, first)
     # What another part got wrong later may come from the one that was wrong first.
-    yield from (make_witness(finding) for finding in sums if finding not in first)
+    yield from (explain(finding) for finding in sums if finding not in first)
 
 
-def make_witness(wrong: Finding, why: str = "several got wrong sums") -> Finding:
-    """Report a *wrong* sum without a verdict on the part that got it."""
-    return replace(wrong, code=WITNESS_CODE, text=f"{wrong.text}: {why}")
+def blame(wrong: Finding) -> Finding:
+    """Report the part that got a *wrong* sum for it."""
+    return replace(wrong, code=WRONG_SUM_CODE)
+
+
+def explain(wrong: Finding, why: str = "several got wrong sums") -> Finding:
+    """Say why a *wrong* sum does not fail the part that got it."""
+    return replace(wrong, text=f"{wrong.text}: {why}")

@@ -96,10 +96,10 @@ from hpcverify_checks.common.stalls import (
     read_core_wait,
 )
 from hpcverify_checks.common.wrong_sums import (
-    WRONG_SUM_CODE,
+    WITNESS_CODE,
     WRONG_SUM_RULES,
     attribute_wrong_sums,
-    make_witness,
+    explain,
 )
 from hpcverify_checks.training import steps as training_steps
 from hpcverify_checks.training.accuracy import MAX_GRADIENT_ERROR, measure_gradient_error
@@ -411,7 +411,7 @@ def _add_reruns(finding: Finding, reruns: Reruns) -> Finding:
 
 def _report_wrong_sum(part_id: str, job: TrainingJob, wrong: WrongSum, rank: int) -> Finding:
     return Finding(
-        WRONG_SUM_CODE,
+        WITNESS_CODE,
         part_id,
         f"rank {rank} of {job.world} got {wrong.elements} wrong sums of gradients in "
         f"replay {wrong.replay}, step {wrong.step}",
@@ -536,10 +536,10 @@ def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[Jud
     gradients = {(rank.rank, rank.replay): rank.gradients for rank in ranks}
     sums: list[Finding] = []
     for item in vote.reconcile(merged, inventory):
-        if not isinstance(item, Finding) or item.code != WRONG_SUM_CODE:
+        if not isinstance(item, Finding) or item.code != WITNESS_CODE:
             yield item
         elif had_unequal_gradients(item.data_as(WrongSum), gradients):
-            yield make_witness(item, "not all ranks had the same gradients")
+            yield explain(item, "not all ranks had the same gradients")
         else:
             sums.append(item)
     yield from attribute_wrong_sums(sums, read_place, inventory)
