@@ -142,7 +142,8 @@ def find_peaks(series: Iterable[Sequence[float]]) -> RunPeaks:
     """Find how often a single run is far, in some *series* of ratios."""
     tops, sides, runs = [], [], 0
     for ratios in series:
-        usual = median(ratios)
+        if not (usual := median(ratios)):
+            continue
         apart = [abs(ratio / usual - 1) for ratio in ratios]
         runs += len(apart)
         for before, run, after in zip(apart, apart[1:], apart[2:], strict=False):

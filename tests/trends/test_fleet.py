@@ -15,6 +15,7 @@ from hpcverify.trends.fleet import (
     TrendJudgement,
     build_past,
     describe_shared,
+    find_peaks,
     format_crossing,
     judge_histories,
 )
@@ -191,6 +192,10 @@ def test_a_part_that_wears_is_warned_of_before_it_crosses_its_limit() -> None:
     truth = 20000 + 4.0 / 0.09
     assert change.crossing.earliest <= truth <= (change.crossing.latest or 1e9)
     assert format_crossing(change.crossing).startswith("crosses its limit about 2024-1")
+
+
+def test_runs_whose_median_is_zero_have_no_peaks() -> None:
+    assert find_peaks([[0.0, 0.0, 1.0, 0.0], [1.0, 1.0, 2.0, 1.0]]).tops == [1.0]
 
 
 @pytest.mark.parametrize("kind", ["normal", "noisy", "tails", "outliers", "busy nodes", "steps"])
