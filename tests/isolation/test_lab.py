@@ -150,11 +150,8 @@ def test_a_dry_run_shows_the_plan_and_what_is_wrong_is_one_line(fleet: Fleet) ->
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.startswith("5 nodes, n[1-5], in groups by lot")
     assert "left out: n6 is drained (fans)" in shown.stdout
-    assert "stages: groups of nodes, who sends and who receives slowly" in shown.stdout
-    assert "the budget of 20 node-minutes may end it before its time" in shown.stdout
+    assert "stages: groups of nodes\n" in shown.stdout
     assert {node for test in plan["first"] for node in test["members"]} == {*plan["nodes"]}
-    assert [one["bad"] for one in plan["forecasts"]] == [0, 1]
-    assert plan["forecasts"][0]["rounds"] == 2
 
     refused = {
         ("--nodes", "n9"): "no node is called 'n9'",

@@ -7,6 +7,7 @@ The whole check runs, with one type at a time and small products, by a clock tha
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +125,8 @@ def examine(
 
 def find_rows(test: str) -> list[Injection]:
     """List the rows of the table that name a case of *test*."""
-    return [row for row in INJECTIONS if f"{test}[{row.fault}]" in row.tests]
+    cases = re.compile(rf"{re.escape(test)}\[(fp32-)?")
+    return [row for row in INJECTIONS if f"{row.fault}]" in [cases.sub("", t) for t in row.tests]]
 
 
 def accuse(row: Injection) -> set[tuple[str, str]]:
