@@ -13,8 +13,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@echo "make verify   verify this machine, and say where the report is"
-	@echo "make test     lint, and test what needs Python, gcc and fio; as any user; 6 minutes"
-	@echo "make test-system  test with a real Slurm, networks, Chromium, Prometheus (as root; 25 minutes)"
+	@echo "make test     lint, and test what needs Python, gcc and fio; as any user; 5 minutes"
+	@echo "make test-system  test with a real Slurm, networks, Chromium, Prometheus (as root; 18 minutes)"
 	@echo "make test-all test on Debian 13 too, with its Slurm (as root; 1 GB)"
 	@echo "make test-packages  install, upgrade and remove them on new Debians (as root; half an hour)"
 	@echo "make test-ansible  run the Ansible role on new Debians (as root; 1 GB)"
