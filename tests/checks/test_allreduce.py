@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.stats import find_percentile
-from hpcverify.testing import CPU, judge_by, judge_items, make_context
+from hpcverify.testing import CPU, INVENTORY, judge_by, judge_items, make_context
 from hpcverify_checks import allreduce
 from hpcverify_checks.allreduce import CHECK
 from hpcverify_checks.common.collective import (
@@ -115,6 +115,12 @@ def test_coverage_counts_the_sums_that_were_verified(healthy: list[CheckItem]) -
     assert any("2 ranks, gloo" in t and "1KiB, 1MiB" in t for t in texts)
 
 
+def compare_ranks(found: Iterable[CheckItem]) -> list[Finding]:
+    """List what the check finds once all ranks of the CPU are compared."""
+    items = [item for item in found if isinstance(item, Measurement | Finding)]
+    return [f for f in allreduce.reconcile(items, INVENTORY) if isinstance(f, Finding)]
+
+
 @pytest.mark.system
 @pytest.mark.parametrize(("call", "wrong"), [(7, 1), (8, 1), (8, float("nan"))])
 def test_one_wrong_element_in_one_step_fails(tmp_path: Path, call: int, wrong: float) -> None:
@@ -127,7 +133,7 @@ def test_one_wrong_element_in_one_step_fails(tmp_path: Path, call: int, wrong: f
         if calls == call:
             tensor[100] += wrong
 
-    findings = [f for f in found_by(tmp_path, faulty) if isinstance(f, Finding)]
+    findings = compare_ranks(found_by(tmp_path, faulty))
     assert [f.evidence["index"] for f in findings] == ["100"]
     assert findings[0].evidence["wrong_elements"] == "1"
     assert findings[0].evidence["size"] == "1KiB"
@@ -142,7 +148,7 @@ def test_a_share_that_is_missing_is_told_by_the_sum(tmp_path: Path) -> None:
         all_reduce(tensor)
         tensor[:5] = own[:5]
 
-    findings = [f for f in found_by(tmp_path, loses_rank_one) if isinstance(f, Finding)]
+    findings = compare_ranks(found_by(tmp_path, loses_rank_one))
     assert findings[0].text.endswith("it is the share of rank 0")
     assert findings[0].evidence["wrong_elements"] == "5"
 
@@ -175,7 +181,7 @@ def test_whatever_one_rank_gets_wrong_fails_and_names_that_rank_alone(
 
     found = list(allreduce.measure(make_context(tmp_path), params))
 
-    findings = [f for f in found if isinstance(f, Finding)]
+    findings = compare_ranks(found)
     assert {f.evidence["rank"] for f in findings} == {str(BAD_RANK)}
     seen = {f.evidence["size"]: f for f in findings}
     for size, fault in by_size.items():
@@ -196,7 +202,7 @@ def test_bits_that_all_ranks_lose_are_found_on_all(
 
     found = list(allreduce.measure(make_context(tmp_path), params))
 
-    findings = [f for f in found if isinstance(f, Finding)]
+    findings = compare_ranks(found)
     assert {(f.code, f.evidence["rank"]) for f in findings} == {
         ("wrong_sum", "0"),
         ("wrong_sum", "1"),
@@ -221,7 +227,7 @@ def test_a_share_that_all_ranks_miss_is_named(
 
     found = list(allreduce.measure(make_context(tmp_path), params))
 
-    findings = [f for f in found if isinstance(f, Finding)]
+    findings = compare_ranks(found)
     assert {f.evidence["rank"] for f in findings} == {"0", "1", "2"}
     assert {f.evidence["hint"] for f in findings} == {hint}
 

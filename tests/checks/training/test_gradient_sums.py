@@ -155,7 +155,7 @@ def test_whatever_ranks_get_wrong_fails_and_names_them_alone(
 
     found = [f for f in training.measure(ctx, params) if isinstance(f, Finding)]
 
-    wrong = [f for f in found if f.code == "wrong_sum"]
+    wrong = [f for f in found if f.code == "sum_of_wrong"]
     assert {f.evidence["rank"] for f in wrong} == set(map(str, ranks))
     together = [f for f in training.reconcile(found, ctx.inventory) if isinstance(f, Finding)]
     judgement = judge_by(together, [], training.CHECK.finding_rules)
@@ -170,9 +170,12 @@ def test_bits_that_all_ranks_lose_are_found_on_all(
     put_under_every_rank(monkeypatch, "low_byte")
     params = training.TrainingParams(seconds=0.1, steps=2, ranks=2, shape=TINY)
 
-    found = [f for f in training.measure(make_context(tmp_path), params) if isinstance(f, Finding)]
+    ctx = make_context(tmp_path)
 
-    wrong = [f for f in found if f.code == "wrong_sum"]
+    found = [f for f in training.measure(ctx, params) if isinstance(f, Finding)]
+
+    together = [f for f in training.reconcile(found, ctx.inventory) if isinstance(f, Finding)]
+    wrong = [f for f in together if f.code == "wrong_sum"]
     assert {f.evidence["rank"] for f in wrong} == {"0", "1"}
     assert judge_by(wrong, [], training.CHECK.finding_rules).verdict is Verdict.FAIL
 
