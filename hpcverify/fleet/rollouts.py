@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -26,18 +26,20 @@ class FactChange(Struct, frozen=True):
     when: float
 
 
-def list_changes(rows: Sequence[ReportedFacts]) -> list[FactChange]:
-    """List the last change of each fact in the *rows* of one source, oldest first."""
-    changes: dict[str, FactChange] = {}
-    known: dict[str, str] = dict(rows[0].facts)
+def follow_changes(rows: Sequence[ReportedFacts]) -> Iterator[FactChange]:
+    """Yield each change of a fact in the *rows* of one source, oldest first."""
+    known = dict(rows[0].facts)
     for earlier, row in pairwise(rows):
         when = max(row.first, earlier.last)
         for name, value in row.facts.items():
-            before = known.get(name, value)
-            if before != value:
-                changes[name] = FactChange(name, before, value, when)
-            known[name] = value
-    return list(changes.values())
+            if (before := known.setdefault(name, value)) != value:
+                yield FactChange(name, before, value, when)
+                known[name] = value
+
+
+def list_changes(rows: Sequence[ReportedFacts]) -> list[FactChange]:
+    """List the last change of each fact in the *rows* of one source, oldest first."""
+    return list({change.name: change for change in follow_changes(rows)}.values())
 
 
 class Carried(NamedTuple):
@@ -69,16 +71,11 @@ def find_value_changes(
         by_source.setdefault((record.node, record.source), []).append(record)
     changes: dict[tuple[str, str], dict[str, Carried]] = {}
     for (node, _), rows in by_source.items():
-        known = dict(rows[0].facts)
-        for earlier, row in pairwise(rows):
-            when = max(row.first, earlier.last)
-            new = {name: value for name, value in row.facts.items() if name not in MADE_OF_FACTS}
-            for name, value in new.items():
-                before = known.setdefault(name, value)
-                if before == value:
-                    continue
-                if old := changes.get((name, before), {}).get(node):
-                    changes[name, before][node] = old._replace(until=when)
-                changes.setdefault((name, value), {})[node] = Carried(when, math.inf)
-                known[name] = value
+        for change in follow_changes(rows):
+            if change.name in MADE_OF_FACTS:
+                continue
+            if old := changes.get((change.name, change.before), {}).get(node):
+                changes[change.name, change.before][node] = old._replace(until=change.when)
+            carried = changes.setdefault((change.name, change.after), {})
+            carried[node] = Carried(change.when, math.inf)
     return changes
