@@ -352,10 +352,11 @@ def describe_start(
 ) -> Iterator[Advice]:
     """Report whether the device called *label* started, by what its worker answered."""
     outcome = answer.outcome
+    needs_fix = {code for code, rule in rules.items() if rule.verdict is not Verdict.PASS}
     notes = [
         (item.text, rules[item.code].remedy)
         for item in answer.items
-        if isinstance(item, Finding) and item.code in rules
+        if isinstance(item, Finding) and item.code in needs_fix
     ]
     if outcome.cause is Cause.TIMEOUT and label != HOST_DEVICE.label:
         notes.append((f"{outcome.reason}: look for its Xid in the kernel log", Remedy.REBOOT))

@@ -204,6 +204,12 @@ def test_a_part_that_no_table_knows_is_said_to_have_no_floors(cli: Cli, lab: Lab
     [
         (Outcome(), (), "starts, and computes on GPU 3", ""),
         (
+            Outcome(verdict=Verdict.PASS),
+            (Finding("cores_unused", "cpu", "the work of 1.4 of 2 cores"),),
+            "starts, and computes on GPU 3",
+            "",
+        ),
+        (
             Outcome(verdict=Verdict.ERROR, reason="no end after 90 s", cause=Cause.TIMEOUT),
             (),
             "GPU 3: no end after 90 s: look for its Xid in the kernel log",
@@ -220,7 +226,10 @@ def test_a_part_that_no_table_knows_is_said_to_have_no_floors(cli: Cli, lab: Lab
 def test_how_a_gpu_started_is_told_with_the_next_step(
     outcome: Outcome, items: tuple[Finding, ...], state: str, fix: str
 ) -> None:
-    rules = {"ecc": FindingRule(Verdict.FAIL, Remedy.RESET_GPU)}
+    rules = {
+        "ecc": FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
+        "cores_unused": FindingRule(Verdict.PASS, Remedy.INSPECT),
+    }
     answer = Answer(items=items, outcome=outcome)
     assert list(describe_start(answer, "GPU 3", rules)) == [Advice("computing", state, fix)]
 
