@@ -33,11 +33,11 @@ from hpcverify.model import (
     CarryOver,
     Cause,
     CheckItem,
-    Complaint,
-    ComplaintKind,
     Coverage,
     Device,
     Fact,
+    Fault,
+    FaultKind,
     Finding,
     FindingRule,
     Inventory,
@@ -467,7 +467,7 @@ ENGINE_FINDING_RULES: Mapping[str, FindingRule] = {
     UNOWNED_CODE: FindingRule(Verdict.WARN, Remedy.RESET_GPU),
 }
 """The rules of findings that any check may have."""
-MAX_COMPLAINTS = 20_000
+MAX_FAULTS = 20_000
 """The gravest are kept; no check has as many about a node. In a document that others wrote,
 hundreds of values may each break hundreds of limits."""
 MAX_CACHED_NAMES = 2**16
@@ -549,16 +549,16 @@ def judge(result: Result, inventory: Inventory) -> Result:
     """
     Judge *result* by its own limits and rulings; its shortfalls are errors.
 
-    Its complaints are the gravest first. The worst verdict counts, and the reason lists every
-    complaint that has it. After a PASS the reason has what passes and still has a remedy.
+    Its faults are the gravest first. The worst verdict counts, and the reason lists every
+    fault that has it. After a PASS the reason has what passes and still has a remedy.
     """
-    complaints = _list_complaints(result, inventory)
-    verdict = max((c.verdict for c in complaints), default=Verdict.PASS)
-    worst = [c for c in complaints if c.verdict is verdict]
+    faults = _list_faults(result, inventory)
+    verdict = max((c.verdict for c in faults), default=Verdict.PASS)
+    worst = [c for c in faults if c.verdict is verdict]
     passed = verdict is Verdict.PASS
     return replace(
         result,
-        complaints=tuple(complaints),
+        faults=tuple(faults),
         verdict=verdict,
         reason="; ".join(write_clauses(worst, inventory.recall(result.findings))),
         cause=next((c.cause for c in worst if c.cause), Cause.NONE),
@@ -566,35 +566,35 @@ def judge(result: Result, inventory: Inventory) -> Result:
     )
 
 
-def add_complaints(result: Result, inventory: Inventory) -> Result:
+def add_faults(result: Result, inventory: Inventory) -> Result:
     """
-    Return *result*, which has its verdict, with its complaints.
+    Return *result*, which has its verdict, with its faults.
 
     For what is known without judging, as that a check did not run, and for a document from
-    before there were complaints. If its limits and rulings do not say why it has its verdict,
+    before there were faults. If its limits and rulings do not say why it has its verdict,
     its reason does.
     """
-    complaints = _list_complaints(result, inventory)
-    if result.verdict > Verdict.SKIP and all(c.verdict < result.verdict for c in complaints):
-        complaints = [_complain_of_result(result, result.verdict, result.remedy), *complaints]
-    return replace(result, complaints=tuple(complaints))
+    faults = _list_faults(result, inventory)
+    if result.verdict > Verdict.SKIP and all(c.verdict < result.verdict for c in faults):
+        faults = [_make_result_fault(result, result.verdict, result.remedy), *faults]
+    return replace(result, faults=tuple(faults))
 
 
-def _list_complaints(result: Result, inventory: Inventory) -> list[Complaint]:
+def _list_faults(result: Result, inventory: Inventory) -> list[Fault]:
     """List what is wrong by the limits, the rulings and the shortfalls of *result*."""
     if result.verdict is Verdict.SKIP:
         remedy = Remedy.FIX_CONFIGURATION
-        return [_complain_of_result(result, Verdict.ERROR, remedy)] if result.required else []
+        return [_make_result_fault(result, Verdict.ERROR, remedy)] if result.required else []
     judged = (_judge_findings(result), _judge_shortfalls(result, inventory))
     made = chain(*judged, _judge_measurements(result))
-    gravest = nlargest(MAX_COMPLAINTS, made, key=make_severity_key)
-    parts = [inventory.find_part(complaint.part_id) for complaint in gravest]
+    gravest = nlargest(MAX_FAULTS, made, key=make_severity_key)
+    parts = [inventory.find_part(fault.part_id) for fault in gravest]
     return [replace(c, part_kind=p.kind if p else "") for c, p in zip(gravest, parts, strict=True)]
 
 
-def _complain_of_result(result: Result, verdict: Verdict, remedy: Remedy) -> Complaint:
-    return Complaint(
-        kind=ComplaintKind.SHORTFALL,
+def _make_result_fault(result: Result, verdict: Verdict, remedy: Remedy) -> Fault:
+    return Fault(
+        kind=FaultKind.SHORTFALL,
         part_id="node",
         checks=(result.check,),
         name=result.cause.value,
@@ -670,7 +670,7 @@ def matches(name: str, pattern: str) -> bool:
     return name == pattern or (is_pattern(pattern) and fnmatchcase(name, pattern))
 
 
-def _judge_findings(result: Result) -> Iterator[Complaint]:
+def _judge_findings(result: Result) -> Iterator[Fault]:
     # A rank that reported why it was lost needs no other report: that others waited is not a cause.
     explained = {shortfall.part_id for shortfall in result.shortfalls}
     for finding in result.findings:
@@ -679,8 +679,8 @@ def _judge_findings(result: Result) -> Iterator[Complaint]:
         no_ruling = FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER)
         ruling = result.rulings.get(finding.code, no_ruling)
         if ruling.verdict > Verdict.PASS or ruling.remedy is not Remedy.NONE:
-            yield Complaint(
-                kind=ComplaintKind.FINDING,
+            yield Fault(
+                kind=FaultKind.FINDING,
                 part_id=finding.part_id,
                 checks=(result.check,),
                 name=finding.code,
@@ -696,13 +696,13 @@ def _judge_findings(result: Result) -> Iterator[Complaint]:
 
 
 def write_finding_text(finding: Finding, rulings: Mapping[str, FindingRule]) -> str:
-    """Write the text of the complaint about *finding*."""
+    """Write the text of the fault about *finding*."""
     if finding.code in rulings:
         return finding.text
     return f"no ruling on finding {finding.code!r}: {finding.text}"
 
 
-def _judge_shortfalls(result: Result, inventory: Inventory) -> Iterator[Complaint]:
+def _judge_shortfalls(result: Result, inventory: Inventory) -> Iterator[Fault]:
     devices = {device.part for device in inventory.devices}
     explained = {
         finding.code
@@ -716,8 +716,8 @@ def _judge_shortfalls(result: Result, inventory: Inventory) -> Iterator[Complain
         part_id = shortfall.part_id if named or gone else "node"
         if part_id == "node" and shortfall.code in explained:
             continue  # the finding says which part it is
-        yield Complaint(
-            kind=ComplaintKind.SHORTFALL,
+        yield Fault(
+            kind=FaultKind.SHORTFALL,
             part_id=part_id,
             checks=(result.check,),
             name=shortfall.code or shortfall.cause.value,
@@ -730,7 +730,7 @@ def _judge_shortfalls(result: Result, inventory: Inventory) -> Iterator[Complain
         )
 
 
-def _judge_measurements(result: Result) -> Iterator[Complaint]:
+def _judge_measurements(result: Result) -> Iterator[Fault]:
     limits = LimitIndex(result.limits)
     for item in result.measurements:
         for limit in limits.find(item):
@@ -738,8 +738,8 @@ def _judge_measurements(result: Result) -> Iterator[Complaint]:
                 yield _judge_measurement(item, limit, result.check)
     # A limit without a measurement must not pass silently.
     for limit in () if result.shortfalls else limits.list_unmet(result.measurements):
-        yield Complaint(
-            kind=ComplaintKind.UNMEASURED,
+        yield Fault(
+            kind=FaultKind.UNMEASURED,
             part_id=limit.part_id or "node",
             checks=(result.check,),
             name=limit.name,
@@ -753,15 +753,15 @@ def _judge_measurements(result: Result) -> Iterator[Complaint]:
         )
 
 
-def _judge_measurement(item: Measurement, limit: Limit, check: str) -> Complaint:
-    kind, verdict = ComplaintKind.OUTSIDE, limit.otherwise
+def _judge_measurement(item: Measurement, limit: Limit, check: str) -> Fault:
+    kind, verdict = FaultKind.OUTSIDE, limit.otherwise
     cause, remedy = limit.cause, limit.remedy
     if limit.noisy:
         could_fail = verdict is Verdict.FAIL
-        kind, verdict = ComplaintKind.NOISY, Verdict.ERROR if could_fail else Verdict.WARN
+        kind, verdict = FaultKind.NOISY, Verdict.ERROR if could_fail else Verdict.WARN
         cause, remedy = Cause.NOISY if could_fail else Cause.NONE, Remedy.RERUN
     margin = 0.0 if limit.noisy else compute_margin(item, limit)
-    return Complaint(
+    return Fault(
         kind=kind,
         part_id=item.part_id,
         checks=(check,),
@@ -801,38 +801,38 @@ def compute_margin(item: Measurement, limit: Limit) -> float:
     return min((room / (abs(at) or 1.0) for room, at in rooms), default=math.inf)
 
 
-def write_clauses(complaints: Iterable[Complaint], inventory: Inventory) -> list[str]:
-    """Write each of *complaints* with its part; parts with the same one share a clause."""
-    groups = group_alike(complaints)
+def write_clauses(faults: Iterable[Fault], inventory: Inventory) -> list[str]:
+    """Write each of *faults* with its part; parts with the same one share a clause."""
+    groups = group_alike(faults)
     named = ((_name_parts(alike, inventory), alike[0].text) for alike in groups)
     return [f"{names}: {text}" if names else text for names, text in named]
 
 
-def group_alike(complaints: Iterable[Complaint]) -> list[list[Complaint]]:
-    """Group *complaints* that several parts share; one about a number stays alone."""
-    groups: dict[tuple[str, ...], list[Complaint]] = {}
-    for complaint in complaints:
-        own = complaint.part_id if complaint.value is not None else ""
-        key = (complaint.kind, complaint.name, complaint.text, own)
-        groups.setdefault(key, []).append(complaint)
+def group_alike(faults: Iterable[Fault]) -> list[list[Fault]]:
+    """Group *faults* that several parts share; one about a number stays alone."""
+    groups: dict[tuple[str, ...], list[Fault]] = {}
+    for fault in faults:
+        own = fault.part_id if fault.value is not None else ""
+        key = (fault.kind, fault.name, fault.text, own)
+        groups.setdefault(key, []).append(fault)
     return list(groups.values())
 
 
-def _name_parts(complaints: Sequence[Complaint], inventory: Inventory) -> str:
-    """Name the parts of *complaints*, unless no other could have fallen short."""
-    first = complaints[0]
-    ids = list(dict.fromkeys(complaint.part_id for complaint in complaints))
+def _name_parts(faults: Sequence[Fault], inventory: Inventory) -> str:
+    """Name the parts of *faults*, unless no other could have fallen short."""
+    first = faults[0]
+    ids = list(dict.fromkeys(fault.part_id for fault in faults))
     siblings = max(len(inventory.devices), len(inventory.of_kind(first.part_kind)))
-    falls_alone = first.kind is ComplaintKind.SHORTFALL and (ids == ["node"] or siblings <= 1)
-    if first.kind is ComplaintKind.UNMEASURED or falls_alone:
+    falls_alone = first.kind is FaultKind.SHORTFALL and (ids == ["node"] or siblings <= 1)
+    if first.kind is FaultKind.UNMEASURED or falls_alone:
         return ""
     return inventory.format_names(ids)
 
 
-def make_severity_key(complaint: Complaint) -> tuple[Verdict, int, float]:
-    """Make the key by which every output orders complaints; the gravest has the highest."""
-    distance = math.inf if complaint.distance is None else complaint.distance
-    return severity_sort_key(complaint.verdict, complaint.remedy, distance)
+def make_severity_key(fault: Fault) -> tuple[Verdict, int, float]:
+    """Make the key by which every output orders faults; the gravest has the highest."""
+    distance = math.inf if fault.distance is None else fault.distance
+    return severity_sort_key(fault.verdict, fault.remedy, distance)
 
 
 def severity_sort_key(

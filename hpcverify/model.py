@@ -404,8 +404,8 @@ class Shortfall(Struct, frozen=True):
     """The exact step that undoes it; empty if none is known."""
 
 
-class ComplaintKind(StrEnum):
-    """What a complaint is about."""
+class FaultKind(StrEnum):
+    """What a fault is about."""
 
     FINDING = "finding"
     """A finding whose rule is not merely to report it."""
@@ -419,7 +419,7 @@ class ComplaintKind(StrEnum):
     """What kept a check from judging a part, or from running at all."""
 
 
-class Complaint(Struct, frozen=True, kw_only=True):
+class Fault(Struct, frozen=True, kw_only=True):
     """
     One thing that the judge found wrong with one part, as data.
 
@@ -427,7 +427,7 @@ class Complaint(Struct, frozen=True, kw_only=True):
     it, and compares no value again.
     """
 
-    kind: ComplaintKind
+    kind: FaultKind
     part_id: str = field(name="where")
     part_kind: str = ""
     """The `Part.kind` of the part, such as "gpu"; empty if it is not in the inventory."""
@@ -447,10 +447,10 @@ class Complaint(Struct, frozen=True, kw_only=True):
     """The value, in *unit*; null if it is not a number, or if there is none."""
     unit: str = ""
     limit: Limit | None = None
-    """The limit, for a complaint about a metric; its bounds are in *unit*."""
+    """The limit, for a fault about a metric; its bounds are in *unit*."""
     distance: float | None = None
     """How far the value is past its limit, as a share of the limit. Null: there is no such share,
-    and the complaint ranks above any that has one."""
+    and the fault ranks above any that has one."""
     shared: bool = False
     """Whether every check means the same cause by this code, as by a lost GPU."""
     evidence: dict[str, str] = {}
@@ -467,10 +467,10 @@ class Result(Struct, frozen=True, kw_only=True):
     """In which round of the run, of a suite that goes through its checks again."""
     verdict: Verdict
     reason: str = ""
-    """The complaints that decide, in one line."""
+    """The faults that decide, in one line."""
     cause: Cause = Cause.NONE
     remedy: Remedy = Remedy.NONE
-    complaints: tuple[Complaint, ...] = ()
+    faults: tuple[Fault, ...] = ()
     """Everything that the judge found wrong, the gravest first; after a PASS only remarks, whose
     verdict is PASS."""
     maturity: Maturity = Maturity.STABLE

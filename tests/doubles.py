@@ -21,7 +21,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.plan.suite import Plan, Step
-from hpcverify.records.documents import add_missing_complaints
+from hpcverify.records.documents import add_missing_faults
 from hpcverify.records.spool import read_id_time
 from hpcverify.run.wire import decode_response
 from hpcverify.telemetry.gpus import Setup
@@ -72,7 +72,7 @@ def a_run(**changes: Any) -> Run:
         results=(a_result(),),
         versions={"hpcverify": "0.1.0"},
     )
-    run = add_missing_complaints(msgspec.structs.replace(base, **changes))
+    run = add_missing_faults(msgspec.structs.replace(base, **changes))
     if "started" in changes or (at := read_id_time(run.id)) == NO_TIME:
         return run
     return msgspec.structs.replace(run, started=at)

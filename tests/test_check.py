@@ -7,7 +7,7 @@ import math
 import pytest
 
 from hpcverify.check import (
-    MAX_COMPLAINTS,
+    MAX_FAULTS,
     LimitIndex,
     compute_margin,
     format_quantity,
@@ -261,12 +261,12 @@ def test_a_margin_is_a_share_of_the_limit(value: float | None, room: float) -> N
     assert compute_margin(Measurement("speed", value), limit) == pytest.approx(room)
 
 
-def test_of_too_many_complaints_the_gravest_are_kept() -> None:
-    warned = [Finding("odd", f"part {i}", "odd") for i in range(MAX_COMPLAINTS + 1)]
+def test_of_too_many_faults_the_gravest_are_kept() -> None:
+    warned = [Finding("odd", f"part {i}", "odd") for i in range(MAX_FAULTS + 1)]
     result = judge_by([*warned, speed(1)], [SPEED], {"odd": FindingRule(Verdict.WARN)})
 
     assert result.verdict is Verdict.FAIL
-    assert len(result.complaints) == MAX_COMPLAINTS
+    assert len(result.faults) == MAX_FAULTS
 
 
 def test_only_patterns_are_compared_and_once_with_each_name() -> None:
@@ -276,7 +276,7 @@ def test_only_patterns_are_compared_and_once_with_each_name() -> None:
     matches.cache_clear()
     result = judge_by(values, [*plain, *patterns], {})
 
-    assert sum(c.value is not None for c in result.complaints) == 500 + 10
+    assert sum(c.value is not None for c in result.faults) == 500 + 10
     compared = matches.cache_info()
     assert compared.hits + compared.misses <= len(patterns) * len(values)
 

@@ -1,5 +1,5 @@
 """
-A result is judged once, and its complaints are data from there on.
+A result is judged once, and its faults are data from there on.
 
 So no other place compares a value with a limit, and none takes one of our own sentences apart
 to learn what the judge knew.
@@ -19,7 +19,7 @@ JUDGES = {"hpcverify/check.py"}
 """Where a value meets its limit."""
 CALLERS = {
     "judge": {"hpcverify/run/conclude.py", "hpcverify/testing.py"},
-    "add_complaints": {
+    "add_faults": {
         "hpcverify/run/conclude.py",
         "hpcverify/fleet/external_run.py",
         "hpcverify/records/documents.py",
@@ -28,7 +28,7 @@ CALLERS = {
 }
 """
 Who may call what compares: those who write a result, and who reads one from before there were
-complaints. The terminal shows the tightest margin of a result that passed; it judges nothing.
+faults. The terminal shows the tightest margin of a result that passed; it judges nothing.
 """
 SENTENCE_READERS = (
     "hpcverify/summary",

@@ -40,7 +40,7 @@ def as_a_user() -> Iterator[None]:
     os.seteuid(0)
 
 
-def complaint(path: Path) -> str:
+def fault(path: Path) -> str:
     with pytest.raises(ConfigError) as caught:
         refuse_if_others_can_change(path)
     assert "\n" not in str(caught.value)
@@ -60,7 +60,7 @@ def test_what_somebody_else_owns_is_refused_wherever_it_is_on_the_way(
     owned = [site, *site.parents][level]
     os.chown(owned, SOMEBODY, 0)
 
-    assert complaint(site).endswith(f"(owner 4242, mode {mode(owned)}): chown 0 {owned}")
+    assert fault(site).endswith(f"(owner 4242, mode {mode(owned)}): chown 0 {owned}")
 
 
 @pytest.mark.parametrize("level", [0, 1, 2], ids=["itself", "its folder", "above"])
@@ -68,7 +68,7 @@ def test_what_others_can_write_is_refused_wherever_it_is_on_the_way(site: Path, 
     loose = [site, *site.parents][level]
     loose.chmod(0o777)
 
-    assert complaint(site).endswith(f"(owner 0, mode 0777): chmod go-w {loose}")
+    assert fault(site).endswith(f"(owner 0, mode 0777): chmod go-w {loose}")
 
 
 def mode(path: Path) -> str:
@@ -99,7 +99,7 @@ def test_what_an_acl_lets_others_write_is_refused_wherever_it_is_on_the_way(
     granted = [site, *site.parents][level]
     granted.chmod(0o755)
     grant(granted, tag, SOMEBODY)
-    assert f"setfacl -b -k {granted} && chmod go-w {granted}" in complaint(site)
+    assert f"setfacl -b -k {granted} && chmod go-w {granted}" in fault(site)
     os.removexattr(granted, ACCESS)
     granted.chmod(0o755)
     refuse_if_others_can_change(site)
@@ -120,12 +120,12 @@ def test_an_acl_that_no_kernel_makes_is_refused_in_one_line(
 ) -> None:
     """A FUSE may answer anything."""
     monkeypatch.setattr(os, "getxattr", lambda *_, **__: b"\2\0\0\0abc")
-    assert "has an ACL that makes no sense" in complaint(site)
+    assert "has an ACL that makes no sense" in fault(site)
 
 
 def test_a_folder_is_refused_that_lets_others_write_what_is_made_in_it(site: Path) -> None:
     os.setxattr(site.parent, DEFAULT, make_acl(USER, SOMEBODY, 7, 7))
-    assert f"setfacl -b -k {site.parent}" in complaint(site)
+    assert f"setfacl -b -k {site.parent}" in fault(site)
 
 
 def test_an_acl_in_a_tree_counts(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_what_a_group_can_write_is_refused_unless_it_is_roots(site: Path) -> Non
     refuse_if_others_can_change(site)
     os.chown(site, 0, SOMEBODY)
 
-    assert "chmod go-w" in complaint(site)
+    assert "chmod go-w" in fault(site)
 
 
 def test_in_a_sticky_folder_only_what_is_ours_is_taken(site: Path) -> None:
@@ -163,14 +163,14 @@ def test_in_a_sticky_folder_only_what_is_ours_is_taken(site: Path) -> None:
     refuse_if_others_can_change(site)
     os.chown(site, SOMEBODY, 0)
 
-    assert f"chown 0 {site}" in complaint(site)
+    assert f"chown 0 {site}" in fault(site)
 
 
 def test_a_sticky_folder_is_taken_only_for_what_we_make_in_it(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     refuse_if_others_can_change(tmp_path, shared=True)
 
-    assert "chmod go-w" in complaint(tmp_path)
+    assert "chmod go-w" in fault(tmp_path)
 
 
 def test_what_a_link_leads_to_counts_and_so_does_who_made_it(site: Path, tmp_path: Path) -> None:
@@ -178,19 +178,19 @@ def test_what_a_link_leads_to_counts_and_so_does_who_made_it(site: Path, tmp_pat
     link.symlink_to(site)
     refuse_if_others_can_change(link)
     site.parent.chmod(0o777)
-    of_target = complaint(link)
+    of_target = fault(link)
     site.parent.chmod(0o755)
     os.chown(link, SOMEBODY, 0, follow_symlinks=False)
 
     assert str(site.parent) in of_target
-    assert f"{link} is a link that user {SOMEBODY} could have put there" in complaint(link)
+    assert f"{link} is a link that user {SOMEBODY} could have put there" in fault(link)
 
 
 def test_links_that_go_in_circles_are_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
 
-    assert "Too many levels of symbolic links" in complaint(tmp_path / "a")
+    assert "Too many levels of symbolic links" in fault(tmp_path / "a")
 
 
 @pytest.mark.parametrize("part", ["__pycache__", "__pycache__/x.pyc", "sub", "sub/y.py"])

@@ -59,8 +59,8 @@ def carry_out(request: RunRequest, suite: Suite, early: ForkedWorker) -> int:
         import_report_module("node")  # a missing package shows now, not after an hour
     passive = not any(step.is_active for step in todo.steps)
     store = Store(state_dir(), seconds=INDEXING_SECONDS if passive else math.inf)
-    for complaint in store.warnings:
-        say(complaint)
+    for fault in store.warnings:
+        say(fault)
     known = len(store.warnings)
     with stop_on_signals() as stop:
         with node_lock(wait=request.wait, should_stop=stop) as hold:

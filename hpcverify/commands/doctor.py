@@ -167,8 +167,8 @@ def inspect_state() -> Iterator[Advice]:
         yield Advice("index", f"a damaged one was moved to {store.damaged_path}", fix)
     if warning := store.explain_future_runs(node_name()):
         yield Advice("clock", warning)
-    for complaint in store.warnings:
-        yield Advice("run document", complaint, "move it away")
+    for fault in store.warnings:
+        yield Advice("run document", fault, "move it away")
 
 
 def inspect_lock() -> Iterator[Advice]:

@@ -50,8 +50,8 @@ def command(since: datetime | None, *, as_json: bool) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     site, store = load_site(), Store(state_dir())
     runs = list(store.read_documents(store.list_runs(limit=-1, since=since)))
-    for complaint in store.warnings:
-        say(complaint)
+    for fault in store.warnings:
+        say(fault)
     changes = [change for run in runs for change in find_changes(run, site, store)]
     if as_json:
         print_json(changes)

@@ -81,11 +81,11 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
       hpcverify nodes gpu[001-032]
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     ledger, site = Ledger(state_dir()), load_site()
-    judgement, complaint = read_shown_judgement(state_dir())
+    judgement, fault = read_shown_judgement(state_dir())
     store = Store(state_dir())
     fleet = add_judgement(read_overview(ledger, store), judgement)
-    if complaint:
-        say(complaint)
+    if fault:
+        say(fault)
     log: list[AuditEntry] = []
     outlook: NodeOutlook | None = None
     if hostlist is not None:
@@ -99,7 +99,7 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
     if as_json:
         doubts = find_doubts(ledger, store, site.quarantine, fleet.made)
         print_json(
-            build_nodes_document(fleet, doubts, judgement, complaint, outlook=outlook, audit=log)
+            build_nodes_document(fleet, doubts, judgement, fault, outlook=outlook, audit=log)
         )
     else:
         show(fleet, log, judgement, outlook)

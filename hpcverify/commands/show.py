@@ -30,7 +30,7 @@ from hpcverify.model import (
 from hpcverify.plan.config import state_dir
 from hpcverify.plan.suite import MAX_SUITE_ROUNDS
 from hpcverify.records.store import Store
-from hpcverify.summary.actions import ComplaintIndex
+from hpcverify.summary.actions import FaultIndex
 from hpcverify.summary.checks import summarize_checks
 from hpcverify.summary.figures import format_scaled
 from hpcverify.summary.rounds import count_rounds, format_tally, group_by_check
@@ -171,9 +171,7 @@ def find_parts(run: Run, names: Sequence[str]) -> set[str]:
 def keep_parts(run: Run, ids: Collection[str]) -> Run:
     """Keep only what is about the parts *ids*."""
     narrowed = [_keep_items(result, lambda item: item.part_id in ids) for result in run.results]
-    narrowed = [
-        replace(r, complaints=tuple(c for c in r.complaints if c.part_id in ids)) for r in narrowed
-    ]
+    narrowed = [replace(r, faults=tuple(c for c in r.faults if c.part_id in ids)) for r in narrowed]
     return replace(run, results=tuple(r for r in narrowed if any(_list_items(r))))
 
 
@@ -181,12 +179,12 @@ def keep_failed(run: Run) -> Run:
     """Keep only the checks that did not pass, and the evidence against their parts."""
     failed = [result for result in run.results if effective_verdict(result) > Verdict.SKIP]
     return replace(
-        run, results=tuple(_keep_items(r, partial(_is_bad, ComplaintIndex(r))) for r in failed)
+        run, results=tuple(_keep_items(r, partial(_is_bad, FaultIndex(r))) for r in failed)
     )
 
 
-def _is_bad(complaints: ComplaintIndex, item: Item | Series) -> bool:
-    return rank(item, complaints)[0] > Verdict.SKIP
+def _is_bad(faults: FaultIndex, item: Item | Series) -> bool:
+    return rank(item, faults)[0] > Verdict.SKIP
 
 
 def _list_items(result: Result) -> tuple[Item, ...]:
@@ -212,10 +210,10 @@ def describe_round(result: Result, rounds: Sequence[Result]) -> Text:
     )
 
 
-def rank(item: Item | Series, complaints: ComplaintIndex) -> tuple[Verdict, int, float]:
+def rank(item: Item | Series, faults: FaultIndex) -> tuple[Verdict, int, float]:
     """Rank *item* by what the judge complains of it."""
     if isinstance(item, Measurement | Finding):
-        return complaints.rank(item)
+        return faults.rank(item)
     fell_short = isinstance(item, Shortfall)
     return severity_sort_key(
         Verdict.ERROR if fell_short else Verdict.PASS, Remedy.NONE, math.inf if fell_short else 0
@@ -224,8 +222,8 @@ def rank(item: Item | Series, complaints: ComplaintIndex) -> tuple[Verdict, int,
 
 def show_details(result: Result, run: Run, console: Console) -> None:
     """Print every fact, once for all its parts, and every measurement, the worst first."""
-    complaints, index = ComplaintIndex(result), LimitIndex(result.limits)
-    ranked = [(rank(item, complaints), item) for item in _list_items(result)]
+    faults, index = FaultIndex(result), LimitIndex(result.limits)
+    ranked = [(rank(item, faults), item) for item in _list_items(result)]
     ranked.sort(key=itemgetter(0), reverse=True)
     rows: list[tuple[Text, tuple[str, ...]]] = []
     facts: dict[tuple[Verdict, str], list[str]] = {}

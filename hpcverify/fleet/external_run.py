@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from hpcverify.check import add_complaints
+from hpcverify.check import add_faults
 from hpcverify.model import (
     Finding,
     FindingRule,
@@ -57,6 +57,6 @@ def build_outside_run(run: str, node: str, suite: str, started: datetime, result
         complete=True,
         passive=False,
         inventory=Inventory(),
-        results=(add_complaints(result, Inventory()),),
+        results=(add_faults(result, Inventory()),),
         versions=collect_versions(),
     )

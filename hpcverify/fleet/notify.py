@@ -30,7 +30,7 @@ from hpcverify.check import Unable
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.events.event import EventKind
 from hpcverify.fleet.ledger import Ledger, PendingTransition
-from hpcverify.model import Complaint, Remedy, Run, Verdict
+from hpcverify.model import Fault, Remedy, Run, Verdict
 from hpcverify.processes import run_tool
 from hpcverify.records import documents
 from hpcverify.records.store import Store
@@ -81,7 +81,7 @@ class FailedPart(Struct, frozen=True, kw_only=True):
     label: str
     """Its name for people."""
     remedy: Remedy
-    complaints: tuple[Complaint, ...]
+    faults: tuple[Fault, ...]
     """What it failed, the gravest first, as in the run document, without the evidence."""
 
 
@@ -205,5 +205,5 @@ def list_failed_parts(run: Run, checks: Collection[str]) -> Iterator[FailedPart]
                 id=part.part_id,
                 label=part.label,
                 remedy=part.remedy,
-                complaints=tuple(replace(c, evidence={}) for c in part.deciding),
+                faults=tuple(replace(c, evidence={}) for c in part.deciding),
             )

@@ -12,9 +12,9 @@ from hpcverify.fleet.evidence import (
     list_suppressed_checks,
 )
 from hpcverify.fleet.finding_log import RunReport
-from hpcverify.model import Complaint, Maturity, Result, Run, Verdict
+from hpcverify.model import Fault, Maturity, Result, Run, Verdict
 from hpcverify.plan.config import Site
-from hpcverify.summary.actions import list_complaints, recall_gone_parts
+from hpcverify.summary.actions import list_faults, recall_gone_parts
 from hpcverify.summary.rounds import choose_worst_rounds
 from hpcverify.summary.verdict import shorten
 from hpcverify.units import format_count
@@ -36,15 +36,15 @@ def build_report(run: Run, site: Site, now: float, *, ordered: bool) -> RunRepor
     silenced = list_suppressed_checks(run.node, site, now)
     least = Verdict.WARN if ordered else Verdict.FAIL
     found: dict[str, FindingState] = {}
-    complaints = list(_list_all_complaints(run))
+    faults = list(_list_all_faults(run))
     labels = {part.id: part.label for part in recall_gone_parts(run).parts}
-    for result, complaint in complaints:
-        if complaint.verdict is Verdict.ERROR or complaint.verdict < least:
+    for result, fault in faults:
+        if fault.verdict is Verdict.ERROR or fault.verdict < least:
             continue
-        label = labels.get(complaint.part_id, complaint.part_id)
+        label = labels.get(fault.part_id, fault.part_id)
         acted_on = result.check not in silenced and is_enforced((result.check,), site)
-        acted_on &= complaint.verdict is Verdict.FAIL and result.maturity is Maturity.STABLE
-        state = _build_state(run.node, complaint, label, enforced=acted_on)
+        acted_on &= fault.verdict is Verdict.FAIL and result.maturity is Maturity.STABLE
+        state = _build_state(run.node, fault, label, enforced=acted_on)
         known = found.get(state.uid)
         if known is None or (known.verdict, known.enforced) < (state.verdict, state.enforced):
             found[state.uid] = state
@@ -61,27 +61,27 @@ def build_report(run: Run, site: Site, now: float, *, ordered: bool) -> RunRepor
         examined=frozenset({*answers, *(r.check for r in worst if is_absent(r))}),
         planned=frozenset(result.check for result in run.results),
         unanswered=frozenset(
-            (result.check, c.part_id) for result, c in complaints if c.verdict is Verdict.ERROR
+            (result.check, c.part_id) for result, c in faults if c.verdict is Verdict.ERROR
         ),
     )
 
 
-def _list_all_complaints(run: Run) -> Iterator[tuple[Result, Complaint]]:
+def _list_all_faults(run: Run) -> Iterator[tuple[Result, Fault]]:
     for result in run.results:
-        yield from ((result, complaint) for complaint in list_complaints(result))
+        yield from ((result, fault) for fault in list_faults(result))
 
 
-def _build_state(node: str, complaint: Complaint, label: str, *, enforced: bool) -> FindingState:
-    part, code = _limit(complaint.part_id), _limit(complaint.name)
-    (check,) = complaint.checks
+def _build_state(node: str, fault: Fault, label: str, *, enforced: bool) -> FindingState:
+    part, code = _limit(fault.part_id), _limit(fault.name)
+    (check,) = fault.checks
     return FindingState(
         uid=make_finding_uid(node, part, check, code),
         part=part,
         label=_limit(label),
         check=check,
         code=code,
-        verdict=complaint.verdict,
-        remedy=complaint.remedy,
+        verdict=fault.verdict,
+        remedy=fault.remedy,
         enforced=enforced,
     )
 

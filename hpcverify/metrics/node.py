@@ -56,12 +56,12 @@ def _list_findings(run: Run) -> Iterator[LabelValues]:
         for place, part in reversed([*enumerate(inventory.of_kind(kind))])
     }
     for result in run.results:
-        for complaint in result.complaints:
-            verdict = cap_beta_verdict(complaint.verdict, result.maturity)
+        for fault in result.faults:
+            verdict = cap_beta_verdict(fault.verdict, result.maturity)
             if verdict >= Verdict.WARN:
-                index = numbers.get(complaint.part_id, "")
-                kind = complaint.part_kind or "node"
-                yield run.suite, result.check, complaint.name, verdict.value, kind, index
+                index = numbers.get(fault.part_id, "")
+                kind = fault.part_kind or "node"
+                yield run.suite, result.check, fault.name, verdict.value, kind, index
 
 
 def _number_part(part: Part, place: int) -> str:

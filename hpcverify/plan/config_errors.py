@@ -12,30 +12,26 @@ import msgspec
 from msgspec import Struct
 
 
-def explain_mismatch(complaint: str, kind: object) -> str:
-    """Say why the content of a file is not a value of *kind*, by msgspec's *complaint*."""
-    reason = _explain_range_error(complaint)
+def explain_mismatch(fault: str, kind: object) -> str:
+    """Say why the content of a file is not a value of *kind*, by msgspec's *fault*."""
+    reason = _explain_range_error(fault)
     return f"{reason}{_suggest_fix(reason, kind)}"
 
 
-def _explain_range_error(complaint: str) -> str:
+def _explain_range_error(fault: str) -> str:
     """Say where a number is out of range, and what it must be."""
-    found = re.fullmatch(
-        r"Expected `(?:float|int)` ([<>]=? \S+?)(?:\.0)? - at `\$\.?(.*)`", complaint
-    )
+    found = re.fullmatch(r"Expected `(?:float|int)` ([<>]=? \S+?)(?:\.0)? - at `\$\.?(.*)`", fault)
     if found is not None:
         return f"{found[2]} must be {found[1]}"
-    text = re.fullmatch(
-        r"Expected `(?:float|int)(?: \| null)?`, got `str` - at `\$\.?(.*)`", complaint
-    )
+    text = re.fullmatch(r"Expected `(?:float|int)(?: \| null)?`, got `str` - at `\$\.?(.*)`", fault)
     wanted = "a number: write it without quotes, with a decimal point and no separators"
-    return complaint if text is None else f"{text[1]} must be {wanted}"
+    return fault if text is None else f"{text[1]} must be {wanted}"
 
 
-def _suggest_fix(complaint: str, kind: object) -> str:
-    if choice := re.match(r"Invalid enum value .* at (?:`key` in )?`\$\.(.*)`", complaint):
+def _suggest_fix(fault: str, kind: object) -> str:
+    if choice := re.match(r"Invalid enum value .* at (?:`key` in )?`\$\.(.*)`", fault):
         return f"; known: {', '.join(filter(None, _list_choices(choice[1], kind)))}"
-    unknown = re.search(r"unknown field `(.*?)`(?: - at `\$\.?(.*)`)?", complaint)
+    unknown = re.search(r"unknown field `(.*?)`(?: - at `\$\.?(.*)`)?", fault)
     if unknown is None:
         return ""
     known = list(dict.fromkeys(_list_field_names(unknown[2] or "", kind)))

@@ -447,8 +447,8 @@ def _convert_bounds(setting: Setting, unit: str) -> tuple[float | None, float | 
         bound if bound is None or setting.unit is None else convert_unit(bound, setting.unit, unit)
         for bound in (setting.low, setting.high)
     )
-    if complaint := _explain_unsound(setting):
-        raise ConfigError(complaint)
+    if fault := _explain_unsound(setting):
+        raise ConfigError(fault)
     return low, high
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from hpcverify.check import LimitIndex, add_complaints
+from hpcverify.check import LimitIndex, add_faults
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.model import (
     SCHEMA_VERSION,
@@ -345,31 +345,29 @@ def parse(text: bytes, subject: str) -> Run:
         raise StoreError(f"{subject} is not a complete run document ({exc}): move it away") from exc
     if sum(map(_count_comparisons, run.results)) > MAX_COMPARISONS:
         raise StoreError(f"{subject} has more limits for its values than any run: move it away")
-    return add_missing_complaints(run)
+    return add_missing_faults(run)
 
 
 def _count_comparisons(result: Result) -> int:
     return LimitIndex(result.limits).count_comparisons(result.measurements)
 
 
-def add_missing_complaints(run: Run) -> Run:
-    """Add to the results of a document from before there were complaints those that they had."""
-    if not any(map(_lacks_complaints, run.results)):
+def add_missing_faults(run: Run) -> Run:
+    """Add to the results of a document from before there were faults those that they had."""
+    if not any(map(_lacks_faults, run.results)):
         return run
     return replace(
         run,
         results=tuple(
-            add_complaints(_name_no_parts(r, run.inventory), run.inventory)
-            if _lacks_complaints(r)
-            else r
+            add_faults(_name_no_parts(r, run.inventory), run.inventory) if _lacks_faults(r) else r
             for r in run.results
         ),
     )
 
 
-def _lacks_complaints(result: Result) -> bool:
+def _lacks_faults(result: Result) -> bool:
     verdict = effective_verdict(result)
-    counted = (cap_beta_verdict(c.verdict, result.maturity) for c in result.complaints)
+    counted = (cap_beta_verdict(c.verdict, result.maturity) for c in result.faults)
     return verdict > Verdict.SKIP and all(other < verdict for other in counted)
 
 

@@ -68,8 +68,8 @@ Runs that `prune` spares for a mark. A check leaves all its marks in each run, s
 are few: the last run of each check, and one for each time that parts were removed for
 good.
 """
-MAX_COMPLAINTS = 16
-"""The gravest complaints of a result, which say what an overview shows of it."""
+MAX_FAULTS = 16
+"""The gravest faults of a result, which say what an overview shows of it."""
 MAX_FACT_ROWS = 32
 """Sets of facts that are kept of a node and a source: what it was before, for rollouts."""
 NEWEST_FIRST_CLAUSE = "order by started > :now, started desc"

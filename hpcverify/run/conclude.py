@@ -16,16 +16,16 @@ from hpcverify.check import (
     LimitIndex,
     Rule,
     RuleOverride,
-    add_complaints,
+    add_faults,
     judge,
 )
 from hpcverify.limits.resolve import PastValues, resolve
 from hpcverify.model import (
     CarryOver,
     Cause,
-    Complaint,
     Coverage,
     Fact,
+    Fault,
     Finding,
     FindingRule,
     Inventory,
@@ -86,7 +86,7 @@ def conclude(
             cause=min(causes, key=[Cause.NOT_OBSERVABLE, *Cause].index),
             coverage=(),
         )
-        return add_complaints(skip, inventory)
+        return add_faults(skip, inventory)
     shortfalls = tuple(
         Shortfall(part, o.reason, o.cause, o.remedy, o.code, o.fix)
         for part, o in outcomes.items()
@@ -151,9 +151,9 @@ def rejudge_result(
     return judge_result(result, rules, rulings, inventory, past, overrides=overrides)
 
 
-def list_conclusive(result: Result, verdict: Verdict) -> tuple[Complaint, ...]:
+def list_conclusive(result: Result, verdict: Verdict) -> tuple[Fault, ...]:
     """
-    List the complaints of *result* that no rerun can undo, if they and it have *verdict*.
+    List the faults of *result* that no rerun can undo, if they and it have *verdict*.
 
     FAIL lists conclusive evidence. WARN lists what is left of that of an earlier run, which
     must not fail a node twice: such as a machine check that the kernel logged before the last
@@ -161,7 +161,7 @@ def list_conclusive(result: Result, verdict: Verdict) -> tuple[Complaint, ...]:
     """
     if result.verdict is not verdict or result.maturity is Maturity.BETA:
         return ()
-    return tuple(c for c in result.complaints if c.conclusive and c.verdict is verdict)
+    return tuple(c for c in result.faults if c.conclusive and c.verdict is verdict)
 
 
 def judge_cut_short(result: Result, cut: frozenset[str], inventory: Inventory) -> Result | None:

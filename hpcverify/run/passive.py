@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from hpcverify.limits.resolve import PastValues
 from hpcverify.model import (
     CarryOver,
-    ComplaintKind,
     Coverage,
+    FaultKind,
     Finding,
     FindingRule,
     Inventory,
@@ -91,7 +91,7 @@ def _identify(item: Measurement) -> tuple[str, str]:
 
 
 def _list_outside(result: Result) -> set[tuple[str, str]]:
-    return {(c.name, c.part_id) for c in result.complaints if c.kind is ComplaintKind.OUTSIDE}
+    return {(c.name, c.part_id) for c in result.faults if c.kind is FaultKind.OUTSIDE}
 
 
 def _merge_marks(first: Result, last: Result) -> tuple[CarryOver, ...]:

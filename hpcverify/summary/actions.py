@@ -1,5 +1,5 @@
 """
-What to do about which part: each part is listed under what its own complaints call for.
+What to do about which part: each part is listed under what its own faults call for.
 
 The strongest remedy of a run applies only to the parts that call for it. A GPU that only
 needs a reset is not sent to the vendor because another one of the node is, and a part with
@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from hpcverify import check
 from hpcverify.model import (
-    Complaint,
-    ComplaintKind,
+    Fault,
+    FaultKind,
     Finding,
     Inventory,
     Limit,
@@ -50,37 +50,37 @@ ALL_SKIPPED_REASON = "every check was skipped"
 
 
 class AffectedPart(Struct, frozen=True, kw_only=True):
-    """A part with complaints, the worst first."""
+    """A part with faults, the worst first."""
 
     part_id: str = field(name="where")
     label: str
     facts: dict[str, str]
     """The known `IDENTITY_FACTS`, if necessary from an earlier run."""
-    complaints: tuple[Complaint, ...]
+    faults: tuple[Fault, ...]
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict of the worst complaint."""
-        return self.complaints[0].verdict
+        """The verdict of the worst fault."""
+        return self.faults[0].verdict
 
     @property
     def remedy(self) -> Remedy:
-        """The strongest remedy that complaints of that verdict call for."""
-        return self.complaints[0].remedy
+        """The strongest remedy that faults of that verdict call for."""
+        return self.faults[0].remedy
 
     @property
     def fix(self) -> str:
         """The exact step for that remedy; empty if none is known."""
-        return self.complaints[0].fix
+        return self.faults[0].fix
 
     @property
-    def deciding(self) -> tuple[Complaint, ...]:
-        """The complaints of the worst verdict."""
-        return tuple(c for c in self.complaints if c.verdict is self.verdict)
+    def deciding(self) -> tuple[Fault, ...]:
+        """The faults of the worst verdict."""
+        return tuple(c for c in self.faults if c.verdict is self.verdict)
 
     @property
     def checks(self) -> tuple[str, ...]:
-        """The checks of the deciding complaints."""
+        """The checks of the deciding faults."""
         return tuple(dict.fromkeys(name for c in self.deciding for name in c.checks))
 
 
@@ -120,13 +120,13 @@ def group_actions(parts: Iterable[AffectedPart]) -> tuple[Action, ...]:
 
 
 def list_affected_parts(run: Run) -> Iterator[AffectedPart]:
-    """Yield every part with complaints in *run*, in the order of the inventory."""
+    """Yield every part with faults in *run*, in the order of the inventory."""
     inventory = recall_gone_parts(run)
-    by_part: dict[str, list[Complaint]] = {}
-    found = [c for result in run.results for c in list_complaints(result)]
-    merged = _merge_complaints([*_list_run_complaints(run), *found])
-    for complaint in _blame_parts(merged):
-        by_part.setdefault(complaint.part_id, []).append(complaint)
+    by_part: dict[str, list[Fault]] = {}
+    found = [c for result in run.results for c in list_faults(result)]
+    merged = _merge_faults([*_list_run_faults(run), *found])
+    for fault in _blame_parts(merged):
+        by_part.setdefault(fault.part_id, []).append(fault)
     # The first of several with one id, as `Inventory.find_part`.
     parts = {part.id: part for part in reversed(inventory.parts)}
     places = {part.id: place for place, part in enumerate(inventory.parts)}
@@ -137,7 +137,7 @@ def list_affected_parts(run: Run) -> Iterator[AffectedPart]:
             part_id=part_id,
             label=part.label if part else part_id,
             facts={name: facts[name] for name in IDENTITY_FACTS if name in facts},
-            complaints=tuple(sorted(by_part[part_id], key=check.make_severity_key, reverse=True)),
+            faults=tuple(sorted(by_part[part_id], key=check.make_severity_key, reverse=True)),
         )
 
 
@@ -152,72 +152,72 @@ def recall_gone_parts(run: Run) -> Inventory:
     return run.inventory.recall(f for result in run.results for f in result.findings)
 
 
-def list_complaints(result: Result) -> list[Complaint]:
-    """List the complaints of *result* as they count for the node, the gravest first."""
+def list_faults(result: Result) -> list[Fault]:
+    """List the faults of *result* as they count for the node, the gravest first."""
     if effective_verdict(result) < Verdict.WARN:
         return []
-    complaints = (_weigh(c, result) for c in result.complaints if c.verdict > Verdict.SKIP)
-    return sorted(complaints, key=check.make_severity_key, reverse=True)
+    faults = (_weigh(c, result) for c in result.faults if c.verdict > Verdict.SKIP)
+    return sorted(faults, key=check.make_severity_key, reverse=True)
 
 
-def _weigh(complaint: Complaint, result: Result) -> Complaint:
+def _weigh(fault: Fault, result: Result) -> Fault:
     """
-    Cap *complaint* if the check is in beta; what has no remedy is to be inspected.
+    Cap *fault* if the check is in beta; what has no remedy is to be inspected.
 
     It is one of the check of *result*, whatever names a document from a node gives it.
     """
-    verdict = cap_beta_verdict(complaint.verdict, result.maturity)
-    keeps = verdict is complaint.verdict and complaint.remedy is not Remedy.NONE
-    remedy = complaint.remedy if keeps else Remedy.INSPECT
-    return replace(complaint, checks=(result.check,), verdict=verdict, remedy=remedy)
+    verdict = cap_beta_verdict(fault.verdict, result.maturity)
+    keeps = verdict is fault.verdict and fault.remedy is not Remedy.NONE
+    remedy = fault.remedy if keeps else Remedy.INSPECT
+    return replace(fault, checks=(result.check,), verdict=verdict, remedy=remedy)
 
 
-def list_deciding(result: Result) -> list[Complaint]:
-    """List the complaints that decide what *result* counts as, the gravest first."""
+def list_deciding(result: Result) -> list[Fault]:
+    """List the faults that decide what *result* counts as, the gravest first."""
     verdict = effective_verdict(result)
-    return [c for c in list_complaints(result) if c.verdict is verdict]
+    return [c for c in list_faults(result) if c.verdict is verdict]
 
 
-class ComplaintIndex:
-    """The complaints of a result, by what they are about."""
+class FaultIndex:
+    """The faults of a result, by what they are about."""
 
     def __init__(self, result: Result) -> None:
         self._rulings = result.rulings
-        self._complaints: dict[tuple[object, ...], dict[Limit | None, Complaint]] = {}
-        for c in result.complaints:
-            subject = c.text if c.kind is ComplaintKind.FINDING else (c.value,)
-            alike = self._complaints.setdefault((c.name, c.part_id, subject), {})
+        self._faults: dict[tuple[object, ...], dict[Limit | None, Fault]] = {}
+        for c in result.faults:
+            subject = c.text if c.kind is FaultKind.FINDING else (c.value,)
+            alike = self._faults.setdefault((c.name, c.part_id, subject), {})
             verdict = cap_beta_verdict(c.verdict, result.maturity)
             alike.setdefault(c.limit, replace(c, verdict=verdict))
 
-    def find(self, item: Measurement | Finding) -> list[Complaint]:
-        """Find the complaints about *item*, the gravest first; one for each limit."""
+    def find(self, item: Measurement | Finding) -> list[Fault]:
+        """Find the faults about *item*, the gravest first; one for each limit."""
         if isinstance(item, Measurement):
-            alike = self._complaints.get((item.name, item.part_id, (item.value,)), {})
+            alike = self._faults.get((item.name, item.part_id, (item.value,)), {})
             return [c for limit, c in alike.items() if limit]
         text = check.write_finding_text(item, self._rulings)
-        return [*self._complaints.get((item.code, item.part_id, text), {}).values()]
+        return [*self._faults.get((item.code, item.part_id, text), {}).values()]
 
     def rank(self, item: Measurement | Finding) -> tuple[Verdict, int, float]:
-        """Rank *item* by the gravest complaint about it; without one it passed."""
+        """Rank *item* by the gravest fault about it; without one it passed."""
         keys = map(check.make_severity_key, self.find(item))
         return max(keys, default=check.severity_sort_key(Verdict.PASS, Remedy.NONE))
 
 
-def make_cause_key(complaint: Complaint) -> tuple[str, ...]:
+def make_cause_key(fault: Fault) -> tuple[str, ...]:
     """
-    Make a key that is the same for complaints of one cause.
+    Make a key that is the same for faults of one cause.
 
     It is the part, and the code if all checks share it (on the node itself also the evidence),
     else the metric of the check or what was found.
     """
-    if complaint.shared:
-        evidence = complaint.evidence if complaint.part_id == "node" else {}
+    if fault.shared:
+        evidence = fault.evidence if fault.part_id == "node" else {}
         marks = (f"{name}={value}" for name, value in evidence.items())
-        return (complaint.part_id, complaint.name, *marks)
-    if complaint.kind is ComplaintKind.OUTSIDE and complaint.distance is not None:
-        return (complaint.part_id, *complaint.checks, complaint.name)
-    return (complaint.part_id, complaint.text)
+        return (fault.part_id, fault.name, *marks)
+    if fault.kind is FaultKind.OUTSIDE and fault.distance is not None:
+        return (fault.part_id, *fault.checks, fault.name)
+    return (fault.part_id, fault.text)
 
 
 def pair_with_limits(result: Result) -> list[tuple[Measurement, Limit]]:
@@ -228,7 +228,7 @@ def pair_with_limits(result: Result) -> list[tuple[Measurement, Limit]]:
 
 def find_common_remedy(result: Result, remedies: Mapping[str, Remedy]) -> Remedy | None:
     """Return the one of *remedies* that all parts of *result* share; None if they differ."""
-    shared = {remedies[complaint.part_id] for complaint in list_complaints(result)}
+    shared = {remedies[fault.part_id] for fault in list_faults(result)}
     return None if len(shared) > 1 else next(iter(shared), Remedy.NONE)
 
 
@@ -238,7 +238,7 @@ def is_all_skipped(run: Run) -> bool:
     return run.complete and bool(skips) and all(skips)
 
 
-def _list_run_complaints(run: Run) -> Iterator[Complaint]:
+def _list_run_faults(run: Run) -> Iterator[Fault]:
     """Yield what makes the run itself an ERROR, whatever its checks say."""
     if not run.results:
         text, remedy = NOTHING_RAN_REASON, Remedy.RERUN
@@ -248,8 +248,8 @@ def _list_run_complaints(run: Run) -> Iterator[Complaint]:
         text, remedy = ALL_SKIPPED_REASON, Remedy.FIX_CONFIGURATION
     else:
         return
-    yield Complaint(
-        kind=ComplaintKind.SHORTFALL,
+    yield Fault(
+        kind=FaultKind.SHORTFALL,
         part_id="node",
         checks=(),
         name="incomplete",
@@ -260,34 +260,34 @@ def _list_run_complaints(run: Run) -> Iterator[Complaint]:
     )
 
 
-def _blame_parts(complaints: Sequence[Complaint]) -> Iterator[Complaint]:
+def _blame_parts(faults: Sequence[Fault]) -> Iterator[Fault]:
     """
-    Yield the *complaints*, without those about the node that its parts have too.
+    Yield the *faults*, without those about the node that its parts have too.
 
     A check of all GPUs at once says of the node what the others say of each GPU.
     """
     checks: dict[tuple[object, ...], tuple[str, ...]] = {}
-    on_parts = {_make_twin_key(c) for c in complaints if c.shared and c.part_id != "node"}
-    for complaint in complaints:
-        if complaint.part_id == "node" and _make_twin_key(complaint) in on_parts:
-            checks[_make_twin_key(complaint)] = complaint.checks
-    for complaint in complaints:
-        more = checks.get(_make_twin_key(complaint), ()) if complaint.shared else ()
+    on_parts = {_make_twin_key(c) for c in faults if c.shared and c.part_id != "node"}
+    for fault in faults:
+        if fault.part_id == "node" and _make_twin_key(fault) in on_parts:
+            checks[_make_twin_key(fault)] = fault.checks
+    for fault in faults:
+        more = checks.get(_make_twin_key(fault), ()) if fault.shared else ()
         if not more:
-            yield complaint
-        elif complaint.part_id != "node":
-            yield replace(complaint, checks=tuple(dict.fromkeys((*complaint.checks, *more))))
+            yield fault
+        elif fault.part_id != "node":
+            yield replace(fault, checks=tuple(dict.fromkeys((*fault.checks, *more))))
 
 
-def _make_twin_key(complaint: Complaint) -> tuple[object, ...]:
-    return complaint.name, complaint.text, complaint.verdict, complaint.shared
+def _make_twin_key(fault: Fault) -> tuple[object, ...]:
+    return fault.name, fault.text, fault.verdict, fault.shared
 
 
-def _merge_complaints(complaints: Sequence[Complaint]) -> list[Complaint]:
-    """Merge the complaints of one cause into the worst; its check comes first."""
-    groups: dict[tuple[str, ...], list[Complaint]] = {}
-    for complaint in complaints:
-        groups.setdefault(make_cause_key(complaint), []).append(complaint)
+def _merge_faults(faults: Sequence[Fault]) -> list[Fault]:
+    """Merge the faults of one cause into the worst; its check comes first."""
+    groups: dict[tuple[str, ...], list[Fault]] = {}
+    for fault in faults:
+        groups.setdefault(make_cause_key(fault), []).append(fault)
     ordered = (
         sorted(alike, key=check.make_severity_key, reverse=True) for alike in groups.values()
     )

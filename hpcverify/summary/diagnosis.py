@@ -1,5 +1,5 @@
 """
-What is wrong with which part: one diagnosis for all complaints about it.
+What is wrong with which part: one diagnosis for all faults about it.
 
 Terminal, log, pages, drain reasons, events and the index print it. It names the faults that
 decide, the gravest first, and counts the rest. Speeds that are low together are one fault. Parts
@@ -18,8 +18,8 @@ from hpcverify.check import make_severity_key
 from hpcverify.model import (
     MIN_PARTS_FOR_ALL,
     PLURAL_NAMES,
-    Complaint,
-    ComplaintKind,
+    Fault,
+    FaultKind,
     Remedy,
     Run,
     Verdict,
@@ -43,20 +43,20 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     remedy: Remedy
-    """What the gravest complaint calls for."""
+    """What the gravest fault calls for."""
     fix: str = ""
     """The exact steps for that, where they are known."""
     part_ids: tuple[str, ...]
     """The worst part first."""
     part_kind: str = ""
-    """As `Complaint.part_kind`."""
+    """As `Fault.part_kind`."""
     names: str = ""
     """What a person calls the parts, with the serial numbers of those that failed; empty: the
     node itself."""
     checks: tuple[str, ...]
-    """The checks with the complaints that decide."""
+    """The checks with the faults that decide."""
     other_checks: tuple[str, ...] = ()
-    """Those with milder complaints about these parts."""
+    """Those with milder faults about these parts."""
     faults: tuple[str, ...]
     """What decides: metrics and codes with their checks, or `SLOW`. The same for equal faults of
     other parts and nodes."""
@@ -90,7 +90,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
 
 def diagnose(run: Run) -> tuple[Diagnosis, ...]:
-    """Diagnose every part with complaints in *run*: the gravest diagnosis first."""
+    """Diagnose every part with faults in *run*: the gravest diagnosis first."""
     return diagnose_parts(list_affected_parts(run), run)
 
 
@@ -98,7 +98,7 @@ def diagnose_parts(parts: Iterable[AffectedPart], run: Run) -> tuple[Diagnosis, 
     """Diagnose the affected *parts* of *run*."""
     alike: dict[tuple[object, ...], list[AffectedPart]] = {}
     for number, part in enumerate(_list_subjects(parts)):
-        kind = number if part.part_id == "node" else part.complaints[0].part_kind
+        kind = number if part.part_id == "node" else part.faults[0].part_kind
         key = (part.verdict, part.remedy, kind, _list_faults(part))
         alike.setdefault(key, []).append(part)
     groups = [group for some in alike.values() for group in _split(some)]
@@ -115,8 +115,8 @@ def _list_subjects(parts: Iterable[AffectedPart]) -> Iterator[AffectedPart]:
         if part.part_id != "node":
             yield part
             continue
-        # Those of one cause are one complaint already.
-        yield from (replace(part, complaints=(complaint,)) for complaint in part.complaints)
+        # Those of one cause are one fault already.
+        yield from (replace(part, faults=(fault,)) for fault in part.faults)
 
 
 def _rank(part: AffectedPart) -> tuple[Verdict, int, float]:
@@ -133,13 +133,13 @@ def _split(parts: Sequence[AffectedPart]) -> Iterator[list[AffectedPart]]:
         yield from ([part] for part in ordered)
 
 
-def _identify_fault(complaint: Complaint) -> str:
+def _identify_fault(fault: Fault) -> str:
     """Identify the fault as other nodes have it: by words only where there is nothing else."""
-    if complaint.shared:
-        return complaint.name
-    if complaint.kind is ComplaintKind.SHORTFALL:
-        return complaint.text
-    return f"{complaint.checks[0]} {complaint.name}"
+    if fault.shared:
+        return fault.name
+    if fault.kind is FaultKind.SHORTFALL:
+        return fault.text
+    return f"{fault.checks[0]} {fault.name}"
 
 
 def _list_faults(part: AffectedPart) -> tuple[str, ...]:
@@ -153,11 +153,11 @@ def _build(
     parts: Sequence[AffectedPart], table: SpeedTable | None, counts: Mapping[str, int]
 ) -> Diagnosis:
     worst, faults = parts[0], _list_faults(parts[0])
-    gravest = worst.complaints[0]
-    deciding = [complaint for part in parts for complaint in part.deciding]
-    milder = [complaint for part in parts for complaint in part.complaints[len(part.deciding) :]]
-    checks = dict.fromkeys(name for complaint in deciding for name in complaint.checks)
-    others = dict.fromkeys(name for complaint in milder for name in complaint.checks)
+    gravest = worst.faults[0]
+    deciding = [fault for part in parts for fault in part.deciding]
+    milder = [fault for part in parts for fault in part.faults[len(part.deciding) :]]
+    checks = dict.fromkeys(name for fault in deciding for name in fault.checks)
+    others = dict.fromkeys(name for fault in milder for name in fault.checks)
     fixes = dict.fromkeys(c.fix for c in deciding if c.fix and c.remedy is worst.remedy)
     return Diagnosis(
         verdict=worst.verdict,
@@ -169,7 +169,7 @@ def _build(
         checks=tuple(checks),
         other_checks=tuple(name for name in others if name not in checks),
         faults=faults,
-        codes=tuple(dict.fromkeys(complaint.name for complaint in deciding)),
+        codes=tuple(dict.fromkeys(fault.name for fault in deciding)),
         metric=gravest.name if gravest.limit and faults == (_identify_fault(gravest),) else "",
         text=_describe(parts, table if SLOW in faults else None),
     )
@@ -177,22 +177,22 @@ def _build(
 
 def _describe(parts: Sequence[AffectedPart], table: SpeedTable | None) -> str:
     """
-    Name the gravest complaints about the worst of *parts*, and count the others.
+    Name the gravest faults about the worst of *parts*, and count the others.
 
     *table* has the speeds, if low speeds are one fault of theirs.
     """
     is_slow = table is not None
     clauses: dict[str, str] = {}
-    for complaint in parts[0].complaints:
-        if table and is_low_speed(complaint):
+    for fault in parts[0].faults:
+        if table and is_low_speed(fault):
             clauses[SLOW] = clauses.get(SLOW) or describe_low_speeds(parts, table)
         else:
-            clauses.setdefault(_make_clause_key(complaint), complaint.text)
+            clauses.setdefault(_make_clause_key(fault), fault.text)
     count = len(
         {_make_clause_key(c) for c in parts[0].deciding if not (is_slow and is_low_speed(c))}
     )
     shown = [*clauses.items()][: min(MAX_NAMED, count + is_slow)]
-    texts = [{complaint.text for complaint in part.deciding} for part in parts]
+    texts = [{fault.text for fault in part.deciding} for part in parts]
     said = [
         text
         if key == SLOW or all(text in own for own in texts)
@@ -203,9 +203,9 @@ def _describe(parts: Sequence[AffectedPart], table: SpeedTable | None) -> str:
     return "; ".join(said) + (f" (+{left} more)" if left else "")
 
 
-def _make_clause_key(complaint: Complaint) -> str:
+def _make_clause_key(fault: Fault) -> str:
     """Make a key by which a metric is named once, whatever its limits."""
-    return _identify_fault(complaint) if complaint.limit else complaint.text
+    return _identify_fault(fault) if fault.limit else fault.text
 
 
 def _name_parts(parts: Sequence[AffectedPart], kind: str, counts: Mapping[str, int]) -> str:

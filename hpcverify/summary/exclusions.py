@@ -17,7 +17,7 @@ from hpcverify.check import format_quantity
 from hpcverify.model import PLURAL_NAMES, Inventory, Measurement, Part, Run, Verdict
 from hpcverify.summary.actions import (
     AffectedPart,
-    ComplaintIndex,
+    FaultIndex,
     list_affected_parts,
     pair_with_limits,
 )
@@ -121,17 +121,17 @@ class Exclusions:
             passed.update(item.part_id for item in result.measurements)
             passed.update(covered.part_id for covered in result.coverage)
         for other in affected:
-            for check in {name for complaint in other.complaints for name in complaint.checks}:
+            for check in {name for fault in other.faults for name in fault.checks}:
                 self._passed.get(check, set()).discard(other.part_id)
         self._good: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Part]] = {}
         causes = {name: cause for cause, names in EXTERNAL_CAUSES.items() for name in names}
         self._signs: dict[str, dict[str, list[tuple[Measurement, bool]]]] = {}
         for result in run.results:
-            complaints = ComplaintIndex(result)
+            faults = FaultIndex(result)
             for item in dict.fromkeys(item for item, _ in pair_with_limits(result)):
                 if cause := causes.get(item.name):
                     signs = self._signs.setdefault(item.part_id, {}).setdefault(cause, [])
-                    signs.append((item, bool(complaints.find(item))))
+                    signs.append((item, bool(faults.find(item))))
 
     def list_ruled_out(self, part: AffectedPart, past: Repetition | None = None) -> list[str]:
         """List the causes other than *part* that the run and the *past* rule out, and why."""

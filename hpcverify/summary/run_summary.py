@@ -44,7 +44,7 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     actions: tuple[Action, ...]
     """The gravest first."""
     remedies: dict[str, Remedy]
-    """What each part with complaints calls for."""
+    """What each part with faults calls for."""
     checks: tuple[CheckSummary, ...]
     """The worst first, skips last."""
     by_name: dict[str, CheckSummary]

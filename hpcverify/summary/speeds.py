@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from hpcverify.check import is_pattern, matches
-from hpcverify.model import Complaint, ComplaintKind, Measurement, Result, Run
+from hpcverify.model import Fault, FaultKind, Measurement, Result, Run
 from hpcverify.stats import median
 from hpcverify.summary.actions import AffectedPart
 
@@ -40,17 +40,17 @@ Speed = tuple[str, str]
 """A check and its metric."""
 
 
-def is_low_speed(complaint: Complaint) -> bool:
-    """Whether *complaint* is about a rate below its limit."""
-    value, limit = complaint.value, complaint.limit
-    is_rate = complaint.kind is ComplaintKind.OUTSIDE and complaint.unit.endswith("/s")
+def is_low_speed(fault: Fault) -> bool:
+    """Whether *fault* is about a rate below its limit."""
+    value, limit = fault.value, fault.limit
+    is_rate = fault.kind is FaultKind.OUTSIDE and fault.unit.endswith("/s")
     low = limit.low if limit else None
     return is_rate and value is not None and low is not None and 0 <= value < low
 
 
-def list_low_speeds(part: AffectedPart) -> dict[Speed, Complaint]:
+def list_low_speeds(part: AffectedPart) -> dict[Speed, Fault]:
     """List the low speeds of *part*, if one of them decides and they are several."""
-    low = {(c.checks[0], c.name): c for c in reversed(part.complaints) if is_low_speed(c)}
+    low = {(c.checks[0], c.name): c for c in reversed(part.faults) if is_low_speed(c)}
     decides = any(map(is_low_speed, part.deciding))
     return low if decides and len(low) > 1 else {}
 
@@ -63,8 +63,8 @@ class SpeedTable(Struct, frozen=True, kw_only=True):
     parts of its model, the worst round; None if these are too few."""
     judged_signs: frozenset[tuple[str, str]]
     """Parts and metrics of `VITAL_SIGNS` that were measured and have a limit."""
-    complaints: dict[str, frozenset[str]]
-    """The metrics and codes of all complaints about a part."""
+    faults: dict[str, frozenset[str]]
+    """The metrics and codes of all faults about a part."""
 
 
 def read_speeds(run: Run) -> SpeedTable:
@@ -72,10 +72,10 @@ def read_speeds(run: Run) -> SpeedTable:
     models = {p.id: (p.kind, p.facts.get("name", "")) for p in run.inventory.parts}
     losses: dict[str, dict[Speed, float | None]] = {}
     signs: set[tuple[str, str]] = set()
-    complaints: dict[str, set[str]] = {}
+    faults: dict[str, set[str]] = {}
     for result in run.results:
-        for complaint in result.complaints:
-            complaints.setdefault(complaint.part_id, set()).add(complaint.name)
+        for fault in result.faults:
+            faults.setdefault(fault.part_id, set()).add(fault.name)
         signs |= _list_judged_signs(result)
         for item, loss in _compare_with_siblings(result, models):
             speeds = losses.setdefault(item.part_id, {})
@@ -85,7 +85,7 @@ def read_speeds(run: Run) -> SpeedTable:
     return SpeedTable(
         losses=losses,
         judged_signs=frozenset(signs),
-        complaints={part_id: frozenset(names) for part_id, names in complaints.items()},
+        faults={part_id: frozenset(names) for part_id, names in faults.items()},
     )
 
 
@@ -125,11 +125,11 @@ def describe_low_speeds(parts: Sequence[AffectedPart], table: SpeedTable) -> str
     by_part = {part.part_id: list_low_speeds(part) for part in parts}
     losses = {part_id: table.losses.get(part_id, {}) for part_id in by_part}
     low = [
-        (part_id, speed, complaint.distance or 0.0)
-        for part_id, complaints in by_part.items()
-        for speed, complaint in complaints.items()
+        (part_id, speed, fault.distance or 0.0)
+        for part_id, faults in by_part.items()
+        for speed, fault in faults.items()
     ]
-    slow = {part_id: {*complaints} for part_id, complaints in by_part.items()}
+    slow = {part_id: {*faults} for part_id, faults in by_part.items()}
     its = "its" if len(parts) == 1 else "their"
     shares, reference = [distance for _, _, distance in low], f"below {its} limits"
     # As far from its siblings as from its limit, or farther: they keep that limit.
@@ -155,15 +155,15 @@ def describe_low_speeds(parts: Sequence[AffectedPart], table: SpeedTable) -> str
 
 
 def _list_normal_signs(ids: Collection[str], table: SpeedTable) -> list[str]:
-    """List the `VITAL_SIGNS` that were judged on all parts *ids* and have no complaint on any."""
-    complaints = frozenset[str]().union(*(table.complaints.get(i, ()) for i in ids))
-    if any(name.startswith(SLOWDOWNS) for name in complaints):
+    """List the `VITAL_SIGNS` that were judged on all parts *ids* and have no fault on any."""
+    faults = frozenset[str]().union(*(table.faults.get(i, ()) for i in ids))
+    if any(name.startswith(SLOWDOWNS) for name in faults):
         return []
     return [
         sign
         for sign, metrics in VITAL_SIGNS.items()
         if all(any((i, name) in table.judged_signs for name in metrics) for i in ids)
-        and not any(name.startswith(sign) for name in complaints)
+        and not any(name.startswith(sign) for name in faults)
     ]
 
 

@@ -69,7 +69,7 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FaultGroup:
     """One fault and all nodes that have it, the worst of them first."""
 
     verdict: Verdict
@@ -99,7 +99,7 @@ class Fault:
         )
 
 
-def group_faults(rows: Iterable[NodeRow]) -> tuple[Fault, ...]:
+def group_faults(rows: Iterable[NodeRow]) -> tuple[FaultGroup, ...]:
     """Group equal faults of *rows*; the worst first, then the most frequent."""
     groups: dict[tuple[Verdict, tuple[str, ...], Remedy], list[Sighting]] = {}
     ran: Counter[str] = Counter()
@@ -118,10 +118,10 @@ def _build_fault(
     remedy: Remedy,
     sightings: Sequence[Sighting],
     ran: Counter[str],
-) -> Fault:
+) -> FaultGroup:
     checks = dict.fromkeys(result.check for s in sightings for result in s.results)
     first = sightings[0].diagnosis
-    return Fault(
+    return FaultGroup(
         verdict=verdict,
         checks=tuple(checks) or ("",),
         topic=topic,
@@ -144,6 +144,6 @@ def _list_sightings(row: NodeRow) -> Iterator[Sighting]:
         yield Sighting(row)
 
 
-def list_widespread(faults: Sequence[Fault]) -> tuple[Fault, ...]:
+def list_widespread(faults: Sequence[FaultGroup]) -> tuple[FaultGroup, ...]:
     """List the *faults* to look into as a whole before any part is touched."""
     return tuple(f for f in faults if f.common and f.verdict >= Verdict.ERROR)

@@ -32,7 +32,7 @@ from hpcverify.model import Remedy, Verdict
 from hpcverify.records.last_result import LastResult
 from hpcverify.summary.verdict import REMEDY_SENTENCES, shorten
 from hpcverify.units import format_count
-from hpcverify_reports.faults import Fault, Sighting, group_faults, list_widespread
+from hpcverify_reports.faults import FaultGroup, Sighting, group_faults, list_widespread
 from hpcverify_reports.labels import ICONS, MAX_NAMED_NODES, Icon, format_time, make_anchor
 from hpcverify_reports.outlook import build_outlook
 from hpcverify_reports.pages import render_page
@@ -217,7 +217,7 @@ def _judge_fleet(rows: Sequence[NodeRow]) -> Verdict:
     return max(worst, Verdict.SKIP) if any(row.overdue for row in rows) else worst
 
 
-def _list_actions(faults: Sequence[Fault], links: Links) -> Iterator[tuple[str, NodeNames]]:
+def _list_actions(faults: Sequence[FaultGroup], links: Links) -> Iterator[tuple[str, NodeNames]]:
     """Yield what to do: first about common causes, then about each node."""
     shared = list_widespread(faults)
     for fault in shared[:MAX_CAUSES]:
@@ -351,7 +351,9 @@ def _fold_column(names: Sequence[str], column: Sequence[Square | None]) -> Squar
     return Square(f"{count}, e.g. {name}: {square.text}", worst, href=square.href)
 
 
-def _list_sections(fleet: Overview, faults: Sequence[Fault], links: Links) -> Iterator[PageSection]:
+def _list_sections(
+    fleet: Overview, faults: Sequence[FaultGroup], links: Links
+) -> Iterator[PageSection]:
     """Yield the lists that are not empty, and what the past shows even if that is nothing."""
     if faults:
         yield build_list(
@@ -376,7 +378,7 @@ def _list_sections(fleet: Overview, faults: Sequence[Fault], links: Links) -> It
         yield build_list("versions", title, (DRIFT_NOTE,), ("What", "Nodes", title), rows)
 
 
-def _build_fault_row(fault: Fault, now: float, links: Links) -> TableRow:
+def _build_fault_row(fault: FaultGroup, now: float, links: Links) -> TableRow:
     """Build the row of a fault: its first node stands for all of them, which are folded."""
     count = len(fault.sightings)
     hint = (
@@ -405,7 +407,7 @@ def _build_fault_row(fault: Fault, now: float, links: Links) -> TableRow:
     return TableRow(cells, RowDetails("Which nodes", hosts, table))
 
 
-def _explain_by_rollouts(fault: Fault) -> str:
+def _explain_by_rollouts(fault: FaultGroup) -> str:
     """Say that all nodes were first seen with the fault as the same rollout reached them."""
     reached = [
         {rollout for result in s.results for rollout in s.row.rollouts.get(result.check, ())}
@@ -432,7 +434,9 @@ def _build_sighting(sighting: Sighting, now: float, links: Links) -> tuple[Table
     )
 
 
-def _build_lists(fleet: Overview, faults: Sequence[Fault], links: Links) -> Iterator[PageSection]:
+def _build_lists(
+    fleet: Overview, faults: Sequence[FaultGroup], links: Links
+) -> Iterator[PageSection]:
     rows, now = fleet.rows, fleet.made
     build = partial(_build_list, links=links)
     listed: dict[str, list[str]] = {}

@@ -165,7 +165,7 @@ def _build_row(
         cells=tuple(cells.values()),
         strip=draw_metric_axis(metric),
         limits=tuple(_group_limits(metric, inventory)),
-        all_zero=all(one.item.value == 0 and not one.complaints for one in metric),
+        all_zero=all(one.item.value == 0 and not one.faults for one in metric),
     )
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from hpcverify.check import LimitIndex
-from hpcverify.model import Complaint, Limit, Measurement, Result, Verdict
-from hpcverify.summary.actions import ComplaintIndex
+from hpcverify.model import Fault, Limit, Measurement, Result, Verdict
+from hpcverify.summary.actions import FaultIndex
 from hpcverify.summary.wording import format_bounds
 from hpcverify.units import choose_unit
 from hpcverify_reports.labels import format_number
@@ -21,17 +21,17 @@ from hpcverify_reports.labels import format_number
 
 @dataclass(frozen=True, slots=True)
 class JudgedMeasurement:
-    """A measurement with the limits that apply to it, and the complaints of the judge."""
+    """A measurement with the limits that apply to it, and the faults of the judge."""
 
     item: Measurement
     limits: tuple[Limit, ...]
-    complaints: tuple[Complaint, ...]
+    faults: tuple[Fault, ...]
 
     @property
     def verdict(self) -> Verdict | None:
         """The worst verdict; None without a limit."""
         passed = [Verdict.PASS] if self.limits else []
-        return max([*(c.verdict for c in self.complaints), *passed], default=None)
+        return max([*(c.verdict for c in self.faults), *passed], default=None)
 
 
 def pair_measurements(result: Result) -> tuple[JudgedMeasurement, ...]:
@@ -40,10 +40,10 @@ def pair_measurements(result: Result) -> tuple[JudgedMeasurement, ...]:
     for item in result.measurements:
         values.setdefault((item.name, item.unit), []).append(item.value)
     units = {(name, unit): choose_unit(some, unit) for (name, unit), some in values.items()}
-    limits, complaints = LimitIndex(result.limits), ComplaintIndex(result)
+    limits, faults = LimitIndex(result.limits), FaultIndex(result)
     return tuple(
         _scale_judged(
-            JudgedMeasurement(item, tuple(limits.find(item)), tuple(complaints.find(item))),
+            JudgedMeasurement(item, tuple(limits.find(item)), tuple(faults.find(item))),
             *units[item.name, item.unit],
         )
         for item in result.measurements
@@ -59,7 +59,7 @@ def _scale_judged(judged: JudgedMeasurement, unit: str, factor: float) -> Judged
         tuple(_scale_limit(limit, factor) for limit in judged.limits),
         tuple(
             replace(c, value=value, unit=unit, limit=c.limit and _scale_limit(c.limit, factor))
-            for c in judged.complaints
+            for c in judged.faults
         ),
     )
 

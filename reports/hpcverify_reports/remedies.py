@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hpcverify.model import Complaint, Verdict
+from hpcverify.model import Fault, Verdict
 from hpcverify.summary.actions import Action, AffectedPart, list_part_names
 from hpcverify.summary.diagnosis import Diagnosis, name_checks
 from hpcverify.summary.exclusions import Exclusions, Repetition
@@ -17,8 +17,8 @@ from hpcverify_reports.sections import LabeledText
 Repetitions = Mapping[str, Repetition]
 """How often each part has failed, by its id."""
 
-MAX_SHOWN_COMPLAINTS = 6
-"""Complaints listed with a part; all of them follow further below."""
+MAX_SHOWN_FAULTS = 6
+"""Faults listed with a part; all of them follow further below."""
 MAX_OPEN_PARTS = 4
 """Parts of an action that a page shows unfolded."""
 MODEL_FACTS = ("name", "model", "product")
@@ -37,7 +37,7 @@ class AffectedRow:
     diagnoses: tuple[str, ...]
     """What is wrong with it."""
     evidence: tuple[str, ...]
-    """The complaints behind that, unless one says the same."""
+    """The faults behind that, unless one says the same."""
     past: tuple[str, ...]
     ruled_out: tuple[str, ...]
     not_ruled_out: str
@@ -152,14 +152,14 @@ def _format_fix(diagnosis: Diagnosis) -> str:
 
 
 def _list_evidence(part: AffectedPart) -> tuple[str, ...]:
-    shown = [_format_complaint(c, part.verdict) for c in part.complaints[:MAX_SHOWN_COMPLAINTS]]
-    left = len(part.complaints) - len(shown)
+    shown = [_format_fault(c, part.verdict) for c in part.faults[:MAX_SHOWN_FAULTS]]
+    left = len(part.faults) - len(shown)
     return (*shown, f"and {left} more") if left else tuple(shown)
 
 
-def _format_complaint(complaint: Complaint, worst: Verdict) -> str:
-    """Print a complaint, with its verdict if that is milder than the *worst*."""
-    checks = name_checks(complaint.checks)
-    what = f"{checks}: {complaint.text}" if checks else complaint.text
-    milder = complaint.verdict < worst
-    return f"{what} ({ICONS[complaint.verdict].word})" if milder else what
+def _format_fault(fault: Fault, worst: Verdict) -> str:
+    """Print a fault, with its verdict if that is milder than the *worst*."""
+    checks = name_checks(fault.checks)
+    what = f"{checks}: {fault.text}" if checks else fault.text
+    milder = fault.verdict < worst
+    return f"{what} ({ICONS[fault.verdict].word})" if milder else what

@@ -11,8 +11,8 @@ from hpcverify.check import LimitIndex, make_severity_key
 from hpcverify.insight.node_names import make_natural_key
 from hpcverify.model import (
     PLURAL_NAMES,
-    Complaint,
-    ComplaintKind,
+    Fault,
+    FaultKind,
     Finding,
     Inventory,
     Part,
@@ -23,9 +23,9 @@ from hpcverify.model import (
     effective_verdict,
 )
 from hpcverify.summary.actions import (
-    ComplaintIndex,
+    FaultIndex,
     find_common_remedy,
-    list_complaints,
+    list_faults,
 )
 from hpcverify.summary.checks import CheckSummary
 from hpcverify.summary.part_names import name_parts
@@ -47,8 +47,8 @@ from hpcverify_reports.labels import (
 from hpcverify_reports.svg import Chart, Strip, Tick, Trace, draw_chart
 from hpcverify_reports.tables import PageSection, TableColumn, build_table
 
-MAX_COMPLAINTS = 16
-"""Complaints of one check in its card; the tables below have them all."""
+MAX_FAULTS = 16
+"""Faults of one check in its card; the tables below have them all."""
 EXCERPT_CHARACTERS = 4096
 """Characters of one piece of evidence; the run document has the rest."""
 MAX_FACTS = 60
@@ -64,7 +64,7 @@ Link = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class ComplaintRow:
+class FaultRow:
     """A measurement outside its limit, or a limit without a measurement."""
 
     icon: Icon
@@ -104,9 +104,9 @@ class Section:
     reason: str
     cause: str
     next: str
-    """What to do; empty if the complaints call for different things."""
-    complaints: tuple[ComplaintRow, ...]
-    more_complaints: int
+    """What to do; empty if the faults call for different things."""
+    faults: tuple[FaultRow, ...]
+    more_faults: int
     """How many more there are, which only the tables below show."""
     findings: tuple[FindingItem, ...]
     parts: tuple[tuple[str, str, Icon | None], ...]
@@ -136,9 +136,9 @@ def build_section(check: CheckSummary, result: Result, summary: RunSummary) -> S
     # A quoted name has no slash.
     place = make_anchor(result.check) + ("" if main else f"/{result.round}")
     is_open = verdict >= Verdict.WARN
-    broken = _list_complaints(result, everything, inventory, remedies, place)
-    complaints = ComplaintIndex(result)
-    ranked = [(complaints.rank(finding), finding) for finding in result.findings]
+    broken = _list_faults(result, everything, inventory, remedies, place)
+    faults = FaultIndex(result)
+    ranked = [(faults.rank(finding), finding) for finding in result.findings]
     ranked.sort(key=itemgetter(0), reverse=True)
     remedy = find_common_remedy(result, remedies)
     return Section(
@@ -152,8 +152,8 @@ def build_section(check: CheckSummary, result: Result, summary: RunSummary) -> S
         reason=result.reason,
         cause=CAUSE_SENTENCES[result.cause],
         next=REMEDY_SENTENCES[remedy] if remedy else "",
-        complaints=tuple(broken[:MAX_COMPLAINTS]),
-        more_complaints=max(0, len(broken) - MAX_COMPLAINTS),
+        faults=tuple(broken[:MAX_FAULTS]),
+        more_faults=max(0, len(broken) - MAX_FAULTS),
         findings=tuple(
             _build_judged_finding(f, rank[0], inventory, remedies) for rank, f in ranked
         ),
@@ -172,50 +172,50 @@ def build_section(check: CheckSummary, result: Result, summary: RunSummary) -> S
     )
 
 
-def _list_complaints(
+def _list_faults(
     result: Result,
     everything: Sequence[JudgedMeasurement],
     inventory: Inventory,
     remedies: Mapping[str, Remedy],
     place: str,
-) -> list[ComplaintRow]:
-    complaints = sorted(
-        (complaint for one in everything for complaint in one.complaints),
+) -> list[FaultRow]:
+    faults = sorted(
+        (fault for one in everything for fault in one.faults),
         key=make_severity_key,
         reverse=True,
     )
-    metrics: dict[str, list[JudgedMeasurement]] = {c.name: [] for c in complaints}
+    metrics: dict[str, list[JudgedMeasurement]] = {c.name: [] for c in faults}
     for one in everything:
         if one.item.name in metrics:
             metrics[one.item.name].append(one)
     axes = {name: draw_metric_axis(metric) for name, metric in metrics.items()}
-    unmet = [c for c in result.complaints if c.kind is ComplaintKind.UNMEASURED]
+    unmet = [c for c in result.faults if c.kind is FaultKind.UNMEASURED]
     return [
-        ComplaintRow(
-            icon=ICONS[complaint.verdict],
-            href=f"{place}.{make_anchor(complaint.part_id)}" if complaint.name in axes else place,
-            part=_name_place(complaint, inventory),
-            name=complaint.name,
-            value=_format_value(complaint),
-            strip=axes.get(complaint.name),
-            bound=f"{format_range(limit)} {format_unit(complaint.unit)}".rstrip(),
+        FaultRow(
+            icon=ICONS[fault.verdict],
+            href=f"{place}.{make_anchor(fault.part_id)}" if fault.name in axes else place,
+            part=_name_place(fault, inventory),
+            name=fault.name,
+            value=_format_value(fault),
+            strip=axes.get(fault.name),
+            bound=f"{format_range(limit)} {format_unit(fault.unit)}".rstrip(),
             source=f"too noisy: {limit.noisy}" if limit.noisy else limit.source,
-            remedy=_write_remedy(complaint.part_id, remedies),
+            remedy=_write_remedy(fault.part_id, remedies),
         )
-        for complaint in (*complaints, *unmet)
-        if (limit := complaint.limit)
+        for fault in (*faults, *unmet)
+        if (limit := fault.limit)
     ]
 
 
-def _name_place(complaint: Complaint, inventory: Inventory) -> str:
-    for_all = complaint.kind is ComplaintKind.UNMEASURED and complaint.part_id == "node"
-    return "all parts" if for_all else inventory.find_label(complaint.part_id)
+def _name_place(fault: Fault, inventory: Inventory) -> str:
+    for_all = fault.kind is FaultKind.UNMEASURED and fault.part_id == "node"
+    return "all parts" if for_all else inventory.find_label(fault.part_id)
 
 
-def _format_value(complaint: Complaint) -> str:
-    if complaint.kind is ComplaintKind.UNMEASURED:
+def _format_value(fault: Fault) -> str:
+    if fault.kind is FaultKind.UNMEASURED:
         return "not measured"
-    return format_with_unit(complaint.value, complaint.unit)
+    return format_with_unit(fault.value, fault.unit)
 
 
 def _build_judged_finding(
@@ -257,8 +257,8 @@ def _cut_excerpt(text: str) -> str:
 def _list_parts(
     result: Result, everything: Sequence[JudgedMeasurement], inventory: Inventory, place: str
 ) -> Iterator[tuple[str, str, Icon | None]]:
-    complaints = ComplaintIndex(result)
-    ranked = ((finding.part_id, complaints.rank(finding)[0]) for finding in result.findings)
+    faults = FaultIndex(result)
+    ranked = ((finding.part_id, faults.rank(finding)[0]) for finding in result.findings)
     by_part: dict[str, list[Verdict]] = {}
     for part_id, verdict in (
         *((covered.part_id, None) for covered in result.coverage),
@@ -284,7 +284,7 @@ def _group_coverage(result: Result, inventory: Inventory) -> Iterator[LabeledTex
 def _draw_charts(
     result: Result, everything: Sequence[JudgedMeasurement], inventory: Inventory
 ) -> tuple[Chart, ...]:
-    complained = {complaint.part_id for complaint in list_complaints(result)}
+    complained = {fault.part_id for fault in list_faults(result)}
     alike: dict[tuple[str, str], list[Series]] = {}
     for series in result.series:
         alike.setdefault((series.name, series.unit), []).append(series)

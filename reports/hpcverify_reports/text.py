@@ -10,7 +10,7 @@ from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
 from hpcverify.model import Cause, Remedy, Run, Verdict
-from hpcverify.summary.actions import ComplaintIndex, find_common_remedy, list_complaints
+from hpcverify.summary.actions import FaultIndex, find_common_remedy, list_faults
 from hpcverify.summary.checks import CheckSummary
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.rounds import format_round_count
@@ -166,15 +166,15 @@ def _list_details(check: CheckSummary, remedies: Mapping[str, Remedy]) -> Iterat
     common = find_common_remedy(result, remedies)
     if common not in (None, Remedy.NONE):
         yield f"Next: {REMEDY_SENTENCES[common]}"
-    for one in list_complaints(result):
+    for one in list_faults(result):
         milder = one.verdict < check.verdict
         weight = f" ({ICONS[one.verdict].word})" if milder else ""
         own = "" if common else f": {REMEDY_SENTENCES[remedies[one.part_id]]}"
         yield f"{one.part_id}: {one.name}: {one.text}{weight}{own}"
         yield from (f"  {name}: {text}" for name, text in one.evidence.items())
-    complaints = ComplaintIndex(result)
+    faults = FaultIndex(result)
     for finding in result.findings:
-        if complaints.rank(finding)[0] is Verdict.PASS:
+        if faults.rank(finding)[0] is Verdict.PASS:
             yield f"{finding.part_id}: {finding.code}: {finding.text}"
             yield from (f"  {name}: {text}" for name, text in finding.evidence.items())
 

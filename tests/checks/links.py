@@ -72,14 +72,14 @@ def clock(root: Path, seconds: float, boot: str = "boot-1") -> Path:
 
 def accused(judged: Result, ctx: Context) -> list[str]:
     """List the GPUs that the verdict is about."""
-    worst = [c for c in judged.complaints if c.verdict is judged.verdict]
+    worst = [c for c in judged.faults if c.verdict is judged.verdict]
     ids = {c.part_id for c in worst if c.part_kind == "gpu"}
     return sorted(ctx.inventory.list_aliases(part_id)[-1] for part_id in ids)
 
 
 def passes(judged: Result) -> bool:
-    """Whether there is nothing to say; pytest shows the complaints if there are some."""
-    assert judged.complaints == ()
+    """Whether there is nothing to say; pytest shows the faults if there are some."""
+    assert judged.faults == ()
     return judged.verdict is Verdict.PASS
 
 

@@ -110,7 +110,7 @@ def start(
     return machine
 
 
-def test_a_healthy_node_gets_no_complaint(healthy: SimulatedBmc, tmp_path: Path) -> None:
+def test_a_healthy_node_gets_no_fault(healthy: SimulatedBmc, tmp_path: Path) -> None:
     node = Node(tmp_path)
     looks = [node.look() for _ in range(3)]
     for found in looks:

@@ -469,10 +469,10 @@ def on_lab(tmp_path: Path, lab: Lab) -> Context:
 def test_a_healthy_board_passes_every_time(tmp_path: Path, lab: Lab) -> None:
     lab.load("healthy-8xh100")
     for _ in range(3):
-        assert judge_items(CHECK, measured(lab)).complaints == ()
+        assert judge_items(CHECK, measured(lab)).faults == ()
     found = observed(lab.watch("healthy-8xh100", 60), on_lab(tmp_path, lab))
     assert len([f for f in found if isinstance(f, Measurement)]) == 8 * 7
-    assert judge_items(CHECK, found).complaints == ()
+    assert judge_items(CHECK, found).faults == ()
 
 
 def test_errors_that_a_load_brings_out_are_found_on_their_gpus(tmp_path: Path, lab: Lab) -> None:

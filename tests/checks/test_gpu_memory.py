@@ -99,7 +99,7 @@ def put(value: int, word: Tensor) -> marching.Write:
 def test_sound_memory_passes_in_pieces_of_the_real_size() -> None:
     memory = Memory(chunks(2 * WORDS_PER_PIECE, 1000), WORDS_PER_PIECE)
     found = examine(memory, room(memory.size), 2)
-    assert judge_items(CHECK, found).complaints == ()
+    assert judge_items(CHECK, found).faults == ()
 
 
 def test_corrupted_memory_fails_and_the_part_is_to_be_replaced() -> None:
@@ -213,7 +213,7 @@ def test_an_allocation_that_falls_short_never_passes(device: Device) -> None:
 
 def test_an_allocation_of_nearly_all_passes() -> None:
     found = tried(Device(free=98_000), total=100_000)
-    assert judge_items(CHECK, found).complaints == ()
+    assert judge_items(CHECK, found).faults == ()
     covered = find_value(found, "covered")
     assert covered is not None
     assert 0.92 < covered < 0.94
@@ -344,10 +344,10 @@ def test_what_a_display_or_the_host_holds_is_not_missed() -> None:
     device = Device(free=80_000)
     room = DeviceMemory(100_000, lambda: device.free, device.allocate, lambda: 18_000)
     found = examine(Memory(taken(device), AT_ONCE), room)
-    assert judge_items(CHECK, found).complaints == ()
+    assert judge_items(CHECK, found).faults == ()
     device = Device(free=60_000)
     room = DeviceMemory(100_000, lambda: device.free, device.allocate, lambda: 18_000)
-    assert judge_items(CHECK, examine(Memory(taken(device), AT_ONCE), room)).complaints
+    assert judge_items(CHECK, examine(Memory(taken(device), AT_ONCE), room)).faults
 
 
 @pytest.mark.parametrize("gib", [4, 6, 8, 12])

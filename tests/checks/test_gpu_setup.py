@@ -207,7 +207,7 @@ def test_a_module_may_leave_its_gpu_less_than_the_limit(
 def test_the_fix_of_a_setting_is_a_command_for_that_gpu_alone(tmp_path: Path) -> None:
     (limited,) = judge_items(
         CHECK, seen(tmp_path, power_limit_w=500.0, power_enforced_w=500.0)
-    ).complaints
+    ).faults
 
     assert limited.fix == f"nvidia-smi -i {limited.part_id} -pl 700"
 
@@ -539,7 +539,7 @@ def measured(lab: Lab, *, exclusive: bool = False, **environ: str) -> list[Check
 
 
 def test_a_healthy_board_passes_idle_and_under_load(tmp_path: Path, lab: Lab) -> None:
-    assert judge_items(CHECK, measured(lab)).complaints == ()
+    assert judge_items(CHECK, measured(lab)).faults == ()
     lab.load("healthy-8xh100")
     lab.write(lab.scenario.read_text().replace("process = 4242", "process = 42"))
     found = measured(lab)

@@ -103,7 +103,7 @@ def test_every_row_has_a_line_of_its_own() -> None:
 def test_a_line_that_looks_like_a_fault_and_is_none_is_silent(tmp_path: Path, text: str) -> None:
     found = measured(tmp_path, text)
     assert findings(found) == []
-    assert judge_items(CHECK, found).complaints == ()
+    assert judge_items(CHECK, found).faults == ()
 
 
 def test_ordinary_logs_of_many_machines_give_no_finding(tmp_path: Path) -> None:
@@ -572,7 +572,7 @@ def test_what_was_logged_long_before_the_first_run_is_listed(tmp_path: Path) -> 
     trees.grow(root, {"proc/stat": f"btime {int(time.time()) - 2 * 86400}"})
     found = list(kernel_log.read_log(make_context(tmp_path, inventory=BOARD), root))
     assert findings(found) == [("before_first_run", "node")]
-    assert judge_items(CHECK, found).complaints == ()
+    assert judge_items(CHECK, found).faults == ()
 
 
 def test_a_gap_in_the_log_warns(tmp_path: Path) -> None:

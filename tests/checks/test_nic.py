@@ -128,7 +128,7 @@ def test_a_healthy_machine_of_any_kind_is_silent_run_after_run(
     node = Node(tmp_path, build)
     for _ in range(3):
         found = node.look()
-        assert node.judge(found).complaints == ()
+        assert node.judge(found).faults == ()
         assert list_codes(found) == []
 
 

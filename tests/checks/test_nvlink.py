@@ -527,7 +527,7 @@ def test_a_node_of_a_rack_has_no_fabric_manager_to_start(
     (judged,) = in_turn(tmp_path, tray(g1=odd))
     assert judged.verdict is Verdict.ERROR
     assert "NMX-C" in judged.reason
-    assert {c.fix for c in judged.complaints} == {""}
+    assert {c.fix for c in judged.faults} == {""}
 
 
 def tray(fabric: NvlinkFabric | None = RACK, **odd: NvlinkFabric | None) -> Answers:

@@ -171,7 +171,7 @@ def test_a_healthy_log_passes_on_every_part(tmp_path: Path, spec: Spec) -> None:
     for seed in range(3):
         texts = random.Random(seed).sample(HEALTHY, len(HEALTHY))  # noqa: S311 - no secret
         found = measured(tmp_path, *texts, inventory=Inventory(parts=tuple(parts)))
-        assert judge_items(CHECK, found).complaints == ()
+        assert judge_items(CHECK, found).faults == ()
         assert counts(found) == {"GPU-0": 0, "GPU-1": 0}
 
 
@@ -395,7 +395,7 @@ def test_what_a_job_brought_about_is_listed_and_passes(
 ) -> None:
     found = measured(tmp_path, *[by(7, number)] * 5, step_s=step_s)
     assert findings(found) == [(f"xid_{number}", "GPU-1")]
-    assert judge_items(CHECK, found).complaints == ()
+    assert judge_items(CHECK, found).faults == ()
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_one_job_or_one_time_on_a_gpu_is_no_repetition(
     tmp_path: Path, texts: Sequence[str], step_s: int
 ) -> None:
     found = measured(tmp_path, *texts, step_s=step_s)
-    assert judge_items(CHECK, found).complaints == ()
+    assert judge_items(CHECK, found).faults == ()
 
 
 @pytest.mark.parametrize("number", [13, 31, 109])
@@ -593,7 +593,7 @@ def test_what_was_logged_long_before_the_first_run_is_listed(tmp_path: Path) -> 
     trees.grow(root, {"proc/stat": f"btime {int(time.time()) - 2 * 86400}"})
     found = list(xid.read_log(make_context(tmp_path, inventory=BOARD), root))
     assert findings(found) == [("before_first_run", "GPU-1")]
-    assert judge_items(CHECK, found).complaints == ()
+    assert judge_items(CHECK, found).faults == ()
     assert counts(found)["GPU-1"] == 0
     (told,) = (f.text for f in found if isinstance(f, Finding))
     assert told.startswith("3 lines")

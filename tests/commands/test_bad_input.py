@@ -28,7 +28,7 @@ def refused(cli: Cli, *arguments: str, status: int = 2) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "fault"),
     [
         (("run", "--suite", "quik"), "no suite is called 'quik'; did you mean quick?"),
         (("run", "--check", "gem"), "no check is called 'gem'; did you mean gemm?"),
@@ -42,10 +42,8 @@ def refused(cli: Cli, *arguments: str, status: int = 2) -> str:
         ),
     ],
 )
-def test_an_argument_that_names_nothing(
-    cli: Cli, arguments: tuple[str, ...], complaint: str
-) -> None:
-    assert complaint in refused(cli, *arguments)
+def test_an_argument_that_names_nothing(cli: Cli, arguments: tuple[str, ...], fault: str) -> None:
+    assert fault in refused(cli, *arguments)
 
 
 def test_a_file_that_is_no_document_of_collectives(cli: Cli) -> None:
@@ -92,7 +90,7 @@ def test_a_node_without_runs_names_the_command_to_run(cli: Cli, arguments: tuple
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "fault"),
     [
         ("scratsch = '/tmp'", "unknown field `scratsch`; did you mean scratch?"),
         ("scratch = 3", "Expected `str`, got `int` - at `$.scratch`"),
@@ -113,14 +111,14 @@ def test_a_node_without_runs_names_the_command_to_run(cli: Cli, arguments: tuple
         ("[limits.steady]\nlevel = {}", "it has no bound"),
     ],
 )
-def test_a_mistake_in_the_site_file(cli: Cli, text: str, complaint: str) -> None:
+def test_a_mistake_in_the_site_file(cli: Cli, text: str, fault: str) -> None:
     cli.site(text)
 
     message = refused(cli, "run", "--check", "steady")
     checked = cli("config", "check")
 
     assert "site.toml" in message
-    assert complaint in message
+    assert fault in message
     assert (checked.returncode, checked.stderr.strip()) == (2, message)
 
 
@@ -139,7 +137,7 @@ def test_a_mistake_in_a_suite_is_found_before_anything_runs(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "complaint"),
+    ("params", "fault"),
     [
         ("seconds = nan", "check[storage].params.seconds must be a finite number"),
         ("seconds = inf", "check[storage].params.seconds must be a finite number"),
@@ -147,11 +145,11 @@ def test_a_mistake_in_a_suite_is_found_before_anything_runs(cli: Cli) -> None:
         ("seconds = 120", "does not fit into the suite's budget of 120 s"),
     ],
 )
-def test_parameters_with_which_no_check_can_run(cli: Cli, params: str, complaint: str) -> None:
+def test_parameters_with_which_no_check_can_run(cli: Cli, params: str, fault: str) -> None:
     cli.suite("acme", f'[[check]]\nname = "storage"\nparams = {{ {params} }}')
     message = refused(cli, "run", "--suite", "acme")
     checked = cli("config", "check")
-    assert complaint in message
+    assert fault in message
     assert (checked.returncode, checked.stderr.strip()) == (2, message)
 
 

@@ -72,7 +72,7 @@ def test_check_lists_every_file(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "fault"),
     [
         ("at_once = ", "not TOML"),
         ("[fleet]\nsuite = 'idel'", "fleet.suite: "),
@@ -88,7 +88,7 @@ def test_check_lists_every_file(cli: Cli) -> None:
         ("[[kinds]]\nname = 'air'\nnode = 'n1'", "Object contains unknown field `node`"),
     ],
 )
-def test_each_mistake_is_named_with_its_file(cli: Cli, text: str, complaint: str) -> None:
+def test_each_mistake_is_named_with_its_file(cli: Cli, text: str, fault: str) -> None:
     """The site file has the same list, and other settings of the same table."""
     cli.site(
         "[fleet]\nat_once = 3\n[quarantine]\nshare = 0.2\n[fabric]\nperiod_days = 1\n"
@@ -99,7 +99,7 @@ def test_each_mistake_is_named_with_its_file(cli: Cli, text: str, complaint: str
 
     done = cli("config", "check")
     assert done.returncode == 2
-    assert done.stderr.startswith(f"hpcverify: {path}: {complaint}")
+    assert done.stderr.startswith(f"hpcverify: {path}: {fault}")
     assert done.stderr.count("\n") == 1
 
 

@@ -218,13 +218,13 @@ def test_several_nodes_come_without_outages(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hostlist", "complaint"), [("n9", "no node is called 'n9'"), ("n[1", "is not a list of nodes")]
+    ("hostlist", "fault"), [("n9", "no node is called 'n9'"), ("n[1", "is not a list of nodes")]
 )
 @pytest.mark.usefixtures("ledger")
-def test_a_node_that_nobody_knows_is_named(cli: Cli, hostlist: str, complaint: str) -> None:
+def test_a_node_that_nobody_knows_is_named(cli: Cli, hostlist: str, fault: str) -> None:
     done = cli("nodes", hostlist)
     assert done.returncode == 2
-    assert complaint in done.stderr
+    assert fault in done.stderr
 
 
 def test_no_text_of_a_node_can_order_the_terminal_about(cli: Cli) -> None:
@@ -333,15 +333,13 @@ def test_the_fleet_as_json_has_every_row(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "fault"),
     [(("--node", "n1"), "leave out --node"), (("--format", "junit"), "no form junit")],
 )
-def test_what_a_fleet_cannot_be_is_named(
-    cli: Cli, arguments: tuple[str, ...], complaint: str
-) -> None:
+def test_what_a_fleet_cannot_be_is_named(cli: Cli, arguments: tuple[str, ...], fault: str) -> None:
     done = cli("report", "--fleet", "-o", "-", *arguments)
     assert done.returncode == 2
-    assert complaint in done.stderr
+    assert fault in done.stderr
 
 
 def test_how_many_links_were_tried_is_told_where_a_site_wants_them_tried(

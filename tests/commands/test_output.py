@@ -39,7 +39,7 @@ def cli(cli: Cli) -> Cli:
 
 
 def printing_to(cli: Cli, out: int | IO[str], *arguments: str) -> tuple[int, str]:
-    """Run a command that prints to *out*; return its status and its complaint."""
+    """Run a command that prints to *out*; return its status and its fault."""
     done = subprocess.run(
         [*cli.command, *arguments],
         env=cli.environment,
@@ -100,7 +100,7 @@ def test_a_page_on_standard_output_is_alone_there(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("rnu",), ("history", "n9")])
-def test_a_complaint_that_nobody_can_read_does_not_change_the_status(
+def test_a_fault_that_nobody_can_read_does_not_change_the_status(
     cli: Cli, arguments: tuple[str, ...]
 ) -> None:
     with FULL.open("w") as full:

@@ -40,7 +40,7 @@ def test_gpus_that_others_use_are_left_alone(cli: Cli, lab: Lab, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "fault"),
     [
         (("--only", "product"), "no step is called 'product'; did you mean products?"),
         (("--out", "/nonexistent/out"), "/nonexistent/out cannot be made: No such file"),
@@ -48,10 +48,10 @@ def test_gpus_that_others_use_are_left_alone(cli: Cli, lab: Lab, tmp_path: Path)
     ],
 )
 def test_a_mistake_is_one_line(
-    cli: Cli, tmp_path: Path, arguments: tuple[str, str], complaint: str
+    cli: Cli, tmp_path: Path, arguments: tuple[str, str], fault: str
 ) -> None:
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").touch()
     done = cli("qualify", *(a.format(used=tmp_path / "used") for a in arguments))
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert complaint in done.stderr
+    assert fault in done.stderr

@@ -13,8 +13,8 @@ from hpcverify.fleet.states import State
 from hpcverify.model import (
     PEERS_SUITE,
     Cause,
-    Complaint,
-    ComplaintKind,
+    Fault,
+    FaultKind,
     Finding,
     FindingRule,
     Remedy,
@@ -105,16 +105,16 @@ def test_a_warning_of_a_check_that_its_suite_no_longer_has_is_closed(room: Room)
 def test_a_part_that_could_not_be_judged_keeps_its_finding(room: Room) -> None:
     room.finds("n1", SOFT)
     room.collect()
-    shortfall = Complaint(
-        kind=ComplaintKind.SHORTFALL,
+    shortfall = Fault(
+        kind=FaultKind.SHORTFALL,
         part_id="cpu",
         checks=("gemm",),
         name="crashed",
         text="it crashed",
         verdict=Verdict.ERROR,
     )
-    other = Complaint(
-        kind=ComplaintKind.FINDING,
+    other = Fault(
+        kind=FaultKind.FINDING,
         part_id="node",
         checks=("gemm",),
         name="corruption",
@@ -122,7 +122,7 @@ def test_a_part_that_could_not_be_judged_keeps_its_finding(room: Room) -> None:
         verdict=Verdict.FAIL,
         remedy=Remedy.REPLACE,
     )
-    room.finds("n1", a_result("gemm", verdict=Verdict.FAIL, complaints=(other, shortfall)))
+    room.finds("n1", a_result("gemm", verdict=Verdict.FAIL, faults=(other, shortfall)))
     room.collect()
 
     assert list_kinds(room) == [OPENED, OPENED]

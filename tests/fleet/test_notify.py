@@ -86,9 +86,9 @@ def test_a_transition_comes_with_all_that_one_needs_to_act_on_it(site: Site) -> 
     site.tell()
 
     (told,) = site.told
-    ((complaint,),) = (part.pop("complaints") for part in told["parts"])
-    assert (complaint["name"], complaint["where"]) == ("corrupt", "GPU-3")
-    assert (complaint["text"], complaint["verdict"]) == ("a wrong word", "fail")
+    ((fault,),) = (part.pop("faults") for part in told["parts"])
+    assert (fault["name"], fault["where"]) == ("corrupt", "GPU-3")
+    assert (fault["text"], fault["verdict"]) == ("a wrong word", "fail")
     assert told == {
         "event": "node",
         "number": 1,

@@ -118,7 +118,7 @@ WHOLE = r"[1-9]\d*"
 NUMBER = r"\d*\.?\d+"
 
 
-def complaints(spec: Spec) -> list[str]:
+def faults(spec: Spec) -> list[str]:
     """Say everything that cannot be true of *spec*."""
     misshapen = list(shape(spec))
     laws = () if misshapen else LAWS  # which reckon with what they are given
@@ -282,7 +282,7 @@ def main(args: list[str]) -> int:
         table = list(csv.DictReader(Path(args[0]).read_text().splitlines()))
     else:
         table = list(read_rows("gpu_specs.csv"))
-    found = [text for spec in parse_specs(table) for text in complaints(spec)]
+    found = [text for spec in parse_specs(table) for text in faults(spec)]
     sys.stdout.writelines(f"{text}\n" for text in found)
     return 1 if found else 0
 

@@ -39,16 +39,16 @@ def of(key: str) -> Spec:
     return next(spec for spec in load_specs() if spec.key == key)
 
 
-def complaints_if(row: Mapping[str, str], value: str) -> list[str]:
+def faults_if(row: Mapping[str, str], value: str) -> list[str]:
     """Lint the part of *row* as if *value* stood in it."""
     part = [r for r in TABLE if r["part"] == row["part"]]
     [spec] = parse_specs({**r, "value": value} if r is row else r for r in part)
-    return physics.complaints(spec)
+    return physics.faults(spec)
 
 
 @ALL
 def test_the_numbers_of_a_part_hang_together(spec: Spec) -> None:
-    assert physics.complaints(spec) == []
+    assert physics.faults(spec) == []
 
 
 @pytest.mark.parametrize("factor", [10, 0.1, 1000, 0.001])
@@ -56,7 +56,7 @@ def test_a_slip_of_tens_in_any_number_of_any_part_is_noticed(factor: float) -> N
     unnoticed = [
         (row["part"], row["quantity"])
         for row in NUMBERS
-        if not complaints_if(row, f"{float(row['value']) * factor:.12g}")
+        if not faults_if(row, f"{float(row['value']) * factor:.12g}")
     ]
     assert unnoticed == []
     assert len(NUMBERS) > 400
@@ -64,16 +64,14 @@ def test_a_slip_of_tens_in_any_number_of_any_part_is_noticed(factor: float) -> N
 
 def test_nearly_every_slip_of_two_is_noticed_as_well() -> None:
     unnoticed = [
-        row["quantity"]
-        for row in NUMBERS
-        if not complaints_if(row, f"{float(row['value']) * 2:.12g}")
+        row["quantity"] for row in NUMBERS if not faults_if(row, f"{float(row['value']) * 2:.12g}")
     ]
     assert len(unnoticed) < len(NUMBERS) / 25
     assert set(unnoticed) <= {"tdp", "memory", "fp32"}  # parts do differ that much
 
 
 @pytest.mark.parametrize(
-    ("part", "quantity", "value", "complaint"),
+    ("part", "quantity", "value", "fault"),
     [
         ("h200-sxm", "memory_bandwidth", "4.8", "Gbit/s per pin"),  # TB/s in GB/s
         ("h100-sxm5-80gb", "bf16", "1979", "SMs x clock x width"),  # with sparsity
@@ -86,10 +84,10 @@ def test_nearly_every_slip_of_two_is_noticed_as_well() -> None:
     ],
 )
 def test_the_mistakes_of_others_are_noticed(
-    part: str, quantity: str, value: str, complaint: str
+    part: str, quantity: str, value: str, fault: str
 ) -> None:
     [row] = [r for r in TABLE if (r["part"], r["quantity"]) == (part, quantity)]
-    assert any(complaint in text for text in complaints_if(row, value))
+    assert any(fault in text for text in faults_if(row, value))
 
 
 @pytest.mark.parametrize(("cell", "text"), [("unit", "MB/s"), ("confidence", "D"), ("source", " ")])
@@ -98,7 +96,7 @@ def test_every_value_has_its_unit_a_confidence_and_a_source(cell: str, text: str
     [spec] = parse_specs(
         {**row, cell: text} if row["quantity"] == "memory_bandwidth" else row for row in a10
     )
-    assert any("memory_bandwidth" in said for said in physics.complaints(spec))
+    assert any("memory_bandwidth" in said for said in physics.faults(spec))
 
 
 def test_the_linter_runs_by_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,8 @@ from hpcverify.metrics.node import list_run_families, name_run_file
 from hpcverify.metrics.table import NODE_METRICS
 from hpcverify.metrics.text import render
 from hpcverify.model import (
-    Complaint,
-    ComplaintKind,
+    Fault,
+    FaultKind,
     Inventory,
     Maturity,
     Part,
@@ -26,9 +26,9 @@ GPUS = tuple(Part("gpu", f"GPU-{i}-uuid", f"GPU {i}") for i in (0, 3))
 NIC = Part("nic", "0000:17:00.0", "mlx5_1")
 
 
-def complain(part: str, kind: str, name: str, verdict: Verdict = Verdict.FAIL) -> Complaint:
-    return Complaint(
-        kind=ComplaintKind.FINDING,
+def complain(part: str, kind: str, name: str, verdict: Verdict = Verdict.FAIL) -> Fault:
+    return Fault(
+        kind=FaultKind.FINDING,
         part_id=part,
         part_kind=kind,
         checks=("ecc",),
@@ -39,8 +39,8 @@ def complain(part: str, kind: str, name: str, verdict: Verdict = Verdict.FAIL) -
     )
 
 
-def fail(check: str, *complaints: Complaint) -> Result:
-    return a_result(check, verdict=Verdict.FAIL, complaints=complaints)
+def fail(check: str, *faults: Fault) -> Result:
+    return a_result(check, verdict=Verdict.FAIL, faults=faults)
 
 
 def write(run: Run) -> str:

@@ -143,7 +143,7 @@ def test_what_is_no_check_cannot_be_loaded_as_one(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "fault"),
     [
         ("import no_such_thing", "bad.py:1: ModuleNotFoundError: No module named"),
         ("def", "bad.py:1: SyntaxError: invalid syntax"),
@@ -151,7 +151,7 @@ def test_what_is_no_check_cannot_be_loaded_as_one(name: str) -> None:
     ],
 )
 def test_a_check_that_is_broken_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, complaint: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, fault: str
 ) -> None:
     package = f"broken_{abs(hash(text))}"
     (tmp_path / package).mkdir()
@@ -159,7 +159,7 @@ def test_a_check_that_is_broken_is_named(
     (tmp_path / package / "bad.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    with pytest.raises(ConfigError, match=complaint):
+    with pytest.raises(ConfigError, match=fault):
         load_check("bad", (package,))
 
 

@@ -18,7 +18,7 @@ def written(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def complaint(tmp_path: Path, text: str) -> str:
+def fault(tmp_path: Path, text: str) -> str:
     with pytest.raises(ConfigError) as caught:
         read_toml(written(tmp_path, text), Site)
     assert "\n" not in str(caught.value)
@@ -56,7 +56,7 @@ def test_limits_are_read_as_they_stand(tmp_path: Path) -> None:
 
 def test_an_unknown_key_names_its_path_and_what_was_meant(tmp_path: Path) -> None:
     text = '[limits.gemm]\n"fp32.sustained" = {lwo = 1}'
-    told = complaint(tmp_path, text)
+    told = fault(tmp_path, text)
     assert "site.toml" in told
     assert "`$.limits[...][...]`" in told
     assert told.endswith("did you mean low?")
@@ -73,12 +73,12 @@ def test_an_unknown_key_names_its_path_and_what_was_meant(tmp_path: Path) -> Non
 def test_a_word_that_is_none_of_those_known_is_told_which_are(
     tmp_path: Path, text: str, known: str
 ) -> None:
-    assert f"; known: {known}" in complaint(tmp_path, text)
+    assert f"; known: {known}" in fault(tmp_path, text)
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_a_number_that_is_not_finite_is_refused_wherever_it_is(tmp_path: Path, value: str) -> None:
-    told = complaint(tmp_path, f"[limits.gemm]\nx = {{low = {value}}}")
+    told = fault(tmp_path, f"[limits.gemm]\nx = {{low = {value}}}")
     assert told.endswith(f"limits.gemm.x.low must be a finite number, not {value}")
 
 
@@ -96,15 +96,15 @@ def test_a_number_that_is_not_finite_is_refused_wherever_it_is(tmp_path: Path, v
 def test_a_time_or_a_count_beyond_all_reason_is_refused(
     tmp_path: Path, text: str, most: str
 ) -> None:
-    assert complaint(tmp_path, text).endswith(most)
+    assert fault(tmp_path, text).endswith(most)
 
 
 def test_a_wrong_type_names_its_path(tmp_path: Path) -> None:
-    assert "$.scratch" in complaint(tmp_path, "scratch = 3")
+    assert "$.scratch" in fault(tmp_path, "scratch = 3")
 
 
 def test_a_syntax_error_names_line_and_column(tmp_path: Path) -> None:
-    assert "line 1, column" in complaint(tmp_path, "scratch = = 3")
+    assert "line 1, column" in fault(tmp_path, "scratch = = 3")
 
 
 def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_files_of_editors_and_package_managers_are_left_out(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "fault"),
     [
         ("scratch = = 3", "not TOML"),
         ("scratch = 3", "$.scratch"),
@@ -158,13 +158,11 @@ def test_files_of_editors_and_package_managers_are_left_out(tmp_path: Path) -> N
         ("[fleet]\nfresh_hours = nan", "must be a finite number"),
     ],
 )
-def test_a_damaged_drop_in_is_one_line_with_its_file(
-    tmp_path: Path, text: str, complaint: str
-) -> None:
+def test_a_damaged_drop_in_is_one_line_with_its_file(tmp_path: Path, text: str, fault: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, "", a="scratch = '/1'", b=text)
     assert str(caught.value).startswith(f"{tmp_path}/site.d/b.toml: ")
-    assert complaint in str(caught.value)
+    assert fault in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -92,7 +92,7 @@ def test_only_takes_the_suites_entry_or_else_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "complaint"),
+    ("entry", "fault"),
     [
         (SuiteEntry(name="stedy"), "did you mean steady"),
         (SuiteEntry(name="steady", params={"vlaue": 1}), "did you mean value"),
@@ -112,8 +112,8 @@ def test_only_takes_the_suites_entry_or_else_the_defaults() -> None:
         ),
     ],
 )
-def test_a_mistake_names_the_suite_and_what_was_meant(entry: SuiteEntry, complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint):
+def test_a_mistake_names_the_suite_and_what_was_meant(entry: SuiteEntry, fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
         planned(entry)
 
 
@@ -160,7 +160,7 @@ def test_the_cause_of_a_limit_stays_with_its_verdict(
 
 
 @pytest.mark.parametrize(
-    ("entry", "complaint"),
+    ("entry", "fault"),
     [
         (
             SuiteEntry(name="sdc", params={"seconds": 60}),
@@ -172,17 +172,17 @@ def test_the_cause_of_a_limit_stays_with_its_verdict(
         ),
     ],
 )
-def test_a_check_that_cannot_end_in_its_time_is_refused(entry: SuiteEntry, complaint: str) -> None:
+def test_a_check_that_cannot_end_in_its_time_is_refused(entry: SuiteEntry, fault: str) -> None:
     todo = planned(entry)  # by which a run of the past can be judged still
-    with pytest.raises(ConfigError, match=complaint):
+    with pytest.raises(ConfigError, match=fault):
         refuse_endless(todo)
 
 
 @pytest.mark.parametrize(
-    ("unit", "complaint"), [("sec", "no unit is called 'sec'"), ("GB/s", "is a bandwidth")]
+    ("unit", "fault"), [("sec", "no unit is called 'sec'"), ("GB/s", "is a bandwidth")]
 )
-def test_a_limit_in_a_wrong_unit_is_refused(unit: str, complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint):
+def test_a_limit_in_a_wrong_unit_is_refused(unit: str, fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
         planned(SuiteEntry(name="steady"), site=limited(Setting(high=1, unit=unit)))
 
 

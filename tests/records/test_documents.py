@@ -13,11 +13,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.check import MAX_COMPLAINTS
+from hpcverify.check import MAX_FAULTS
 from hpcverify.errors import ConfigError, HpcverifyError, StoreError
 from hpcverify.model import (
     Cause,
-    Complaint,
+    Fault,
     Finding,
     FindingRule,
     Inventory,
@@ -165,14 +165,14 @@ def test_a_folder_that_is_missing_or_read_only_is_named(tmp_path: Path) -> None:
         documents.write_bytes(Path("/proc/r.html"), b"")
 
 
-def read_as_old(run: Run) -> tuple[Complaint, ...]:
-    """Read *run* back as it was written before there were complaints."""
+def read_as_old(run: Run) -> tuple[Fault, ...]:
+    """Read *run* back as it was written before there were faults."""
     document = msgspec.to_builtins(run)
     for result in document["results"]:
-        del result["complaints"]
+        del result["faults"]
     (result,) = documents.parse(msgspec.json.encode(document), "it").results
     assert (result.verdict, result.reason) == (run.results[0].verdict, run.results[0].reason)
-    return result.complaints
+    return result.faults
 
 
 @pytest.mark.parametrize(
@@ -185,18 +185,18 @@ def read_as_old(run: Run) -> tuple[Complaint, ...]:
         judge_by([Finding("odd", "gpu-0", "x")], (), {}, GPUS),
     ],
 )
-def test_a_document_from_before_there_were_complaints_has_them_when_it_is_read(
+def test_a_document_from_before_there_were_faults_has_them_when_it_is_read(
     result: Result,
 ) -> None:
-    assert result.complaints
-    assert read_as_old(a_run(results=(result,), inventory=GPUS)) == result.complaints
+    assert result.faults
+    assert read_as_old(a_run(results=(result,), inventory=GPUS)) == result.faults
 
 
 def test_an_old_shortfall_had_the_name_of_its_part_in_its_words() -> None:
     short = Shortfall("gpu-1", "GPU 1: it broke", Cause.CRASHED)
     result = Result(check="c", verdict=Verdict.ERROR, reason="GPU 1: it broke", shortfalls=(short,))
-    (complaint,) = read_as_old(a_run(results=(result,), inventory=GPUS))
-    assert (complaint.part_id, complaint.text) == ("gpu-1", "it broke")
+    (fault,) = read_as_old(a_run(results=(result,), inventory=GPUS))
+    assert (fault.part_id, fault.text) == ("gpu-1", "it broke")
 
 
 @pytest.mark.parametrize(
@@ -206,17 +206,17 @@ def test_an_old_shortfall_had_the_name_of_its_part_in_its_words() -> None:
         (Result(check="c", verdict=Verdict.SKIP, reason="it broke", required=True), Verdict.ERROR),
     ],
 )
-def test_an_old_verdict_that_its_limits_do_not_explain_has_its_reason_as_complaint(
+def test_an_old_verdict_that_its_limits_do_not_explain_has_its_reason_as_fault(
     result: Result, verdict: Verdict
 ) -> None:
-    (complaint,) = read_as_old(a_run(results=(result,), inventory=GPUS))
-    assert (complaint.part_id, complaint.text, complaint.verdict) == ("node", "it broke", verdict)
+    (fault,) = read_as_old(a_run(results=(result,), inventory=GPUS))
+    assert (fault.part_id, fault.text, fault.verdict) == ("node", "it broke", verdict)
 
 
 def test_what_was_judged_is_not_judged_again_when_it_is_read() -> None:
     slow = judge_by([Measurement("speed", 9.0, "", "gpu-1")], [Limit("speed", low=10)], {}, GPUS)
     run = a_run(results=(replace(slow, limits=(Limit("speed", low=1),)),), inventory=GPUS)
-    assert documents.parse(msgspec.json.encode(run), "it").results[0].complaints == slow.complaints
+    assert documents.parse(msgspec.json.encode(run), "it").results[0].faults == slow.faults
 
 
 @pytest.mark.system
@@ -230,8 +230,8 @@ def test_values_that_break_as_many_limits_do_not_fill_the_memory() -> None:
     read = documents.parse(msgspec.json.encode(a_run(results=(result,))), "it").results[0]
 
     assert read.verdict is Verdict.FAIL
-    assert 0 < len(read.complaints) <= MAX_COMPLAINTS
-    assert read.complaints[0].verdict is Verdict.FAIL
+    assert 0 < len(read.faults) <= MAX_FAULTS
+    assert read.faults[0].verdict is Verdict.FAIL
 
 
 @pytest.mark.parametrize("name", ["m{}*", "*", "m1"])

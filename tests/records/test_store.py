@@ -525,7 +525,7 @@ def burn_in(day: int, *values: float, worst: Verdict = Verdict.PASS) -> Run:
         for number, value in enumerate(values, start=1)
     ]
     made = msgspec.structs.replace(base, results=tuple(results), verdict=worst)
-    return documents.add_missing_complaints(made)
+    return documents.add_missing_faults(made)
 
 
 MEASURED = a_result().measurements[0]
@@ -872,7 +872,7 @@ def test_many_runs_of_a_clock_that_was_ahead_are_told_in_one_sentence(tmp_path: 
     assert "\n" not in told
 
 
-def test_a_document_that_another_process_deletes_meanwhile_is_no_complaint(tmp_path: Path) -> None:
+def test_a_document_that_another_process_deletes_meanwhile_is_no_fault(tmp_path: Path) -> None:
     first = Store(tmp_path)
     for day in range(1, 3):
         first.save(run_of_day(day))

@@ -77,7 +77,7 @@ def test_an_old_count_of_a_gpu_says_nothing_where_another_gpu_cannot_answer(
 
     result = of(node.run("--check", "gemm", faults="ecc214@*"), "gemm")
 
-    failed = {c.part_id for c in result.complaints if c.verdict is Verdict.FAIL}
+    failed = {c.part_id for c in result.faults if c.verdict is Verdict.FAIL}
     assert failed == {"node"}, result.reason
 
 

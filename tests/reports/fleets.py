@@ -15,8 +15,8 @@ from hpcverify.insight.overview import Overview, build_overview
 from hpcverify.insight.reliability_report import ReliabilityReport
 from hpcverify.model import (
     Cause,
-    Complaint,
-    ComplaintKind,
+    Fault,
+    FaultKind,
     Limit,
     Remedy,
     Result,
@@ -66,12 +66,12 @@ def bad(  # noqa: PLR0917 - what a result says, in the order of a sentence
     verdict: Verdict,
     remedy: Remedy,
     reason: str,
-    complaints: tuple[Complaint, ...] = (),
+    faults: tuple[Fault, ...] = (),
 ) -> LastResult:
-    """Make a result that is not PASS; without *complaints* it has one that is its reason."""
+    """Make a result that is not PASS; without *faults* it has one that is its reason."""
     is_slow = reason == SLOW
-    plain = Complaint(
-        kind=ComplaintKind.OUTSIDE if is_slow else ComplaintKind.FINDING,
+    plain = Fault(
+        kind=FaultKind.OUTSIDE if is_slow else FaultKind.FINDING,
         part_id="gpu-3",
         part_kind="gpu",
         checks=(check,),
@@ -86,7 +86,7 @@ def bad(  # noqa: PLR0917 - what a result says, in the order of a sentence
         verdict=verdict,
         remedy=remedy,
         reason=reason,
-        complaints=complaints or (plain,),
+        faults=faults or (plain,),
     )
     (result,) = list_last(node, failed)
     return result
@@ -180,7 +180,7 @@ def sick() -> dict[str, Node]:
     }
 
 
-def complaints() -> list[LastResult]:
+def faults() -> list[LastResult]:
     """Make the results of checks on sick nodes, and on some that only warn."""
     return [
         bad(name_of(5), "gemm", Verdict.FAIL, Remedy.REPLACE, SLOW),
@@ -196,7 +196,7 @@ def complaints() -> list[LastResult]:
 def fleet(count: int = 64, tripped: str = "") -> Overview:
     """Make a fleet of *count* nodes, seven of them in a state of their own."""
     nodes = {name_of(i): well(name_of(i)) for i in range(count)} | sick()
-    loud = {(one.node, one.check): one for one in complaints()}
+    loud = {(one.node, one.check): one for one in faults()}
     return build_overview(nodes, (), _results(nodes, loud), now=NOW, tripped=tripped)
 
 

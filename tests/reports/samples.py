@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hpcverify.check import add_complaints
+from hpcverify.check import add_faults
 from hpcverify.model import (
     Cause,
     Coverage,
@@ -33,7 +33,7 @@ from hpcverify.model import (
     Verdict,
     verdict_of,
 )
-from hpcverify.records.documents import add_missing_complaints
+from hpcverify.records.documents import add_missing_faults
 from hpcverify.summary.exclusions import Repetition
 from hpcverify.testing import judge_by
 
@@ -131,7 +131,7 @@ def result(
 ) -> Result:
     """Judge what was *found* as the engine does."""
     base = judge_by(found, limits, rulings or {}, INVENTORY, check=check)
-    return add_complaints(replace(base, **changes), INVENTORY)
+    return add_faults(replace(base, **changes), INVENTORY)
 
 
 def run(*results: Result, **changes: Any) -> Run:
@@ -156,7 +156,7 @@ def run(*results: Result, **changes: Any) -> Run:
             "suite quick": "sha256:1f7b3c90",
         },
     )
-    return add_missing_complaints(replace(base, **changes))
+    return add_missing_faults(replace(base, **changes))
 
 
 _PEAKS = {"bf16": 742.0, "fp16": 731.0, "tf32": 402.0, "fp32": 51.4, "fp64": 58.8}
@@ -470,7 +470,7 @@ def odd_node() -> Run:
         ),
         # Many parts make a row each.
         result("clocks", [Measurement("clock", 3000.0 + i, "MHz", f"cpu{i}") for i in range(17)]),
-        # A limit that nothing met is a complaint.
+        # A limit that nothing met is a fault.
         result("fp8", [], [Limit(name="fp8.sustained", low=1.0, source="site.toml")]),
         # A value that is not a number is called so.
         result(

@@ -46,7 +46,7 @@ DOCUMENTS: dict[str, Callable[[], str]] = {
     "node-torn.txt": partial(read_page, samples.torn_node),
     # Of several rounds the worst decides, and all are counted.
     "node-worn.txt": partial(read_page, samples.worn_node, whole=False),
-    # No complaint, no part on any list, and not a word on rounds.
+    # No fault, no part on any list, and not a word on rounds.
     "node-well.txt": partial(read_page, samples.well_node),
     # A case for each rule of a page: the comments in `samples.odd_node` name them.
     "node-odd.txt": lambda: Dom(node.render(samples.odd_node())).lines,
@@ -71,7 +71,7 @@ DOCUMENTS: dict[str, Callable[[], str]] = {
     "ticket-well.md": lambda: markdown(samples.well_node()),
     "ticket-empty.md": lambda: markdown(samples.run()),
     # A case per check, an element per verdict, counts of the cases; a check of several rounds
-    # is one case, its worst; each complaint names what it calls for where they differ.
+    # is one case, its worst; each fault names what it calls for where they differ.
     "junit-sick.xml": lambda: junit(samples.sick_node(10)),
     "junit-torn.xml": lambda: junit(samples.torn_node()),
     "junit-worn.xml": lambda: junit(samples.worn_node()),

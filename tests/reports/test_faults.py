@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.check import add_complaints
+from hpcverify.check import add_faults
 from hpcverify.fleet.states import State
 from hpcverify.insight.overview import build_overview
 from hpcverify.model import (
     Cause,
-    Complaint,
+    Fault,
     Finding,
     FindingRule,
     Inventory,
@@ -23,7 +23,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.testing import judge_by
-from hpcverify_reports.faults import Fault, group_faults
+from hpcverify_reports.faults import FaultGroup, group_faults
 from tests.reports.fleets import NOW, bad, list_last, name_of, said, well
 from tests.summary.test_diagnosis import measure
 
@@ -52,12 +52,12 @@ def findings(code: str, text: str, *part_ids: str) -> Found:
     return [Finding(code, part_id, text) for part_id in part_ids]
 
 
-def complain(found: Found, check: str = "gemm") -> tuple[Complaint, ...]:
+def complain(found: Found, check: str = "gemm") -> tuple[Fault, ...]:
     limits = LIMITS if any(isinstance(item, Measurement) for item in found) else ()
-    return judge_by(found, limits, RULINGS, NODE, check).complaints
+    return judge_by(found, limits, RULINGS, NODE, check).faults
 
 
-def group(*found: Found, well_too: int = 0) -> tuple[Fault, ...]:
+def group(*found: Found, well_too: int = 0) -> tuple[FaultGroup, ...]:
     """Group the faults of nodes on which this was *found*, among some that passed."""
     names = [name_of(i) for i in range(len(found) + well_too)]
     runs = [said(name) for name in names[len(found) :]]
@@ -153,7 +153,7 @@ def test_checks_that_could_not_run_are_one_fault_if_they_say_the_same(
         )
         for check, text in zip(("gemm", "storage"), texts, strict=True)
     ]
-    runs = list_last("n1", *(add_complaints(result, NODE) for result in results))
+    runs = list_last("n1", *(add_faults(result, NODE) for result in results))
 
     faults = group_faults(build_overview({"n1": well("n1")}, (), runs, now=NOW).rows)
     assert len(faults) == count

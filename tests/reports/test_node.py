@@ -33,7 +33,7 @@ from hpcverify.units import choose_unit
 from hpcverify_reports.labels import format_number
 from hpcverify_reports.node import MAX_OTHER_ROUNDS, render
 from hpcverify_reports.remedies import MAX_OPEN_PARTS
-from hpcverify_reports.sections import EXCERPT_CHARACTERS, MAX_COMPLAINTS
+from hpcverify_reports.sections import EXCERPT_CHARACTERS, MAX_FAULTS
 from tests.reports import samples
 from tests.reports.dom import Dom
 
@@ -119,7 +119,7 @@ def reasons(result: Result) -> str:
     return dom(samples.run(result)).text.split("Failures and warnings", maxsplit=1)[0]
 
 
-def test_the_first_complaint_is_shown_whole_whatever_is_in_its_text() -> None:
+def test_the_first_fault_is_shown_whole_whatever_is_in_its_text() -> None:
     facts = [
         Finding("corruption", samples.SICK, "row 3; column 7; bit 10"),
         Finding("corruption", samples.GPUS[4].id, "row 3; column 7; bit 10"),
@@ -170,7 +170,7 @@ def test_the_reason_of_a_check_without_a_result_is_shown_whole(result: Result, t
 
 
 @pytest.mark.parametrize("made", samples.sick_node(10).results, ids=lambda r: r.check)
-def test_complaints_are_those_of_the_reason(made: Result) -> None:
+def test_faults_are_those_of_the_reason(made: Result) -> None:
     text = "; ".join(write_clauses(list_deciding(made), samples.INVENTORY))
 
     assert text == ("" if made.verdict is Verdict.SKIP else made.reason)
@@ -446,14 +446,14 @@ def test_only_a_node_that_passed_has_nothing_to_be_done() -> None:
     assert "Nothing to do." not in dom(skipped).text
 
 
-def test_many_complaints_are_counted_and_all_stay_below() -> None:
-    bad = [Measurement("rate", float(i), "1/s", f"cpu{i}") for i in range(MAX_COMPLAINTS + 5)]
+def test_many_faults_are_counted_and_all_stay_below() -> None:
+    bad = [Measurement("rate", float(i), "1/s", f"cpu{i}") for i in range(MAX_FAULTS + 5)]
     limit = Limit(name="rate", low=100.0, source="site.toml")
 
     shown = dom(samples.run(samples.result("cores", bad, [limit]))).text
 
     assert "and 5 more below" in shown
-    assert f"cpu{MAX_COMPLAINTS + 4} fail {MAX_COMPLAINTS + 4}" in shown
+    assert f"cpu{MAX_FAULTS + 4} fail {MAX_FAULTS + 4}" in shown
 
 
 def test_an_interrupted_run_says_so_and_asks_for_another() -> None:

@@ -51,7 +51,7 @@ def result(
 
 
 def list_texts(result: Result) -> list[str]:
-    return [complaint.text for complaint in list_conclusive(result, Verdict.FAIL)]
+    return [fault.text for fault in list_conclusive(result, Verdict.FAIL)]
 
 
 def words(count: float) -> Measurement:

@@ -88,7 +88,7 @@ def test_what_all_gpus_raise_alike_is_said_once_of_all_of_them() -> None:
     assert told.reason.startswith("all 3 GPUs: every GPU raised the same error")
     assert diagnosis.sentence.startswith("all 3 GPUs: every GPU raised the same error")
     assert diagnosis.part_ids == ("gpu-0", "gpu-1", "gpu-2")
-    assert [c.part_id for c in told.complaints] == ["gpu-0", "gpu-1", "gpu-2"]
+    assert [c.part_id for c in told.faults] == ["gpu-0", "gpu-1", "gpu-2"]
 
 
 @pytest.mark.parametrize("code", SOFTWARE)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.check import add_complaints
+from hpcverify.check import add_faults
 from hpcverify.model import (
     Cause,
     Finding,
@@ -24,7 +24,7 @@ from hpcverify.model import (
     Verdict,
     verdict_of,
 )
-from hpcverify.summary.actions import ComplaintIndex, list_actions, list_affected_parts
+from hpcverify.summary.actions import FaultIndex, list_actions, list_affected_parts
 from hpcverify.summary.diagnosis import diagnose
 from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.verdict import explain_verdict
@@ -54,7 +54,7 @@ def result(check: str, *found: Measurement | Finding, **changes: Any) -> Result:
     names = {item.name for item in found if isinstance(item, Measurement)}
     limits = tuple(limit for limit in LIMITS if limit.name in names)
     judged = judge_by(found, limits, RULINGS, NODE, check=check)
-    return add_complaints(replace(judged, **changes), NODE)
+    return add_faults(replace(judged, **changes), NODE)
 
 
 def run(*results: Result, **changes: Any) -> Run:
@@ -78,7 +78,7 @@ FOUR = run(
 )
 
 
-def test_each_part_is_listed_under_what_its_own_complaints_call_for() -> None:
+def test_each_part_is_listed_under_what_its_own_faults_call_for() -> None:
     assert actions_of(FOUR) == [
         (Verdict.FAIL, Remedy.CONTACT_VENDOR, ["gpu-7"]),
         (Verdict.FAIL, Remedy.REPLACE, ["gpu-5"]),
@@ -91,7 +91,7 @@ def test_each_part_is_listed_under_what_its_own_complaints_call_for() -> None:
 def test_a_part_is_named_once_with_all_that_speaks_against_it() -> None:
     (seventh,) = (part for part in list_affected_parts(FOUR) if part.part_id == "gpu-7")
 
-    assert [(c.verdict, c.text) for c in seventh.complaints] == [
+    assert [(c.verdict, c.text) for c in seventh.faults] == [
         (Verdict.FAIL, "sram 1 > 0 (NVML)"),
         (Verdict.WARN, "rate 2 1/s > 1 (default)"),
     ]
@@ -135,11 +135,11 @@ def test_many_parts_are_named_without_comparing_each_with_each() -> None:
     assert len(CountedId.compared) <= 4 * len(parts)
 
 
-def test_a_complaint_counts_for_the_check_of_its_result_whatever_a_node_wrote() -> None:
+def test_a_fault_counts_for_the_check_of_its_result_whatever_a_node_wrote() -> None:
     lost = result("ecc", Finding("gpu_lost", "gpu-1", "lost"))
-    forged = replace(lost.complaints[0], checks=("`rm -rf /`",))
+    forged = replace(lost.faults[0], checks=("`rm -rf /`",))
 
-    (part,) = list_affected_parts(run(replace(lost, complaints=(forged,))))
+    (part,) = list_affected_parts(run(replace(lost, faults=(forged,))))
 
     assert part.checks == ("ecc",)
 
@@ -158,7 +158,7 @@ def test_what_several_checks_report_in_the_same_words_is_listed_once() -> None:
     (action,), (part,) = list_actions(six), list_affected_parts(six)
 
     assert action.parts == (part,)
-    assert [(c.checks, c.text) for c in part.complaints] == [(names, lost.text)]
+    assert [(c.checks, c.text) for c in part.faults] == [(names, lost.text)]
 
 
 def test_a_part_that_is_gone_is_known_by_what_was_known_of_it() -> None:
@@ -245,7 +245,7 @@ def test_of_several_rounds_a_metric_is_listed_once_at_its_worst() -> None:
     ]
     (part,) = list_affected_parts(run(*rounds))
 
-    assert [c.text for c in part.complaints] == ["speed 12 GB/s < 100 (spec)"]
+    assert [c.text for c in part.faults] == ["speed 12 GB/s < 100 (spec)"]
 
 
 def test_a_check_in_beta_accuses_nobody() -> None:
@@ -264,7 +264,7 @@ def test_errors_are_kept_apart_from_failures() -> None:
         (Verdict.ERROR, Remedy.RERUN, ["gpu-4"]),
     ]
     (fourth,) = (part for part in list_affected_parts(both) if part.part_id == "gpu-4")
-    assert [c.text for c in fourth.complaints] == ["the worker died"]
+    assert [c.text for c in fourth.faults] == ["the worker died"]
 
 
 @pytest.mark.parametrize("worker", ["node", "telemetry"])
@@ -292,7 +292,7 @@ def test_a_worker_without_a_part_is_not_listed_as_one() -> None:
     )
 
     assert (part.part_id, part.label) == ("node", "node")
-    assert [c.checks for c in part.complaints] == [("inventory", "ecc")]
+    assert [c.checks for c in part.faults] == [("inventory", "ecc")]
 
 
 @pytest.mark.parametrize("parts", [GPUS, (*GPUS, Part("system", "node", "node"))])
@@ -312,7 +312,7 @@ def test_a_skip_that_counts_is_a_matter_of_the_node() -> None:
     (part,) = list_affected_parts(run(skipped))
 
     assert (part.part_id, part.verdict) == ("node", Verdict.ERROR)
-    assert part.complaints[0].text == "no sensor"
+    assert part.faults[0].text == "no sensor"
 
 
 @pytest.mark.parametrize(
@@ -326,29 +326,29 @@ def test_a_run_that_ended_early_asks_for_another(results: tuple[Result, ...], te
     cut = run(*results, verdict=Verdict.ERROR, complete=False)
     (part,) = list_affected_parts(cut)
 
-    assert (list_actions(cut)[0].remedy, part.complaints[0].text) == (Remedy.RERUN, text)
+    assert (list_actions(cut)[0].remedy, part.faults[0].text) == (Remedy.RERUN, text)
 
 
-def test_a_complaint_is_found_by_what_it_is_about() -> None:
+def test_a_fault_is_found_by_what_it_is_about() -> None:
     slow, fast = (Measurement("speed", value, "", "gpu-1") for value in (50.0, 70.0))
     lost, unruled = Finding("gpu_lost", "gpu-1", "lost"), Finding("odd", "gpu-1", "lost")
     judged = result("ecc", slow, fast, slow, lost, unruled)
-    complaints = ComplaintIndex(judged)
+    faults = FaultIndex(judged)
 
-    assert [(c.name, c.value) for c in complaints.find(slow)] == [("speed", 50.0)]
-    assert [(c.name, c.value) for c in complaints.find(fast)] == [("speed", 70.0)]
-    assert [c.verdict for c in complaints.find(lost)] == [Verdict.FAIL]
-    assert [c.cause for c in complaints.find(unruled)] == [Cause.CHECKER]
-    assert complaints.find(Measurement("speed", 50.0, "", "gpu-2")) == []
-    assert complaints.rank(Finding("gpu_lost", "gpu-2", "lost"))[0] is Verdict.PASS
+    assert [(c.name, c.value) for c in faults.find(slow)] == [("speed", 50.0)]
+    assert [(c.name, c.value) for c in faults.find(fast)] == [("speed", 70.0)]
+    assert [c.verdict for c in faults.find(lost)] == [Verdict.FAIL]
+    assert [c.cause for c in faults.find(unruled)] == [Cause.CHECKER]
+    assert faults.find(Measurement("speed", 50.0, "", "gpu-2")) == []
+    assert faults.rank(Finding("gpu_lost", "gpu-2", "lost"))[0] is Verdict.PASS
 
 
-def test_complaints_are_found_without_comparing_each_with_each() -> None:
+def test_faults_are_found_without_comparing_each_with_each() -> None:
     count = 50
     judged = result("ecc", *(Finding("gpu_lost", f"gpu-{i}", "lost") for i in range(count)))
-    complaints = ComplaintIndex(judged)
+    faults = FaultIndex(judged)
     CountedId.compared.clear()
     sought = [Finding("gpu_lost", CountedId(f"gpu-{i}"), "lost") for i in range(count)]
 
-    assert sum(len(complaints.find(finding)) for finding in sought) == count
+    assert sum(len(faults.find(finding)) for finding in sought) == count
     assert len(CountedId.compared) <= 4 * count

@@ -1,4 +1,4 @@
-"""One diagnosis for one part: what its complaints have in common is said once."""
+"""One diagnosis for one part: what its faults have in common is said once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.check import add_complaints
+from hpcverify.check import add_faults
 from hpcverify.model import (
     Cause,
     Finding,
@@ -51,7 +51,7 @@ RULES = {
 def judged(check: str, *found: Measurement | Finding, **changes: Any) -> Result:
     """Judge what was *found* by `RULES`; a speed must reach 90."""
     limits = [Limit(name=name, low=90.0, source="a test") for name in SPEEDS.get(check, ())]
-    return add_complaints(replace(judge_by(found, limits, RULES, NODE, check), **changes), NODE)
+    return add_faults(replace(judge_by(found, limits, RULES, NODE, check), **changes), NODE)
 
 
 def measure(shares: Mapping[str, float], checks: Mapping[str, tuple[str, ...]] = SPEEDS) -> Run:
@@ -220,7 +220,7 @@ def test_more_faults_than_a_line_names_are_counted() -> None:
     assert only(run(judged("xid", *found))).text == "event 0; event 1; event 2 (+4 more)"
 
 
-def test_milder_complaints_of_a_part_that_failed_are_counted_and_their_checks_named() -> None:
+def test_milder_faults_of_a_part_that_failed_are_counted_and_their_checks_named() -> None:
     worn = only(
         run(
             judged("ecc", Finding("remap", "gpu-5", "row remap failed")),
@@ -290,8 +290,7 @@ def test_what_is_wrong_with_the_node_itself_is_told_cause_by_cause() -> None:
         for check, text in (("gemm", "no torch"), ("sdc", "no torch"), ("storage", "no fio"))
     ]
     found = [
-        (d.names, d.text, d.checks)
-        for d in diagnose(run(*(add_complaints(r, NODE) for r in short)))
+        (d.names, d.text, d.checks) for d in diagnose(run(*(add_faults(r, NODE) for r in short)))
     ]
 
     assert found == [("", "no torch", ("gemm", "sdc")), ("", "no fio", ("storage",))]

@@ -212,7 +212,7 @@ def test_of_a_node_that_is_switched_off_only_what_still_works_is_told(bmc: FakeB
     assert "switched off" in reading.notes[0]
 
 
-def test_a_complaint_of_a_fan_without_thresholds_is_of_the_fan_itself(bmc: FakeBmc) -> None:
+def test_a_fault_of_a_fan_without_thresholds_is_of_the_fan_itself(bmc: FakeBmc) -> None:
     tree = make_new_tree()
     fan = tree[f"{CHASSIS}/ThermalSubsystem/Fans/Bay2"]
     fan |= {"SpeedPercent": {"Reading": 0, "SpeedRPM": 0}, "Status": CRITICAL}

@@ -30,9 +30,9 @@ ACCEPT = "if it is built so, run once with --accept-parts"
 HYSTERESIS_SHARE = 0.2
 """How far inside its threshold, as a share of it, a value may be that a BMC still complains of:
 it waits until the value is well inside."""
-COMPLAINTS = (SensorHealth.WARNING, SensorHealth.CRITICAL)
+FAULTS = (SensorHealth.WARNING, SensorHealth.CRITICAL)
 
-SUPPLY_COMPLAINTS: tuple[tuple[Defect, str, str], ...] = (
+SUPPLY_FAULTS: tuple[tuple[Defect, str, str], ...] = (
     (Defect.INPUT_LOST, "supply_input_lost", "has no input power"),
     (Defect.FAILED, "supply_failed", "failed"),
     (Defect.PREDICTED, "supply_predicted", "expects to fail"),
@@ -54,7 +54,7 @@ NEEDED_KINDS = (SensorKind.DRIVE, SensorKind.MEMORY, SensorKind.PROCESSOR)
 """Parts that cannot all have failed in a node that runs; some BMCs call all drives failed
 (powershell-redfish-lenovo issue 47, check_redfish issue 72)."""
 DEAD_SUPPLY_CODES = ("supply_input_lost", "supply_failed")
-PART_COMPLAINTS: Mapping[SensorKind, tuple[str, str, str]] = {
+PART_FAULTS: Mapping[SensorKind, tuple[str, str, str]] = {
     SensorKind.DRIVE: (
         *("drive_failed", "drive_predicted"),
         "see host for the drive, and the controller for its array; replace it if it failed",
@@ -158,15 +158,15 @@ def _report_supplies(sensors: Sequence[ChassisSensor]) -> Iterator[Finding]:
     absent = {s.part for s in supplies if s.health is SensorHealth.ABSENT}
     there = [s for s in supplies if s.part not in absent and s.is_there]
     findings: dict[str, Finding] = {}
-    for defect, code, words in SUPPLY_COMPLAINTS:
+    for defect, code, words in SUPPLY_FAULTS:
         for sensor in there:
-            if sensor.defect is defect and sensor.health in COMPLAINTS:
-                findings.setdefault(sensor.part, _complain_of_supply(sensor, code, words))
+            if sensor.defect is defect and sensor.health in FAULTS:
+                findings.setdefault(sensor.part, _make_supply_fault(sensor, code, words))
     for sensor in there:
         if sensor.health is SensorHealth.CRITICAL:
-            findings.setdefault(sensor.part, _complain_of_supply(sensor, "supply_failed", "failed"))
+            findings.setdefault(sensor.part, _make_supply_fault(sensor, "supply_failed", "failed"))
         elif sensor.health is SensorHealth.WARNING:
-            made = _complain_of_supply(sensor, "supply_warning", "has a complaint")
+            made = _make_supply_fault(sensor, "supply_warning", "has a fault")
             findings.setdefault(sensor.part, made)
     dead = [part for part, finding in findings.items() if finding.code in DEAD_SUPPLY_CODES]
     if dead and len(dead) == len({s.part for s in there}):
@@ -180,21 +180,21 @@ def _report_supplies(sensors: Sequence[ChassisSensor]) -> Iterator[Finding]:
     yield from findings.values()
 
 
-def _complain_of_supply(sensor: ChassisSensor, code: str, words: str) -> Finding:
+def _make_supply_fault(sensor: ChassisSensor, code: str, words: str) -> Finding:
     text = f"{words} ({sensor.said}): {SUPPLY_FIXES[code]}"
     return Finding(code, sensor.part, text, {"sensor": sensor.name})
 
 
 def _report_fans(sensors: Iterable[ChassisSensor], seen: SeenParts) -> Iterator[Finding]:
     for fan in _list_fans(sensors):
-        if fan.health not in COMPLAINTS or fan.name in seen.accepted:
+        if fan.health not in FAULTS or fan.name in seen.accepted:
             continue
         if fan.value is None:
             code = "fan_failed" if fan.health is SensorHealth.CRITICAL else "fan_slow"
             text = f"the BMC complains of it ({fan.said}): see what blocks it, or replace it"
             yield Finding(code, fan.name, text)
         elif _find_side(fan) is not Defect.LOW or not _is_credible(fan):
-            yield _list_complaint(fan)
+            yield _list_fault(fan)
         elif fan.value == 0 and fan.name not in seen.fans:
             text = f"stands still, and has never turned in a run: an empty slot? {ACCEPT}; "
             yield Finding("fan_still", fan.name, f"{text}else replace it")
@@ -210,13 +210,13 @@ def _report_temperatures(sensors: Sequence[ChassisSensor]) -> Iterator[Finding]:
     hot = [
         s
         for s in sensors
-        if s.kind is SensorKind.TEMPERATURE and s.health in COMPLAINTS and s.value is not None
+        if s.kind is SensorKind.TEMPERATURE and s.health in FAULTS and s.value is not None
     ]
     room = [s for s in hot if s.is_ambient and _find_side(s) is Defect.HIGH and _is_credible(s)]
     for sensor in hot:
         has_limits = sensor.thresholds != Thresholds() or sensor.defect
         if has_limits and (_find_side(sensor) is not Defect.HIGH or not _is_credible(sensor)):
-            yield _list_complaint(sensor)
+            yield _list_fault(sensor)
         elif sensor in room:
             text = f"is at {_format_reading(sensor)}: this is the air of the room, and no fault of "
             yield Finding("room_hot", sensor.name, f"{text}the node: cool the room")
@@ -235,7 +235,7 @@ def _is_all_critical(sensors: Iterable[ChassisSensor], kind: SensorKind) -> bool
 
 
 def _report_other(sensor: ChassisSensor) -> Iterator[Finding]:
-    if sensor.health not in COMPLAINTS:
+    if sensor.health not in FAULTS:
         return
     critical = sensor.health is SensorHealth.CRITICAL
     state = _format_reading(sensor) if sensor.value is not None else f"the BMC says {sensor.said}"
@@ -246,8 +246,8 @@ def _report_other(sensor: ChassisSensor) -> Iterator[Finding]:
         case SensorKind.VOLTAGE if critical and _is_credible(sensor):
             text = f"{state}: look at the power supplies, and have the board looked at"
             yield Finding("voltage_critical", sensor.name, text)
-        case kind if kind in PART_COMPLAINTS:
-            failed, warning, fix = PART_COMPLAINTS[kind]
+        case kind if kind in PART_FAULTS:
+            failed, warning, fix = PART_FAULTS[kind]
             yield Finding(failed if critical else warning, sensor.name, f"{state}: {fix}")
         case SensorKind.FAN | SensorKind.POWER_SUPPLY:
             pass
@@ -256,7 +256,7 @@ def _report_other(sensor: ChassisSensor) -> Iterator[Finding]:
         case SensorKind.SUMMARY if critical:
             pass
         case _:
-            yield _list_complaint(sensor)
+            yield _list_fault(sensor)
 
 
 def _report_summaries(chassis: Chassis) -> Iterator[Finding]:
@@ -333,7 +333,7 @@ def _find_side(sensor: ChassisSensor) -> Defect:
 
 def _is_credible(sensor: ChassisSensor) -> bool:
     """
-    Say whether a complaint of the BMC can be true.
+    Say whether a fault of the BMC can be true.
 
     Boards have been shipped with thresholds of zero, and with low ones above high ones.
     """
@@ -375,7 +375,7 @@ def _format_reading(sensor: ChassisSensor) -> str:
     return f"{text}, {word} {'below' if low else 'from'} {limit:g}"
 
 
-def _list_complaint(sensor: ChassisSensor) -> Finding:
+def _list_fault(sensor: ChassisSensor) -> Finding:
     bounds = sensor.thresholds
     known = {
         "low critical": bounds.low_critical,

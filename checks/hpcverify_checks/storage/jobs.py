@@ -242,9 +242,9 @@ def _repeat(read: Callable[[], FioReport]) -> str:
     return ""
 
 
-def _find_generation(fio: Fio, parts: Iterable[FileExtent], complaint: str) -> str:
+def _find_generation(fio: Fio, parts: Iterable[FileExtent], fault: str) -> str:
     """Look in the block that fio complains of for what another write of it left."""
-    place = re.search(r"at file (\S+) offset (\d+), length (\d+)", complaint)
+    place = re.search(r"at file (\S+) offset (\d+), length (\d+)", fault)
     if not place:
         return ""
     block = FileExtent(fio.folder / place[1], int(place[2]), int(place[3]))

@@ -164,10 +164,10 @@ def test_if_the_node_of_rank_0_is_lost_its_stand_in_says_so_and_accuses_nobody_e
         launchers[0].await_measuring()
         launchers[0].end()
         run, _ = launchers[1].read_result()
-        other, complaint = launchers[2].read_result()
+        other, fault = launchers[2].read_result()
 
     assert run
     assert run.missing == (0,)
     assert run.ranks[0].node == "n0"
     assert other is None
-    assert "the node of rank 0, n0, does not answer any more" in complaint
+    assert "the node of rank 0, n0, does not answer any more" in fault

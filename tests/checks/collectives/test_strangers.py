@@ -141,11 +141,11 @@ def test_strangers_change_nothing_and_no_secret_is_in_a_command_line(tmp_path: P
         with forging(*find_group(rank), tmp_path) as accepted:
             told = Path(f"/proc/{rank}/cmdline").read_bytes()
             heard = {one.process.pid: list_listeners(one.process.pid) for one in launchers}
-            run, complaint = launchers[0].read_result()
+            run, fault = launchers[0].read_result()
 
     assert KNOWN.encode() not in told
     assert not accepted
-    assert run, complaint
+    assert run, fault
     assert (run.missing, run.wrong, run.unable) == ((), (), "")
     assert len(run.timings) == 20
     assert [path.name for path in tmp_path.iterdir()] == ["over0"]
@@ -163,9 +163,9 @@ def test_ranks_meet_though_somebody_listens_where_their_board_should_be() -> Non
         BoardServer.open(LOOPBACK, forged, "7.0", "a" * 64, world=2),
         launch_nodes(2, **QUICK, group="7.0", port=0) as launchers,
     ):
-        run, complaint = launchers[0].read_result()
+        run, fault = launchers[0].read_result()
 
-    assert run, complaint
+    assert run, fault
     assert (run.missing, run.wrong, run.unable) == ((), (), "")
 
 
@@ -205,12 +205,12 @@ def test_a_store_whose_keys_are_deleted_accuses_nobody() -> None:
         meddler = Thread(target=delete_keys, args=(rank, over))
         meddler.start()
         try:
-            run, complaint = launchers[0].read_result()
+            run, fault = launchers[0].read_result()
         finally:
             over.set()
             meddler.join()
 
-    assert run, complaint
+    assert run, fault
     assert (run.missing, run.wrong) == ((), ())
 
 
@@ -258,9 +258,9 @@ def test_what_cannot_be_read_is_an_error_of_its_rank_and_accuses_nobody(topic: s
     with launch_first(timeout=ARRIVAL_SECONDS) as (launcher, port):
         board = come_for_rank_1(port, ARRIVAL)
         board.post(topic, 1, b"\xff\xff")
-        run, complaint = launcher.read_result()
+        run, fault = launcher.read_result()
 
-    assert run, complaint
+    assert run, fault
     assert run.missing == ()
     assert "rank 1: sent what cannot be read" in run.unable
     assert "install the same hpcverify" in run.unable
@@ -269,9 +269,9 @@ def test_what_cannot_be_read_is_an_error_of_its_rank_and_accuses_nobody(topic: s
 def test_who_says_nothing_more_is_missing() -> None:
     with launch_first(timeout=ARRIVAL_SECONDS) as (launcher, port):
         come_for_rank_1(port, ARRIVAL)
-        run, complaint = launcher.read_result()
+        run, fault = launcher.read_result()
 
-    assert run, complaint
+    assert run, fault
     assert run.missing == (1,)
 
 
@@ -279,10 +279,10 @@ def test_who_says_nothing_more_is_missing() -> None:
 def test_who_comes_with_what_cannot_be_read_is_named_in_a_line(garbage: bytes) -> None:
     with launch_first() as (launcher, port):
         come_for_rank_1(port, garbage)
-        run, complaint = launcher.read_result()
+        run, fault = launcher.read_result()
 
     assert run is None
-    assert complaint.startswith("unable: rank 1 sent what cannot be read")
+    assert fault.startswith("unable: rank 1 sent what cannot be read")
 
 
 def trickle(listener: socket.socket, over: Event) -> None:
@@ -332,9 +332,9 @@ def test_where_strangers_crowd_the_board_silence_accuses_nobody(crowd: int) -> N
             with suppress(OSError):
                 socket.create_connection((LOOPBACK, port)).close()
                 came += 1
-        run, complaint = launcher.read_result()
+        run, fault = launcher.read_result()
 
-    assert run, complaint
+    assert run, fault
     assert run.missing == (() if crowd else (1,))
     assert ("crowd" in run.unable) is bool(crowd)
 

@@ -106,8 +106,8 @@ def test_a_rank_that_gets_little_of_its_cpu_is_named_and_no_other() -> None:
     found: list[Straggler] = []
     for _ in range(TRIES):
         with launch_nodes(3, operations=("all_reduce",)) as launchers, slow_down(launchers[1]):
-            run, complaint = launchers[0].read_result()
-        assert run, complaint
+            run, fault = launchers[0].read_result()
+        assert run, fault
         assert not run.missing
         found = [*find_stragglers(run.ranks, run.steps, run.transfers)]
         assert {one.rank for one in found} <= {1}

@@ -47,8 +47,8 @@ def ask_two_nodes() -> CollectiveRun:
     """Launch a rank on each of two nodes, and give the document."""
     asked = {"operations": ("all_reduce",), "timeline": False, "second_opinion": True}
     with launch_nodes(2, **asked) as launchers:
-        run, complaint = launchers[0].read_result()
-    assert run, complaint
+        run, fault = launchers[0].read_result()
+    assert run, fault
     assert not run.missing
     return run
 

@@ -299,8 +299,8 @@ def test_a_crowd_that_comes_at_once_leaves_the_process_of_the_board_its_files() 
             board = SocketBoard(LOOPBACK, port, GROUP, KNOWN, patience=PATIENCE_S)
             for rank in range(WORLD):
                 ranks.submit(board.post, "here", rank, b"%02d" % rank)
-            out, complaint = flooded.communicate(timeout=2 * PATIENCE_S)
-    assert (out, complaint) == (f"{[b'%02d' % rank for rank in range(WORLD)]}\n", "")
+            out, fault = flooded.communicate(timeout=2 * PATIENCE_S)
+    assert (out, fault) == (f"{[b'%02d' % rank for rank in range(WORLD)]}\n", "")
 
 
 def test_of_too_many_strangers_one_from_the_busiest_address_goes(server: BoardServer) -> None:

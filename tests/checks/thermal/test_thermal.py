@@ -179,7 +179,7 @@ def test_parameters_that_make_no_soak_are_refused(wrong: dict[str, Any]) -> None
 def test_a_healthy_board_passes_though_it_meets_its_power_cap(tmp_path: Path, lab: Lab) -> None:
     for _ in range(3):
         answers = gpus(lab, tmp_path, "healthy-8xh100")
-        assert [answer.complaints for answer in answers] == [()] * 8
+        assert [answer.faults for answer in answers] == [()] * 8
 
 
 def test_heat_and_power_brake_are_found_on_their_gpus_and_told_apart(
