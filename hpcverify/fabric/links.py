@@ -159,8 +159,7 @@ def take_in_links(controller: Controller, journal: Journal, answer: IsolationAns
     open what spoiled it: such nodes stay due. To do it twice changes nothing.
     """
     order, outcomes = journal.order, _list_outcomes(journal)
-    odd = {*answer.misfits, *(entry.node for entry in answer.partly)}
-    open_nodes = {*answer.untested, *chain.from_iterable(answer.intermittent), *odd}
+    open_nodes = {*answer.untested, *chain.from_iterable(answer.intermittent)}
     tried = (
         LinkPair((node, other), find_switch_pair((node, other), order.switches))
         for (node, other), outcome in zip(order.pairs, outcomes, strict=bool(outcomes))

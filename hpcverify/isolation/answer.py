@@ -16,7 +16,6 @@ from msgspec import Struct, field
 from hpcverify.errors import StoreError
 from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, Members, name_members
 from hpcverify.isolation.journal import Journal
-from hpcverify.isolation.partly import PartlySlow
 from hpcverify.isolation.runner import count_node_minutes
 from hpcverify.isolation.stages import Isolation
 from hpcverify.units import format_count
@@ -90,10 +89,6 @@ class IsolationAnswer(Struct, frozen=True, kw_only=True):
     is_widespread: bool = False
     together: tuple[Members, ...] = ()
     intermittent: tuple[Members, ...] = ()
-    partly: tuple[PartlySlow, ...] = ()
-    """Nodes that are slow with some partners each time, and well with others: not in `faulty`."""
-    misfits: Members = ()
-    """Nodes that fail with all others, and pass with each other: not in `faulty`."""
     untested: dict[str, str] = {}
     """Nodes, and switches, that could not be judged, and why."""
     left_out: dict[str, str] = {}
@@ -114,8 +109,7 @@ class IsolationAnswer(Struct, frozen=True, kw_only=True):
     def is_certain(self) -> bool:
         """Whether each node is known to be faulty or not, and nothing is left open."""
         vague = [self.is_widespread, self.together, self.intermittent, self.untested]
-        vague += [self.partly, self.misfits, self.between]
-        return not any(vague) and not self.end_reason
+        return not any((*vague, self.between, self.end_reason))
 
     @property
     def has_cause(self) -> bool:
@@ -139,7 +133,6 @@ def build_answer(
     untested = {n: gone.get(n, UNTESTED_REASON) for n in isolation.nodes.untested}
     untested |= dict.fromkeys(isolation.switches.untested, "what is between it and others")
     doubted = {n for group in _list_intermittent(isolation) for n in group}
-    doubted |= {*isolation.misfits, *(partly_slow.node for partly_slow in isolation.partly)}
     vague = {*untested, *doubted, *chain.from_iterable(isolation.nodes.together)}
     of_dead = {n for n in order.nodes if order.switches.get(n) in isolation.nodes.bad_zones}
     failed = {node.node for node in faulty}
@@ -157,8 +150,6 @@ def build_answer(
         is_widespread=isolation.nodes.is_widespread or isolation.switches.is_widespread,
         together=(*isolation.nodes.together, *isolation.switches.together),
         intermittent=tuple(_list_intermittent(isolation)),
-        partly=isolation.partly,
-        misfits=isolation.misfits,
         untested=untested,
         left_out=order.left_out,
         passed=len(known),
@@ -278,16 +269,6 @@ def describe_rest(answer: IsolationAnswer) -> Iterator[str]:
         yield (
             f"{name_members(group)} fail only together, and no part of them does: no single "
             "node is the cause; look at versions, and at what only many load: uplinks, congestion"
-        )
-    if answer.misfits:
-        yield (
-            f"{name_members(answer.misfits)} fail with all others, and pass with each other: look "
-            "for what they share and others have not: a version, a setting, a switch"
-        )
-    for entry in answer.partly:
-        yield (
-            f"{entry.node} is slow with {name_members(entry.slow_with)} each time, and well with "
-            f"{name_members(entry.well_with)}: one of several adapters or paths"
         )
     for group in answer.intermittent:
         yield f"{name_members(group)} failed and then passed: intermittent, not excluded"

@@ -29,9 +29,8 @@ from hpcverify.isolation.group_tests import (
 )
 from hpcverify.isolation.journal import ConcludedIsolation, Journal, JudgedRound, PlannedRound
 from hpcverify.isolation.judge import PeerReference
-from hpcverify.isolation.pairs import try_pairs
 from hpcverify.isolation.rounds import TestEnd
-from hpcverify.isolation.stages import Isolation, isolate
+from hpcverify.isolation.stages import Isolation, isolate, try_pairs
 from hpcverify.units import format_count
 
 USUAL_TEST_MINUTES = 1.0

@@ -5,7 +5,7 @@ Isolate what spoils collectives between nodes: each node alone, nodes, switches,
    the node and its own adapters, and is left out of all that follows.
 2. Groups of nodes, by their switch where that is known, until each node is judged, and with
    those that fail who sends slowly and who receives slowly.
-3. Those that were bad with each other: who passes there does not fit the others, and is not bad.
+3. Those that were bad, with each other: a pair that passes is not named.
 4. Groups of whole switches: what fails only now is between them.
 5. Two switches that are slow with each other: is it the link of two of their nodes?
 """
@@ -31,16 +31,19 @@ from hpcverify.isolation.group_tests import (
     Round,
 )
 from hpcverify.isolation.links import find_switch_pair
-from hpcverify.isolation.misfits import find_misfits
-from hpcverify.isolation.partly import PairResults, PartlySlow, find_partly_slow, note_pairs
 from hpcverify.isolation.search import SearchResult, make_groups, search
-from hpcverify.isolation.three import THREE, search_three
 
+MIN_PARTNERS = 4
+"""Nodes that have passed, beside those of pairs that failed: a suspect needs some."""
 INSIDE_FAILURES = 2
 """Failures alone, of three tests at most, that make a node bad."""
 INSIDE_TESTS = 3
 SWITCH_PASSES = 6
 """Of all nodes of a switch, without others: one that fails now and then may pass a few times."""
+PASSES_IN_A_ROW = 3
+"""Of two bad nodes with each other, until they are not named: one pass may be chance."""
+FIRST_PAIRINGS, MAX_PAIRINGS = 2, 4
+"""The rest of the pairings of bad nodes are tested only if a pair has passed."""
 
 
 class Isolation(Struct, frozen=True):
@@ -53,9 +56,42 @@ class Isolation(Struct, frozen=True):
     """Its members are switches."""
     between: tuple[Members, ...] = ()
     """Two switches each, where some node of the one is slow with some node of the other."""
-    partly: tuple[PartlySlow, ...] = ()
-    misfits: Members = ()
-    """Nodes that fail with all others, and pass with each other."""
+
+
+Stages = Generator[Round, Outcomes, Isolation]
+
+
+def try_pairs(
+    pairs: Sequence[Members],
+    spare: Sequence[str],
+    switches: Mapping[str, str],
+    random: Random,
+    *,
+    inside: bool = True,
+    gone: Collection[str] = frozenset(),
+) -> Stages:
+    """
+    Yield a round of *pairs* and, if some fail, the rounds that isolate the cause.
+
+    A pair names no node: those that failed are searched with as many nodes that passed.
+    *spare* are nodes in no pair that may be partners then, if too few have passed. The
+    rest is as in `isolate`. Nodes whose pair did not come to its end are untested.
+    """
+    outcomes = yield tuple(GroupTest(pair, GroupPurpose.PAIRS) for pair in pairs)
+    nodes: dict[GroupOutcome, list[str]] = {outcome: [] for outcome in GroupOutcome}
+    for pair, outcome in zip(pairs, outcomes or [GroupOutcome.UNKNOWN] * len(pairs), strict=True):
+        nodes[outcome] += pair
+    isolation = Isolation()
+    if suspects := nodes[GroupOutcome.FAILED]:
+        passed = nodes[GroupOutcome.PASSED]
+        count = max(MIN_PARTNERS, len(suspects))
+        partners = random.sample(passed, min(count, len(passed)))
+        partners += random.sample(spare, min(count - len(partners), len(spare)))
+        isolation = yield from isolate(
+            [*suspects, *partners], switches, random, inside=inside, gone=gone
+        )
+    untested = (*isolation.nodes.untested, *nodes[GroupOutcome.UNKNOWN])
+    return replace(isolation, nodes=replace(isolation.nodes, untested=untested))
 
 
 def isolate(
@@ -65,7 +101,7 @@ def isolate(
     *,
     inside: bool = True,
     gone: Collection[str] = frozenset(),
-) -> Generator[Round, Outcomes, Isolation]:
+) -> Stages:
     """
     Yield rounds of tests of *nodes*, take their outcomes, and say what is faulty.
 
@@ -78,7 +114,7 @@ def isolate(
         alone = {node: (node,) for node in nodes}
         bad_inside = yield from _test_inside(alone, GroupPurpose.INSIDE, gone)
     left = [node for node in nodes if node not in {*bad_inside, *gone}]
-    of_nodes, partly = yield from _search_nodes(left, switches, random, gone)
+    of_nodes = yield from search(_group_by_switch(left, switches, random), random, switches, gone)
     judged = {*bad_inside, *of_nodes.bad, *of_nodes.untested}
     lost = tuple(node for node in nodes if node in gone and node not in judged)
     far = yield from _list_between_switches(of_nodes.links, left, switches, random, gone)
@@ -90,103 +126,75 @@ def isolate(
     )
     if of_nodes.is_widespread:
         return Isolation(bad_inside, of_nodes)
-    misfits = yield from find_misfits(of_nodes.bad, gone)
-    of_nodes = replace(of_nodes, bad=tuple(n for n in of_nodes.bad if n not in misfits))
-    faulty = {*of_nodes.bad, *misfits, *(n for n in left if switches.get(n) in of_nodes.bad_zones)}
-    vague = {*of_nodes.untested, *(entry.node for entry in partly)}
-    good = [node for node in left if node not in {*faulty, *vague}]
+    of_nodes = yield from _drop_fitting(of_nodes, gone)
     # What fails within a switch would fail between switches as well; larger groups have passed.
     odd = (group for group in of_nodes.intermittent if len(group) <= TWO)
-    failing = {*chain.from_iterable((*of_nodes.links, *of_nodes.together, *odd))}
-    sound = [node for node in good if node not in failing]
+    faulty = {*of_nodes.bad, *of_nodes.untested}
+    faulty |= {*chain.from_iterable((*of_nodes.links, *of_nodes.together, *odd))}
+    sound = [n for n in left if n not in faulty and switches.get(n) not in of_nodes.bad_zones]
+    at: dict[str, list[str]] = {}
+    for node in sound:
+        if switch := switches.get(node):
+            at.setdefault(switch, []).append(node)
+    if len(at) <= 1:
+        return Isolation(bad_inside, of_nodes)
     doubts = len(of_nodes.intermittent)
-    of_switches = yield from _search_switches(sound, switches, random, gone, doubts=doubts)
-    of_nodes, of_switches = yield from _clear_switches(
-        of_nodes, of_switches, sound, switches, gone=gone
-    )
-    of_nodes, of_switches, between = yield from _name_far_links(
-        of_nodes, of_switches, sound, switches, random=random, gone=gone
-    )
-    if misfits and (switch := _find_switch_of_all(misfits, left, switches)):
-        of_switches = replace(of_switches, bad=(*of_switches.bad, switch))
-        misfits = ()
-    return Isolation(bad_inside, of_nodes, of_switches, between, partly, misfits)
-
-
-def _find_switch_of_all(
-    misfits: Members, nodes: Sequence[str], switches: Mapping[str, str]
-) -> str | None:
-    """Find the switch whose nodes are all *misfits*, and the only ones: it is its fault."""
-    switch = switches.get(misfits[0])
-    there = {node for node in nodes if switch and switches.get(node) == switch}
-    return switch if there == set(misfits) else None
-
-
-def _search_nodes(
-    nodes: Sequence[str],
-    switches: Mapping[str, str],
-    random: Random,
-    gone: Collection[str],
-) -> Generator[Round, Outcomes, tuple[SearchResult, tuple[PartlySlow, ...]]]:
-    groups = _group_by_switch(nodes, switches, random)
-    seen: PairResults = {}
-    plan = note_pairs(search(groups, random, switches, gone), seen)
-    result = yield from plan
-    repeats = _repeat_failures(
-        result, nodes, seen=seen, switches=switches, random=random, gone=gone
-    )
-    return (yield from repeats)
-
-
-def _clear_switches(
-    of_nodes: SearchResult,
-    of_switches: SearchResult,
-    sound: Sequence[str],
-    switches: Mapping[str, str],
-    *,
-    gone: Collection[str],
-) -> Generator[Round, Outcomes, tuple[SearchResult, SearchResult]]:
-    """Clear a switch of which one node alone spoils what its nodes do with all others."""
-    for switch in of_switches.bad:
-        members = [node for node in sound if switches.get(node) == switch]
-        others = tuple(
-            node
-            for node in sound
-            if node not in gone and switches.get(node) not in {None, *of_switches.bad}
-        )
-        if others and (culprit := (yield from find_culprit(members, others, gone))):
-            rest = tuple(other for other in of_switches.bad if other != switch)
-            of_switches = replace(of_switches, bad=rest)
-            of_nodes = replace(of_nodes, intermittent=(*of_nodes.intermittent, culprit))
-    return of_nodes, of_switches
-
-
-def _name_far_links(
-    of_nodes: SearchResult,
-    of_switches: SearchResult,
-    sound: Sequence[str],
-    switches: Mapping[str, str],
-    *,
-    random: Random,
-    gone: Collection[str],
-) -> Generator[Round, Outcomes, tuple[SearchResult, SearchResult, tuple[Members, ...]]]:
-    """Name the two nodes, where what is slow between two switches is theirs alone."""
+    of_switches = yield from _search_switches(at, random, gone, doubts=doubts)
+    of_nodes, of_switches = yield from _clear_switches(of_nodes, of_switches, at, gone)
     between: list[Members] = []
     for pair in of_switches.links:
-        first, second = (
-            [node for node in sound if switches.get(node) == switch] for switch in pair
-        )
-        link = yield from find_far_link(first, second, random, gone)
+        link = yield from find_far_link(at[pair[0]], at[pair[1]], random, gone)
         if link.is_shared:
             continue
         rest = tuple(other for other in of_switches.links if other != pair)
         of_switches = replace(of_switches, links=rest)
-        if link.ends:
+        if link.ends:  # what is slow between the switches is theirs alone
             links, ways = (*of_nodes.links, link.ends), (*of_nodes.ways, *link.ways)
             of_nodes = replace(of_nodes, links=links, ways=ways)
         else:
             between.append(pair)
-    return of_nodes, of_switches, tuple(between)
+    return Isolation(bad_inside, of_nodes, of_switches, tuple(between))
+
+
+def _test_inside(
+    groups: Mapping[str, Members], purpose: GroupPurpose, gone: Collection[str], *, passes: int = 1
+) -> Generator[Round, Outcomes, Members]:
+    """Test each of the *groups* by itself, until it has so many *passes* or fails again."""
+    failures, missing = dict.fromkeys(groups, 0), dict.fromkeys(groups, passes)
+    for _ in range(INSIDE_TESTS + passes):
+        left = {
+            name: members
+            for name, members in groups.items()
+            if missing[name] and failures[name] < INSIDE_FAILURES and set(gone).isdisjoint(members)
+        }
+        if not left:
+            break
+        outcomes = yield tuple(GroupTest(members, purpose) for members in left.values())
+        if outcomes is None:
+            break
+        for name, outcome in zip(left, outcomes, strict=True):
+            failures[name] += outcome is GroupOutcome.FAILED
+            missing[name] -= outcome is GroupOutcome.PASSED
+    return tuple(name for name, count in failures.items() if count >= INSIDE_FAILURES)
+
+
+def _group_by_switch(
+    nodes: Sequence[str], switches: Mapping[str, str], random: Random
+) -> list[Members]:
+    """Group nodes by switch, in groups of about the square root of all, or by lot."""
+    if any(node not in switches for node in nodes):
+        return make_groups(nodes, random)
+    at: dict[str, list[str]] = {}
+    for node in nodes:
+        at.setdefault(switches[node], []).append(node)
+    most = max(2, round(sqrt(len(nodes))))
+    lone = [members[0] for members in at.values() if len(members) == 1]
+    groups = make_groups(lone, random) if lone else []
+    for members in at.values():
+        if len(members) > 1:  # no group has a single node
+            count = max(1, len(members) // most)
+            groups += [tuple(members[start::count]) for start in range(count)]
+    return groups
 
 
 def _list_between_switches(
@@ -209,86 +217,38 @@ def _list_between_switches(
     return tuple(shared)
 
 
-def _repeat_failures(
-    result: SearchResult,
-    nodes: Sequence[str],
-    *,
-    seen: PairResults,
-    switches: Mapping[str, str],
-    random: Random,
-    gone: Collection[str],
-) -> Generator[Round, Outcomes, tuple[SearchResult, tuple[PartlySlow, ...]]]:
-    """Try nodes again that failed and passed; those slow with some each time are set apart."""
-    alone = [group[0] for group in result.intermittent if len(group) == 1]
-    suspects = list(dict.fromkeys((*alone, *chain.from_iterable(result.links))))
-    if result.is_widespread or not suspects:
-        return result, ()
-    others = {*result.bad, *result.untested, *chain.from_iterable(result.intermittent), *alone}
-    good = [node for node in nodes if node not in others]
-    partly = yield from find_partly_slow(
-        suspects, good, seen=seen, zones=switches, random=random, gone=gone
-    )
-    partly_slow = {entry.node for entry in partly}
-    left = replace(
-        result,
-        intermittent=tuple(group for group in result.intermittent if partly_slow.isdisjoint(group)),
-        links=tuple(link for link in result.links if partly_slow.isdisjoint(link)),
-    )
-    return left, partly
+def _drop_fitting(
+    of_nodes: SearchResult, gone: Collection[str]
+) -> Generator[Round, Outcomes, SearchResult]:
+    """
+    Name no bad nodes that pass with each other: they do not fit the rest, by a version, say.
 
-
-def _test_inside(
-    groups: Mapping[str, Members], purpose: GroupPurpose, gone: Collection[str], *, passes: int = 1
-) -> Generator[Round, Outcomes, Members]:
-    """Test each of the *groups* by itself, until it has so many *passes* or fails again."""
-    failures, missing = dict.fromkeys(groups, 0), dict.fromkeys(groups, passes)
-    left = dict(groups)
-    for _ in range(INSIDE_TESTS + passes):
-        left = {name: members for name, members in left.items() if set(gone).isdisjoint(members)}
-        if not left:
+    A bad node spoils every test that it takes part in.
+    """
+    ring = [node for node in of_nodes.bad if node not in gone]
+    passed: dict[str, Members] = {}
+    for number in range(MAX_PAIRINGS):
+        left = list(zip(ring[::2], ring[1::2], strict=False))
+        left = [pair for pair in left if not {*pair} <= {*passed}]
+        if not left or (number >= FIRST_PAIRINGS and not passed):
             break
-        outcomes = yield tuple(GroupTest(members, purpose) for members in left.values())
-        if outcomes is None:
-            break
-        results = dict(zip(left, outcomes, strict=True))
-        for name, outcome in results.items():
-            failures[name] += outcome is GroupOutcome.FAILED
-            missing[name] -= outcome is GroupOutcome.PASSED
-        left = {
-            name: members
-            for name, members in left.items()
-            if missing[name] and failures[name] < INSIDE_FAILURES
-        }
-    return tuple(name for name, count in failures.items() if count >= INSIDE_FAILURES)
-
-
-def _group_by_switch(
-    nodes: Sequence[str], switches: Mapping[str, str], random: Random
-) -> list[Members]:
-    """Group nodes by switch, in groups of about the square root of all, or by lot."""
-    if any(node not in switches for node in nodes):
-        return make_groups(nodes, random)
-    at: dict[str, list[str]] = {}
-    for node in nodes:
-        at.setdefault(switches[node], []).append(node)
-    most = max(2, round(sqrt(len(nodes))))
-    lone = [members[0] for members in at.values() if len(members) == 1]
-    groups = make_groups(lone, random) if lone else []
-    for members in at.values():
-        if len(members) == 1:
-            continue
-        count = max(1, len(members) // most)  # nobody alone
-        groups += [tuple(members[start::count]) for start in range(count)]
-    return groups
+        for _ in range(PASSES_IN_A_ROW):
+            outcomes = (yield tuple(GroupTest(pair, GroupPurpose.PAIRS) for pair in left)) or ()
+            results = zip(left, outcomes, strict=False)
+            left = [pair for pair, outcome in results if outcome is GroupOutcome.PASSED]
+            if not left:
+                break
+        passed |= {node: pair for pair in left for node in pair}
+        ring = ring[1:] + ring[:1]
+    return replace(
+        of_nodes,
+        bad=tuple(node for node in of_nodes.bad if node not in passed),
+        intermittent=(*of_nodes.intermittent, *dict.fromkeys(passed.values())),
+    )
 
 
 def _search_switches(
-    nodes: Sequence[str],
-    switches: Mapping[str, str],
-    random: Random,
-    gone: Collection[str],
-    *,
-    doubts: int,
+    at: Mapping[str, Sequence[str]], random: Random, gone: Collection[str], *, doubts: int
 ) -> Generator[Round, Outcomes, SearchResult]:
     """
     Search for switches that spoil what is between them, by tests of all their nodes.
@@ -296,18 +256,8 @@ def _search_switches(
     If these fail without any other node, it is not the switch. *doubts* are the groups of nodes
     that failed and then passed.
     """
-    at: dict[str, list[str]] = {}
-    for node in nodes:
-        if switch := switches.get(node):
-            at.setdefault(switch, []).append(node)
-    if len(at) <= 1:
-        return SearchResult()
     empty: set[str] = set()
-    if len(at) == THREE:
-        plan = search_three(tuple(at), empty)
-    else:
-        groups = make_groups(at, random)
-        plan = search(groups, random, {}, empty, of_switches=True, doubts=doubts)
+    plan = search(make_groups(at, random), random, {}, empty, of_switches=True, doubts=doubts)
     tests = next(plan)
     try:
         while True:
@@ -328,3 +278,25 @@ def _search_switches(
         bad=tuple(switch for switch in result.bad if switch not in inside),
         intermittent=(*result.intermittent, *((switch,) for switch in inside)),
     )
+
+
+def _clear_switches(
+    of_nodes: SearchResult,
+    of_switches: SearchResult,
+    at: Mapping[str, Sequence[str]],
+    gone: Collection[str],
+) -> Generator[Round, Outcomes, tuple[SearchResult, SearchResult]]:
+    """Clear a switch of which one node alone spoils what its nodes do with all others."""
+    for switch in of_switches.bad:
+        others = tuple(
+            node
+            for other, members in at.items()
+            if other not in of_switches.bad
+            for node in members
+            if node not in gone
+        )
+        if others and (culprit := (yield from find_culprit(at[switch], others, gone))):
+            rest = tuple(other for other in of_switches.bad if other != switch)
+            of_switches = replace(of_switches, bad=rest)
+            of_nodes = replace(of_nodes, intermittent=(*of_nodes.intermittent, culprit))
+    return of_nodes, of_switches

@@ -26,6 +26,8 @@ pytestmark = [
 ]
 
 SWITCHES = {"sw1": ("n1", "n2"), "sw2": ("n3", "n4"), "sw3": ("n5", "n6")}
+FOUR_SWITCHES = {**SWITCHES, "sw4": ("n7", "n8")}
+"""Of three, none has two others that are known to pass with each other."""
 NODES = {node for nodes in SWITCHES.values() for node in nodes}
 SLOW = 0.4 * MBIT
 EXIT_CLEARED, EXIT_FOUND, EXIT_UNCERTAIN = 0, 1, 3
@@ -94,12 +96,16 @@ def test_a_slow_link_is_named_and_both_its_nodes_are_cleared(site: FabricSite) -
     assert status == EXIT_FOUND
 
 
-def test_a_slow_switch_is_named_and_all_nodes_are_cleared(site: FabricSite) -> None:
-    with site.fabric.network.slow_switch("sw2", SLOW):
+def test_a_slow_switch_is_named_and_all_nodes_are_cleared() -> None:
+    with (
+        a_fabric(FOUR_SWITCHES, MBIT) as fabric,
+        a_site(fabric) as site,
+        fabric.network.slow_switch("sw2", SLOW),
+    ):
         answer, status = site.isolate()
 
     assert list_faulty(answer) == {"sw2"}
-    assert set(answer.passed_nodes) == NODES
+    assert set(answer.passed_nodes) == {*NODES, "n7", "n8"}
     assert status == EXIT_FOUND
 
 

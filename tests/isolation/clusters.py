@@ -77,10 +77,3 @@ def contains_any(bad: set[str]) -> Failing:
 def contains_pair(*links: tuple[str, str]) -> Failing:
     """Fail each test with both ends of a bad link."""
     return lambda test, _round, _random: any({*link} <= {*test.members} for link in links)
-
-
-def is_slow_with(node: str, partners: set[str]) -> Failing:
-    """Fail each test of *node* with any of some *partners*, as one of its adapters is bad."""
-    return lambda test, _round, _random: (
-        node in test.members and not partners.isdisjoint(test.members)
-    )

@@ -7,9 +7,8 @@ from random import Random
 import pytest
 
 from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest
-from hpcverify.isolation.pairs import try_pairs
 from hpcverify.isolation.search import SearchResult
-from hpcverify.isolation.stages import Isolation
+from hpcverify.isolation.stages import Isolation, try_pairs
 from tests.isolation.clusters import Failing, Walk, contains_any, contains_pair, name_nodes, walk
 
 NODES = name_nodes(40)
