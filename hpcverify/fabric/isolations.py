@@ -16,10 +16,8 @@ from hpcverify.fabric.suspects import build_fault_run
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.orders import list_site_options
 from hpcverify.isolation.answer import IsolationAnswer, build_answer
-from hpcverify.isolation.group_jobs import GroupJobSettings
 from hpcverify.isolation.journal import IsolationOrder, Journal, make_isolation_id
-from hpcverify.isolation.rounds import Interrupted, RoundTester
-from hpcverify.isolation.runner import IsolationRunner
+from hpcverify.isolation.runner import GroupJobSettings, Interrupted, IsolationRunner
 from hpcverify.plan.config import Site, look_up_uid
 from hpcverify.selection.places import find_rack
 from hpcverify.slurm.topology import index_switches
@@ -90,7 +88,7 @@ def carry_out_isolation(
     before the isolation has ended: if it is killed meanwhile, it does so again.
     """
     site = controller.site
-    tester = RoundTester(
+    runner = IsolationRunner(
         journal=journal,
         slurm=controller.slurm,
         settings=make_settings(site, journal.order.reservation),
@@ -102,13 +100,11 @@ def carry_out_isolation(
         clock=controller.clock,
         sleep=sleep,
     )
-    tester.prepare()
-    runner = IsolationRunner(journal, tester, controller.say, controller.clock)
     try:
         result = runner.run()
     except Interrupted:
         return None
-    answer = build_answer(journal, result, tester.gone, runner.end_reason)
+    answer = build_answer(journal, result, runner.gone, runner.end_reason)
     if journal.concluded is None:
         for faulty in answer.faulty if leave_runs else ():
             make_mark = controller.ledger.make_mark
@@ -116,7 +112,6 @@ def carry_out_isolation(
         take_in(answer)
         record_links(controller.ledger, journal.order, answer)
     runner.conclude()
-    tester.clean_up()
     return answer
 
 

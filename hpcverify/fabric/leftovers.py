@@ -17,7 +17,7 @@ from hpcverify.fleet.claim import hold_controller_lock
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.holds_slurm import RESERVATION_BUSY_TEXT
 from hpcverify.isolation.journal import FOLDER_NAME, list_isolations, list_unfinished
-from hpcverify.isolation.rounds import OUTBOX_NAME
+from hpcverify.isolation.runner import OUTBOX_NAME
 from hpcverify.slurm.submit import JOB_NAME_PREFIX
 
 RESERVATION_PREFIX = "hpcverify-fabric-"

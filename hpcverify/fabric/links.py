@@ -23,15 +23,14 @@ from hpcverify.fabric.isolations import carry_out_isolation, order_isolation, re
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.states import DAY_S, Node, State
 from hpcverify.isolation.answer import IsolationAnswer
-from hpcverify.isolation.group_jobs import read_run
 from hpcverify.isolation.group_tests import GroupOutcome
 from hpcverify.isolation.journal import (
     ConcludedIsolation,
     IsolationOrder,
     Journal,
     create_journal,
-    list_documents,
     list_unfinished,
+    read_run,
 )
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import LinkPair, LinkPlan, find_switch_pair, plan_links
@@ -180,7 +179,7 @@ def _list_outcomes(journal: Journal) -> list[GroupOutcome]:
 def list_speeds(journal: Journal) -> Iterator[PairSpeed]:
     """List what the pairs that passed have reached."""
     outcomes = _list_outcomes(journal)
-    for place, name, _ in list_documents(journal, 1) if outcomes else ():
+    for place, name, _ in journal.list_documents(1) if outcomes else ():
         run = read_run(journal.folder / name) if name else None
         if run and outcomes[place] is GroupOutcome.PASSED:
             yield from (PairSpeed(t.operation, t.size, t.busbw) for t in run.timings)

@@ -16,7 +16,6 @@ from msgspec import Struct, field
 from hpcverify.errors import StoreError
 from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, Members, name_members
 from hpcverify.isolation.journal import Journal
-from hpcverify.isolation.runner import count_node_minutes
 from hpcverify.isolation.stages import Isolation
 from hpcverify.units import format_count
 
@@ -157,7 +156,7 @@ def build_answer(
         sent=tuple(_list_sent(journal)),
         rounds=len(records),
         tests=sum(len(record.tests) for record in records),
-        node_minutes=round(count_node_minutes(journal), 1),
+        node_minutes=round(journal.node_minutes, 1),
         end_reason=end_reason,
     )
 

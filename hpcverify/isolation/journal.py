@@ -15,7 +15,7 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,6 +24,8 @@ from msgspec import Struct, field
 from hpcverify.errors import ActionError, ConfigError, StoreError
 from hpcverify.isolation.group_tests import GroupTest, Members
 from hpcverify.isolation.judge import GroupJudgement, PairSpeed
+from hpcverify.records.collectives import CollectiveRun
+from hpcverify.records.documents import MAX_DOCUMENT_BYTES
 
 FOLDER_NAME = "isolations"
 JOURNAL_NAME = "journal.jsonl"
@@ -144,6 +146,20 @@ class Journal:
     def has_begun(self) -> bool:
         """Whether it was not killed before its first line."""
         return self._order is not None
+
+    @property
+    def node_minutes(self) -> float:
+        """The node-minutes that its jobs took."""
+        return sum(job.node_minutes for record in self.rounds for job in record.ended)
+
+    def list_documents(self, number: int) -> list[tuple[int, str, EndedJob]]:
+        """List the place of each test of round *number* that ended, its document and its job."""
+        documents: dict[int, tuple[int, str, EndedJob]] = {}
+        for ended in self.rounds[number - 1].ended:
+            names = ended.documents or ("",) * len(ended.tests)
+            for place, name in zip(ended.tests, names, strict=True):
+                documents[place] = (place, name, ended)
+        return [documents[place] for place in sorted(documents)]
 
     def append(self, entry: Entry) -> None:
         """
@@ -287,9 +303,26 @@ def make_isolation_id() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(3).hex()}"
 
 
-def list_documents(journal: Journal, number: int) -> Iterator[tuple[int, str, EndedJob]]:
-    """Yield the place of each test of round *number* that ended, its document and its job."""
-    for ended in journal.rounds[number - 1].ended:
-        names = ended.documents or ("",) * len(ended.tests)
-        for place, name in zip(ended.tests, names, strict=True):
-            yield place, name, ended
+READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def read_run(path: Path, nodes: Sequence[str] = ()) -> CollectiveRun | None:
+    """
+    Read the document *path*, if it is there, whole, and of just these *nodes*.
+
+    Nothing in it is trusted: a node that runs the test may be broken.
+    """
+    try:
+        file = os.open(path, READ_FLAGS)
+    except OSError:
+        return None
+    with os.fdopen(file, "rb") as content:
+        try:
+            read = content.read(MAX_DOCUMENT_BYTES)
+            run = msgspec.json.decode(read, type=CollectiveRun)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+    ranks = {place.rank for place in run.ranks}
+    named = {*run.missing, *(wrong.rank for wrong in run.wrong)}
+    of_these = {place.node for place in run.ranks} == set(nodes) or not nodes
+    return run if of_these and named <= ranks else None

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from hpcverify.isolation.answer import IsolationAnswer, build_answer
-from hpcverify.isolation.group_jobs import GroupJobSettings
 from hpcverify.isolation.journal import (
     Entry,
     IsolationOrder,
@@ -20,8 +19,7 @@ from hpcverify.isolation.journal import (
     create_journal,
     make_isolation_id,
 )
-from hpcverify.isolation.rounds import RoundTester
-from hpcverify.isolation.runner import IsolationRunner
+from hpcverify.isolation.runner import GroupJobSettings, IsolationRunner
 from hpcverify.slurm.client import Slurm
 from tests.fleet.paper import PaperNode, PaperSlurm
 from tests.isolation.stand_in import SimulatedCluster, make_run, parse_arguments
@@ -149,7 +147,6 @@ class PaperIsolation:
     at_once: int = 1000
     stop: Callable[[], bool] = lambda: False
     said: list[str] = field(default_factory=list[str])
-    tester: RoundTester | None = None
 
     def order(self) -> IsolationOrder:
         """Order what is to be tested."""
@@ -171,7 +168,7 @@ class PaperIsolation:
         try:
             spool = self.folder / "spool"
             spool.mkdir(parents=True, exist_ok=True)
-            self.tester = RoundTester(
+            runner = IsolationRunner(
                 journal=journal,
                 slurm=Slurm(run=self.slurm),
                 settings=GroupJobSettings(partition="verify"),
@@ -183,14 +180,9 @@ class PaperIsolation:
                 clock=lambda: self.slurm.now,
                 sleep=self.slurm.sleep,
             )
-            self.tester.prepare()
-            runner = IsolationRunner(
-                journal, self.tester, self.said.append, clock=lambda: self.slurm.now
-            )
             found = runner.run()
-            answer = build_answer(journal, found, self.tester.gone, runner.end_reason)
+            answer = build_answer(journal, found, runner.gone, runner.end_reason)
             runner.conclude()
-            self.tester.clean_up()
             return answer
         finally:
             journal.close()

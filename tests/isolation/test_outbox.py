@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import StoreError
-from hpcverify.isolation.group_jobs import GroupJob, GroupJobSettings, build_job_spec
 from hpcverify.isolation.group_tests import GroupPurpose, GroupTest
-from hpcverify.isolation.rounds import OUTBOX_NAME
+from hpcverify.isolation.runner import OUTBOX_NAME, GroupJobSettings, build_job_spec
 from hpcverify.records.collectives import SECRET_VARIABLE
 from hpcverify.slurm.submit import build_script, list_options
 from tests.isolation.paper import make_paper
@@ -65,9 +64,9 @@ def test_a_folder_of_our_own_that_is_there_is_used(tmp_path: Path) -> None:
 
 def test_each_job_has_a_secret_of_its_own_in_its_script_alone() -> None:
     test = GroupTest(purpose=GroupPurpose.PAIR, members=("n1", "n2"))
-    job = GroupJob(name="a-job", nodes=("n1", "n2"), tests=(test,), documents=(Path("/s/a"),))
+    tests, settings = [(test, Path("/s/a"))], GroupJobSettings(partition="p")
     specs = [
-        build_job_spec(job, GroupJobSettings(partition="p"), gpus=0, start_within=1)
+        build_job_spec("a-job", ("n1", "n2"), tests, settings, gpus=0, start_within=1)
         for _ in range(2)
     ]
     found = [

@@ -12,10 +12,9 @@ import pytest
 from hpcverify.errors import ActionError, SlurmError, StoreError
 from hpcverify.isolation import runner
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
-from hpcverify.isolation.group_jobs import read_run
 from hpcverify.isolation.group_tests import GroupPurpose
-from hpcverify.isolation.journal import resume_journal
-from hpcverify.isolation.rounds import MAX_ARRIVAL_S, Interrupted
+from hpcverify.isolation.journal import read_run, resume_journal
+from hpcverify.isolation.runner import MAX_ARRIVAL_S, Interrupted
 from tests.isolation.paper import Killed, PaperCluster, TestJob, kill_at, make_paper
 from tests.isolation.stand_in import SimulatedCluster
 
