@@ -21,7 +21,7 @@ from hpcverify.isolation.group_tests import (
     Outcomes,
     Round,
 )
-from hpcverify.isolation.search_state import (
+from hpcverify.isolation.search import (
     FAILURES_OF_LINK,
     MAX_PASSES,
     halve,

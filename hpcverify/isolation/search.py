@@ -20,6 +20,10 @@ passes twice, and what was seen is *intermittent*; or two members are found that
 with each other, a *link*; or it fails only as a whole, and no single member is the cause. Groups
 that failed and led to nothing are repeated at the end: a test that was wrong may lead astray.
 
+A group that failed is a suspicion: one of its members is bad, unless it failed for another
+reason. Each round makes it smaller, until a member is bad or cleared, or what is between
+two members is the cause, or no single one is.
+
 Binary splitting of groups: F. K. Hwang, "A method for detecting all defective members in
 a population by group testing" (J. Am. Stat. Assoc. 67, 1972). No search can need fewer
 than log2(C(n, d)) tests that only pass or fail, to find d of n.
@@ -27,12 +31,13 @@ than log2(C(n, d)) tests that only pass or fail, to find d of n.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, product
 from math import sqrt
 from random import Random
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from hpcverify.isolation.group_tests import (
     TWO,
@@ -42,13 +47,6 @@ from hpcverify.isolation.group_tests import (
     Members,
     Outcomes,
     Round,
-)
-from hpcverify.isolation.search_state import (
-    CLEARED_PASSES,
-    JUDGING,
-    MAX_ATTEMPTS,
-    SENDS_FROM,
-    SearchState,
 )
 
 MAX_BAD_SHARE = 0.2
@@ -75,6 +73,39 @@ MAX_DIRECTIONS = 16
 """With more suspects it is not tested who of them sends and who receives slowly."""
 MAX_ROUNDS = 80
 """Far more than a search takes whose tests can be repeated at all."""
+LEAD_TO_NAME = 5
+"""Failures more than passes, with two partners at least, that make a member bad."""
+LINK_LEAD = 5
+"""More passes than failures, each with another partner, of two that fail with each other."""
+OTHER_FAILURES = 1
+"""The most of them, with other partners: what fails more often has no single slow link."""
+DOUBTS, MORE_LEAD = 4, 4
+"""For so many members and groups that failed and then passed, a lead of one more is needed: where
+chance fails that much, it fails four times in a row as well."""
+MAX_PAIR_TESTS_OF_MEMBER = 16
+"""With no such lead after as many, a member is intermittent."""
+FAILURES_OF_LINK, MAX_PASSES = 6, 2
+"""Of two that were found to fail with each other: what comes first, says whether they do. Any
+group that passes as often is intermittent."""
+CLEARED_PASSES = 2
+"""Passed tests until a member is cleared: one may have passed by chance."""
+SENDS_FROM = 1
+"""The lead from which on it is tested who sends slowly and who receives slowly."""
+MIN_FAILED_SENDS = 2
+"""And more than half: with fewer it is not known to be slow in that direction."""
+MAX_SINGLES = 4
+"""Members of a suspicion that are each tested with a partner."""
+MAX_WHOLES = 3
+"""A group that fails as often as a whole, while none of its parts does, is reported as one."""
+MIN_BAD_OF_ZONE = 3
+"""Bad members of a zone in which nothing has passed, from which on it is the zone."""
+MAX_DISTURBANCES = 3
+"""Of controls that failed, for each of which a lead of one more is needed."""
+MAX_ATTEMPTS = 5
+"""To test a group, or a member, whose tests do not come to their end."""
+
+JUDGING = frozenset({GroupPurpose.PAIR, GroupPurpose.WHOLE, GroupPurpose.SEND})
+"""Tests by which members are found bad."""
 
 
 class SearchResult(Struct, frozen=True):
@@ -131,12 +162,13 @@ def search(
     before it sends the outcomes of a round. Tests of that round may have run without them.
     They are in no later test, and untested unless they were bad before.
     """
-    state = SearchState(groups, random, zones, gone, of_switches=of_switches, doubts=doubts)
+    known = {member: MemberRecord() for member in chain.from_iterable(groups)}
+    state = _Search(random, zones, gone, of_switches, doubts, known)
     seen = yield from _test_each(groups, GroupPurpose.GROUP, gone)
     if len(seen) >= MIN_GROUPS and _share_of_failures(seen) > WIDESPREAD_GROUPS:
         seen = {}
         for _ in range(MAX_PAIRINGS):
-            mixed = random.sample(list(state.known), len(state.known))
+            mixed = random.sample(list(known), len(known))
             seen |= yield from _test_each(_pair_up(mixed), GroupPurpose.PAIRS, gone)
             if not seen or _share_of_failures(seen) < FEW_PAIRS:
                 break
@@ -144,12 +176,12 @@ def search(
             return SearchResult(is_widespread=True)
     for group, outcome in seen.items():
         state.learn_group(group, outcome)
-    while tests := _plan_round(state) or _plan_repeats(state):
+    while tests := state.plan_round():
         outcomes = yield tests
         if outcomes is None:
             break
         state.learn(tests, outcomes)
-    result = _conclude(state)
+    result = state.conclude()
     if len(result.bad) > MIN_BAD:  # if they fit each other, two versions do not fit, say
         seen = yield from _test_each(_pair_up(result.bad), GroupPurpose.PAIRS, gone)
         if seen and _share_of_failures(seen) < FITTING_PAIRS:
@@ -185,166 +217,503 @@ def _share_of_failures(seen: Mapping[Members, GroupOutcome]) -> float:
     return sum(outcome is GroupOutcome.FAILED for outcome in seen.values()) / len(seen)
 
 
-def _are_most_bad(state: SearchState) -> bool:
-    records = state.known.values()
-    failing = sum(record.lead + record.unfair >= PROBABLE_LEAD for record in records)
-    return failing > max(MIN_BAD, MAX_BAD_SHARE * len(state.known))
+class MemberRecord(Struct):
+    """What is known of one member."""
+
+    passes: int = 0
+    unknowns: int = 0
+    """Tests in a row that did not come to their end."""
+    pair_tests: int = 0
+    lead: int = 0
+    """Failures minus passes, in pairs."""
+    unfair: int = 0
+    """Failures in pairs that did not count."""
+    partners: set[str] = field(default_factory=set)
+    failed_with: list[str] = field(default_factory=list)
 
 
-def _plan_repeats(state: SearchState) -> Round:
-    state.repeat_unexplained()
-    return _plan_round(state)
+class Suspicion(Struct, eq=False):
+    """One of *members* is bad, unless *origin* failed for another reason."""
+
+    members: Members
+    origin: Members
+    """The last group that failed itself, and not by inference."""
+    is_careful: bool = False
+    """Nobody may be bad: test both halves, and infer nothing."""
+    clearing_lead: int = -1
+    """The lead of failures over passes, in pairs, at which the last member is cleared."""
+
+    def split(self) -> Sequence[Members]:
+        """Split it in halves, or few members in single ones."""
+        if len(self.members) <= MAX_SINGLES and not self.is_careful:
+            return [(member,) for member in self.members]
+        return [half for half in halve(self.members) if half]
 
 
-def _plan_round(state: SearchState) -> Round:
-    if state.rounds == MAX_ROUNDS or _are_most_bad(state):
-        return ()
-    tests: list[GroupTest] = []
-    state.give_up_zones()
-    state.forget_lost()
-    ends = {pair[0] for pair in state.links}  # without them, the others must pass
-    lost = state.list_lost()
-    taken = {*state.bad, *state.list_suspects(), *state.given_up, *state.excused, *ends, *lost}
-    for clash in state.clashes:
-        tests += [GroupTest(both, GroupPurpose.BETWEEN) for both in clash.list_tests()]
-    for whole in state.repeats:
-        if taken.isdisjoint(whole):
-            tests.append(GroupTest(whole, GroupPurpose.WHOLE))
-            if len(whole) == TWO:
-                tests += _plan_sends(state, whole, state.wholes[frozenset(whole)][True])
-            taken.update(whole)
-    good = _list_good(state, taken)
-    reserved = good[-TWO:] if len(good) > MIN_GOOD else []  # for a control
-    good = good[: len(good) - len(reserved)]
-    for part in _choose_parts(state):
-        if len(part) > 1:
-            tests.append(GroupTest(part, GroupPurpose.HALF))
+class Clash(Struct, eq=False):
+    """Both sides of *origin* pass, and fail together: is the cause between two members?"""
+
+    origin: Members
+    left: list[tuple[Members, Members]]
+    """Halves of both sides that are not tested together yet."""
+
+    @classmethod
+    def between(cls, first: Members, second: Members) -> Clash:
+        """Expect the cause between a member of the *first* side and one of the *second*."""
+        (a, b), (c, d) = halve(first), halve(second)
+        facing = [(a, c), (b, d), (a, d), (b, c)]
+        return cls(first + second, [pair for pair in facing if all(pair)])
+
+    def list_tests(self) -> list[Members]:
+        """List disjoint tests of what is left."""
+        tests: list[Members] = []
+        for first, second in self.left:
+            if not any({*first, *second} & {*test} for test in tests):
+                tests.append(first + second)
+        return tests
+
+
+def halve(members: Members) -> tuple[Members, Members]:
+    """Split *members* in two; of an odd number the first half has one more."""
+    middle = (len(members) + 1) // 2
+    return members[:middle], members[middle:]
+
+
+class _Search(Struct, eq=False):
+    """What is known of the members by now, and what is to be tested next."""
+
+    random: Random
+    zones: Mapping[str, str]
+    gone: Collection[str]
+    of_switches: bool
+    doubts: int
+    known: dict[str, MemberRecord]
+    suspicions: list[Suspicion] = []
+    clashes: list[Clash] = []
+    repeats: list[Members] = []
+    """Groups that failed, though no member was bad."""
+    unexplained: list[Members] = []
+    """Groups that failed and are repeated once nothing else is to be tested."""
+    pairs: list[Members] = []
+    """Partners with whom a member failed that was cleared since, and that member."""
+    wholes: dict[frozenset[str], list[bool]] = {}
+    """Whether groups failed when they were repeated."""
+    sent: dict[Members, list[bool]] = {}
+    """Whether tests failed in which the first sent to the second."""
+    bad: list[str] = []
+    links: list[Members] = []
+    together: list[Members] = []
+    intermittent: list[Members] = []
+    excused: set[str] = set()
+    """Intermittent members that have spoiled a test of all others: these go on without them."""
+    given_up: set[str] = set()
+    """Members of zones that are bad as a whole."""
+    has_new_link: bool = False
+    """It explains why others failed: all of them have to pass without it."""
+    disturbances: int = 0
+    rounds: int = 0
+
+    def list_suspects(self) -> set[str]:
+        """List who may be bad."""
+        suspected = (suspicion.members for suspicion in self.suspicions)
+        return {*chain.from_iterable((*suspected, *(clash.origin for clash in self.clashes)))}
+
+    def list_lost(self) -> set[str]:
+        """List who is gone, and whose tests do not come to their end."""
+        return {*self.gone, *(m for m, r in self.known.items() if r.unknowns >= MAX_ATTEMPTS)}
+
+    def are_most_bad(self) -> bool:
+        """Whether so many fail that it is not they."""
+        records = self.known.values()
+        failing = sum(record.lead + record.unfair >= PROBABLE_LEAD for record in records)
+        return failing > max(MIN_BAD, MAX_BAD_SHARE * len(self.known))
+
+    def count_doubts(self) -> int:
+        """Count the failures more that it takes where much fails and then passes."""
+        return min(MORE_LEAD, self.doubts + len(self.intermittent) // DOUBTS)
+
+    def count_needed(self, member: str) -> int:
+        """Count the passes that clear *member*: more, after failures that nobody explains."""
+        doubts = sum(member in group for group in self.intermittent)
+        return CLEARED_PASSES + self.of_switches + 2 * min(2, doubts)
+
+    # What is tested next
+
+    def plan_round(self) -> Round:
+        """Plan the next round; repeat what is unexplained once nothing else is left."""
+        tests = self._plan_tests()
+        if not tests:
+            for group in self.unexplained:
+                self._doubt(group)
+            self.unexplained.clear()
+            tests = self._plan_tests()
+        return tests
+
+    def _plan_tests(self) -> Round:
+        if self.rounds == MAX_ROUNDS or self.are_most_bad():
+            return ()
+        self._give_up_zones()
+        lost = self._forget_lost()
+        ends = {pair[0] for pair in self.links}  # without them, the others must pass
+        taken = {*self.bad, *self.list_suspects(), *self.given_up, *self.excused, *ends, *lost}
+        tests: list[GroupTest] = []
+        for clash in self.clashes:
+            tests += [GroupTest(both, GroupPurpose.BETWEEN) for both in clash.list_tests()]
+        for whole in self.repeats:
+            if taken.isdisjoint(whole):
+                tests.append(GroupTest(whole, GroupPurpose.WHOLE))
+                if len(whole) == TWO:
+                    tests += self._plan_sends(whole, sum(self.wholes.get(frozenset(whole), ())))
+                taken.update(whole)
+        good = self._list_good(taken)
+        reserved = good[-TWO:] if len(good) > MIN_GOOD else []  # for a control
+        good = good[: len(good) - len(reserved)]
+        for suspicion in self.suspicions:
+            first, *others = suspicion.split()
+            # Of two halves one is tested, unless nobody may be bad.
+            for part in [first, *others] if suspicion.is_careful or len(first) == 1 else [first]:
+                if len(part) > 1:
+                    tests.append(GroupTest(part, GroupPurpose.HALF))
+                    continue
+                trial = self._plan_trial(part[0], good, taken)
+                taken.update(chain.from_iterable(test.members for test in trial))
+                good = [member for member in good if member not in taken]
+                tests += trial
+        good += reserved
+        rest = list(self._plan_rest(taken, good))
+        tests += rest
+        if not rest and any(test.purpose in JUDGING for test in tests):
+            taken.update(chain.from_iterable(test.members for test in tests))
+            free = [member for member in good if member not in taken]
+            near = sorted(free, key=lambda member: self.zones.get(member, ""))
+            tests += [GroupTest(pair, GroupPurpose.CONTROL) for pair in _pair_up(near)[:CONTROLS]]
+        return tuple(tests)
+
+    def _give_up_zones(self) -> None:
+        """Test no more of a zone with bad members in which nobody has passed."""
+        bad = Counter(zone for member in self.bad if (zone := self.zones.get(member)))
+        cleared = {m for m, record in self.known.items() if record.passes >= CLEARED_PASSES}
+        alive = {self.zones.get(member) for member in cleared}
+        dead = {z for z, count in bad.items() if count >= MIN_BAD_OF_ZONE and z not in alive}
+        self.given_up = {member for member in self.known if self.zones.get(member) in dead}
+        self.suspicions = [s for s in self.suspicions if self.given_up.isdisjoint(s.members)]
+        self.repeats = [whole for whole in self.repeats if self.given_up.isdisjoint(whole)]
+
+    def _forget_lost(self) -> set[str]:
+        """Suspect nobody who is lost. Of a group that failed, who is left is tested on."""
+        lost = self.list_lost()
+        for suspicion in self.suspicions:
+            suspicion.members = tuple(m for m in suspicion.members if m not in lost)
+        self.suspicions = [suspicion for suspicion in self.suspicions if suspicion.members]
+        self.repeats = [whole for whole in self.repeats if lost.isdisjoint(whole)]
+        self.clashes = [clash for clash in self.clashes if lost.isdisjoint(clash.origin)]
+        return lost
+
+    def _list_good(self, taken: Collection[str]) -> list[str]:
+        """List who has passed and has nothing to do, the surest first."""
+        vague = {*chain.from_iterable(self.intermittent)}
+        unsure = {m for m in vague if self.known[m].passes < self.count_needed(m)}
+        good = [m for m, r in self.known.items() if r.passes and m not in unsure | {*taken}]
+        self.random.shuffle(good)
+        return sorted(good, key=lambda member: -min(self.known[member].passes, CLEARED_PASSES))
+
+    def _plan_trial(
+        self, member: str, good: Sequence[str], taken: Collection[str]
+    ) -> list[GroupTest]:
+        """
+        Plan a test of a *member* with one of the *good* that it has not met, if there is one.
+
+        It meets others of its zone first. With one of another zone, a witness goes between these
+        zones as well, unless nobody of its own is left: the cause may be between the zones.
+        """
+        record, zone = self.known[member], self.zones.get(member)
+        near = [other for other in good if self.zones.get(other) == zone]
+        spare = [m for m in self.known if m not in taken and self.zones.get(m) == zone]
+        by_meeting = record.partners.__contains__
+        partner = min(near or good if not spare else near, key=by_meeting, default=None)
+        witness: list[GroupTest] = []
+        if spare and not (near and record.unknowns) and (not near or partner in record.partners):
+            far = sorted((m for m in good if self.zones.get(m) != zone), key=by_meeting)
+            there = self.zones.get(far[0]) if far else None
+            others = [m for m in far[1:] if self.zones.get(m) == there]
+            if others:
+                partner = far[0]
+                witness = [GroupTest((spare[0], others[0]), GroupPurpose.CONTROL)]
+        if partner is None:
+            return []
+        pair = (member, partner)
+        sends = self._plan_sends(pair, record.lead)
+        return [GroupTest(pair, GroupPurpose.PAIR), *sends, *witness]
+
+    def _plan_sends(self, pair: Members, failures: int) -> list[GroupTest]:
+        """Send in both directions, in the job of the test of a *pair* that has failed."""
+        if self.of_switches or failures < SENDS_FROM or len(self.suspicions) > MAX_DIRECTIONS:
+            return []
+        return [GroupTest(way, GroupPurpose.SEND) for way in (pair, pair[::-1])]
+
+    def _plan_rest(self, taken: Collection[str], good: Sequence[str]) -> Iterator[GroupTest]:
+        """Test all of a zone together whose passes do not suffice, and who may have one more."""
+        missing = {
+            m: 1 if self.has_new_link else self.count_needed(m) - r.passes
+            for m, r in self.known.items()
+            if m not in taken
+        }
+        are_known = all(self.known[member].passes for member in missing)
+        if are_known and any(len(s.members) > TWO for s in self.suspicions):
+            return  # one test at the end does for all
+        rest: dict[str | None, list[str]] = {}
+        for member in missing:
+            rest.setdefault(self.zones.get(member), []).append(member)
+        rest = {z: members for z, members in rest.items() if any(missing[m] > 0 for m in members)}
+        busy = {*taken, *chain.from_iterable(rest.values())}
+        spare = [member for member in good if member not in busy]
+        smallest = min(map(len, self.together), default=len(self.known) + 1)
+        for members in rest.values():
+            group = members if len(members) > 1 else [*members, *spare[:1]]  # nobody alone
+            spare = [member for member in spare if member not in group]
+            if 1 < len(group) < smallest:
+                yield GroupTest(tuple(group), GroupPurpose.REST)
+
+    # What is learned from a round
+
+    def learn_group(self, group: Members, outcome: GroupOutcome) -> None:
+        """Take the *outcome* of one of the first groups."""
+        self._count(GroupTest(group, GroupPurpose.GROUP), outcome)
+        if outcome is GroupOutcome.FAILED:
+            self._suspect(group, group)
+            self.unexplained.append(group)
+
+    def learn(self, tests: Round, outcomes: Sequence[GroupOutcome]) -> None:
+        """Take the *outcomes* of *tests*, in their order."""
+        self.rounds += 1
+        results = self._drop_unfair(dict(zip(tests, outcomes, strict=True)))
+        for test, outcome in results.items():
+            self._count(test, outcome)
+        fair = {test: True for test, o in results.items() if o is GroupOutcome.FAILED}
+        fair |= {test: False for test, o in results.items() if o is GroupOutcome.PASSED}
+        if any(test.purpose is GroupPurpose.REST for test in fair):
+            self.has_new_link = False
+        verdicts = {  # a pair is about its first member
+            test.members[:1] if test.purpose is GroupPurpose.PAIR else test.members: has_failed
+            for test, has_failed in fair.items()
+            if test.purpose is not GroupPurpose.SEND
+        }
+        suspicions, self.suspicions = self.suspicions, []
+        for suspicion in suspicions:
+            self._follow(suspicion, verdicts)
+        for pair in self.pairs:  # one of them was cleared: was it the other?
+            self._suspect(pair[:1], pair)
+        self.pairs.clear()
+        clashes, self.clashes = self.clashes, []
+        for clash in clashes:
+            self._follow_clash(clash, verdicts)
+        for test, has_failed in fair.items():
+            if test.purpose is GroupPurpose.WHOLE:
+                self._learn_whole(test.members, has_failed=has_failed)
+            elif test.purpose is GroupPurpose.REST and has_failed:
+                self._suspect_rest(test.members)
+
+    def _drop_unfair(
+        self, results: Mapping[GroupTest, GroupOutcome]
+    ) -> dict[GroupTest, GroupOutcome]:
+        """
+        Drop failures that may have another cause.
+
+        What disturbs a control or the rest may disturb others. A failure of two members is unknown
+        unless a control passed and, between two zones, its witness, a control between the same two.
+        """
+        failed = [test for test, outcome in results.items() if outcome is GroupOutcome.FAILED]
+        zones = {test: frozenset(map(self.zones.get, test.members)) for test in results}
+        disturbed = {
+            test.purpose
+            for test in failed
+            if test.purpose is GroupPurpose.REST
+            or (test.purpose is GroupPurpose.CONTROL and len(zones[test]) == 1)
+        }
+        self.disturbances += GroupPurpose.CONTROL in disturbed
+        controls = [t for t in results if t.purpose in {GroupPurpose.REST, GroupPurpose.CONTROL}]
+        passed = {zones[test] for test in controls if results[test] is GroupOutcome.PASSED}
+        unfair = {zones[test] for test in controls} - passed
+        fair = dict(results)
+        for test in failed:
+            if test.purpose not in JUDGING:
+                continue
+            if disturbed:
+                del fair[test]
+            elif len(test.members) == TWO and (not passed or zones[test] in unfair):
+                fair[test] = GroupOutcome.UNKNOWN
+                self.known[test.members[0]].unfair += test.purpose is GroupPurpose.PAIR
+        return fair
+
+    def _count(self, test: GroupTest, outcome: GroupOutcome) -> None:
+        has_failed = outcome is GroupOutcome.FAILED
+        if test.purpose is GroupPurpose.SEND:
+            if outcome is not GroupOutcome.UNKNOWN:
+                self.sent.setdefault(test.members, []).append(has_failed)
+            return
+        for member in test.members:
+            record = self.known[member]
+            record.unknowns = record.unknowns + 1 if outcome is GroupOutcome.UNKNOWN else 0
+            if member not in self.gone:  # the test may have run without it
+                record.passes += outcome is GroupOutcome.PASSED
+        if test.purpose is GroupPurpose.PAIR and outcome is not GroupOutcome.UNKNOWN:
+            member, partner = test.members
+            record = self.known[member]
+            record.partners.add(partner)
+            record.pair_tests += 1
+            record.lead += 1 if has_failed else -1
+            record.failed_with += [partner] if has_failed else []
+
+    def _suspect(
+        self,
+        members: Members,
+        origin: Members,
+        *,
+        is_careful: bool = False,
+        clearing_lead: int = -1,
+    ) -> None:
+        suspects = {*self.bad, *self.list_suspects()}
+        if left := tuple(member for member in members if member not in suspects):
+            self.suspicions.append(Suspicion(left, origin, is_careful, clearing_lead))
+
+    def _follow(self, suspicion: Suspicion, verdicts: Mapping[Members, bool]) -> None:
+        members, parts = suspicion.members, suspicion.split()
+        tested = [part for part in parts if part in verdicts]
+        failed = [part for part in tested if verdicts[part]]
+        left = tuple(m for m in members if (m,) not in tested and not any(m in p for p in tested))
+        if len(members) == 1:
+            self._judge_single(suspicion)
+        elif failed:  # what was not tested goes to the rest
+            for part in failed:
+                origin = part if len(part) > 1 else suspicion.origin
+                self._suspect(part, origin, is_careful=suspicion.is_careful)
+        elif not tested or (suspicion.is_careful and left):
+            self.suspicions.append(suspicion)
+        elif left:
+            self._suspect(left, suspicion.origin)
+        elif len(members) > TWO and len(parts) == TWO:
+            self.clashes.append(Clash.between(*parts))
         else:
-            trial = _plan_trial(state, part[0], good, taken)
-            taken.update(chain.from_iterable(test.members for test in trial))
-            good = [member for member in good if member not in taken]
-            tests += trial
-    good += reserved
-    tests += _plan_rest(state, taken, good)
-    if any(test.purpose in JUDGING for test in tests):
-        taken.update(chain.from_iterable(test.members for test in tests))
-        tests += _plan_controls(state, tests, [member for member in good if member not in taken])
-    return tuple(tests)
+            self._doubt(suspicion.origin)
+
+    def _judge_single(self, suspicion: Suspicion) -> None:
+        member = suspicion.members[0]
+        record = self.known[member]
+        needed = LEAD_TO_NAME + self.count_doubts() + min(self.disturbances, MAX_DISTURBANCES)
+        if record.lead >= needed and len(set(record.failed_with)) == 1:
+            record.unknowns = MAX_ATTEMPTS  # that partner may be bad as well: it stays untested
+        elif record.lead >= needed:
+            self.bad.append(member)
+            self.repeats = [whole for whole in self.repeats if member not in whole]
+        elif record.pair_tests >= MAX_PAIR_TESTS_OF_MEMBER:
+            self.intermittent.append((member,))
+        elif record.lead <= suspicion.clearing_lead:
+            self._doubt(suspicion.origin)
+            self.pairs += [(partner, member) for partner in record.failed_with]
+        else:
+            self.suspicions.append(suspicion)
+
+    def _follow_clash(self, clash: Clash, verdicts: Mapping[Members, bool]) -> None:
+        failed = [(a, b) for a, b in clash.left if verdicts.get(a + b)]
+        clash.left = [(a, b) for a, b in clash.left if a + b not in verdicts]
+        for first, second in failed:
+            pair = first + second
+            if len(pair) > TWO:
+                self.clashes.append(Clash.between(first, second))
+            else:  # is it one of the two, or what is between them?
+                for member in pair:
+                    self._suspect((member,), pair, clearing_lead=-LINK_LEAD)
+        if not failed and clash.left:
+            self.clashes.append(clash)
+        elif not failed:
+            self._doubt(clash.origin)
+
+    def _doubt(self, origin: Members) -> None:
+        """Nobody of *origin* was bad: have it tested again, unless that is explained by now."""
+        members = {*origin}
+        alone = {group[0] for group in self.intermittent if len(group) == 1}
+        is_explained = (
+            any(members == {*group} for group in self.intermittent)
+            or not members.isdisjoint({*self.bad, *alone, *self.given_up})
+            or any(members.issuperset(group) for group in (*self.links, *self.together))
+        )
+        if not is_explained and origin not in self.repeats:
+            self.repeats.append(origin)
+
+    def _learn_whole(self, whole: Members, *, has_failed: bool) -> None:
+        """Take what came of a group that failed before, though no member was bad."""
+        results = self.wholes.setdefault(frozenset(whole), [])
+        results.append(has_failed)
+        failures = sum(results)
+        if len(results) - failures == MAX_PASSES:
+            self.repeats.remove(whole)
+            self.intermittent.append(whole)
+        elif has_failed:
+            self.repeats.remove(whole)
+            if len(whole) == TWO:
+                self._judge_link(whole, failures)
+            elif failures == MAX_WHOLES:
+                self.together.append(whole)
+            else:
+                mixed = tuple(self.random.sample(whole, len(whole)))
+                self._suspect(mixed, mixed, is_careful=True)
+                self.unexplained.append(whole)
+
+    def _judge_link(self, pair: Members, failures: int) -> None:
+        for member, end in (pair, pair[::-1]):
+            record = self.known[member]
+            others = sum(partner != end for partner in record.failed_with)
+            if record.lead > -LINK_LEAD or others > OTHER_FAILURES:  # is it one of the two?
+                for suspect in pair:
+                    self._suspect((suspect,), pair, clearing_lead=-LINK_LEAD)
+                return
+        if failures < FAILURES_OF_LINK + self.count_doubts():
+            self.repeats.append(pair)
+        else:
+            self.links.append(pair)
+            self.has_new_link = True
+
+    def _suspect_rest(self, members: Members) -> None:
+        """Suspect those who have not passed; if all have, have them tested again."""
+        unknown = tuple(member for member in members if not self.known[member].passes)
+        alone = {group[0] for group in self.intermittent if len(group) == 1} & {*members}
+        if unknown:
+            self._suspect(unknown, members)
+            self.unexplained.append(members)
+        elif alone:
+            self.excused |= alone
+        else:
+            self._doubt(members)
+
+    def conclude(self) -> SearchResult:
+        """Say what was found."""
+        if self.are_most_bad():
+            return SearchResult(is_widespread=True)
+        slow_ways = [way for way, failed in self.sent.items() if is_slow_way(failed)]
+        slow: tuple[list[str], list[str]] = ([], [])
+        for end, member in product((0, 1), self.bad):
+            cells = (failed for way, failed in self.sent.items() if way[end] == member)
+            if is_slow_way([*chain.from_iterable(cells)]):
+                slow[end].append(member)
+        left = {*self.list_suspects(), *self.list_lost()} - {*self.bad}
+        dead = {self.zones[member]: None for member in self.known if member in self.given_up}
+        return SearchResult(
+            bad=tuple(member for member in self.bad if member not in self.given_up),
+            bad_zones=tuple(dead),
+            links=tuple(self.links),
+            senders=tuple(slow[0]),
+            receivers=tuple(slow[1]),
+            ways=tuple(w for link in self.links for w in (link, link[::-1]) if w in slow_ways),
+            together=tuple(self.together),
+            intermittent=tuple(self.intermittent),
+            untested=tuple(
+                m
+                for m, r in self.known.items()
+                if m in left or not (r.passes or m in self.bad or m in self.given_up)
+            ),
+        )
 
 
-def _plan_controls(
-    state: SearchState, tests: Sequence[GroupTest], good: Sequence[str]
-) -> Iterator[GroupTest]:
-    """Pair *good* members, of one zone where that can be; none but beside no other control."""
-    if any(test.purpose is GroupPurpose.REST for test in tests):
-        return
-    near = sorted(good, key=lambda member: state.zones.get(member, ""))
-    for pair in _pair_up(near)[:CONTROLS]:
-        yield GroupTest(pair, GroupPurpose.CONTROL)
-
-
-def _choose_parts(state: SearchState) -> Iterator[Members]:
-    """Choose what to test of each suspicion: of two halves one, unless nobody may be bad."""
-    for suspicion in state.suspicions:
-        first, *others = suspicion.split()
-        yield first
-        if suspicion.is_careful or len(first) == 1:
-            yield from others
-
-
-def _plan_trial(
-    state: SearchState, member: str, good: Sequence[str], taken: Collection[str]
-) -> list[GroupTest]:
-    """
-    Plan a test of a *member* with one of the *good* that it has not met, if there is one.
-
-    It meets others of its zone first. With one of another zone, a witness goes between these
-    zones as well, unless nobody of its own is left: the cause may be between the zones.
-    """
-    record, zone = state.known[member], state.zones.get(member)
-    near = [other for other in good if state.zones.get(other) == zone]
-    spare = [m for m in state.known if m not in taken and state.zones.get(m) == zone]
-    by_meeting = record.partners.__contains__
-    partner = min(near or good if not spare else near, key=by_meeting, default=None)
-    witness: list[GroupTest] = []
-    if spare and not (near and record.unknowns) and (not near or partner in record.partners):
-        far = sorted((m for m in good if state.zones.get(m) != zone), key=by_meeting)
-        there = state.zones.get(far[0]) if far else None
-        others = [m for m in far[1:] if state.zones.get(m) == there]
-        if others:
-            partner = far[0]
-            witness = [GroupTest((spare[0], others[0]), GroupPurpose.CONTROL)]
-    if partner is None:
-        return []
-    pair = (member, partner)
-    return [GroupTest(pair, GroupPurpose.PAIR), *_plan_sends(state, pair, record.lead), *witness]
-
-
-def _plan_sends(state: SearchState, pair: Members, failures: int) -> Iterator[GroupTest]:
-    """Send in both directions, in the job of the test of a *pair* that has failed."""
-    if not state.of_switches and failures >= SENDS_FROM and len(state.suspicions) <= MAX_DIRECTIONS:
-        yield GroupTest(pair, GroupPurpose.SEND)
-        yield GroupTest(pair[::-1], GroupPurpose.SEND)
-
-
-def _list_good(state: SearchState, taken: set[str]) -> list[str]:
-    """List who has passed and has nothing to do, the surest first."""
-    vague = {*chain.from_iterable(state.intermittent)}
-    unsure = {m for m in vague if state.known[m].passes < _count_needed(state, m)} | taken
-    good = [m for m, r in state.known.items() if r.passes and m not in unsure]
-    state.random.shuffle(good)
-    return sorted(good, key=lambda member: -min(state.known[member].passes, CLEARED_PASSES))
-
-
-def _plan_rest(
-    state: SearchState, taken: Collection[str], good: Sequence[str]
-) -> Iterator[GroupTest]:
-    """Test all of a zone together whose passes do not suffice, and who may have one more."""
-    missing = {
-        m: 1 if state.has_new_link else _count_needed(state, m) - r.passes
-        for m, r in state.known.items()
-        if m not in taken
-    }
-    are_known = all(state.known[member].passes for member in missing)
-    if are_known and any(len(s.members) > TWO for s in state.suspicions):
-        return  # one test at the end does for all
-    rest: dict[str | None, list[str]] = {}
-    for member in missing:
-        rest.setdefault(state.zones.get(member), []).append(member)
-    rest = {z: members for z, members in rest.items() if any(missing[m] > 0 for m in members)}
-    busy = {*taken, *chain.from_iterable(rest.values())}
-    spare = [member for member in good if member not in busy]
-    smallest = min(map(len, state.together), default=len(state.known) + 1)
-    for members in rest.values():
-        group = members if len(members) > 1 else [*members, *spare[:1]]  # nobody alone
-        spare = [member for member in spare if member not in group]
-        if 1 < len(group) < smallest:
-            yield GroupTest(tuple(group), GroupPurpose.REST)
-
-
-def _count_needed(state: SearchState, member: str) -> int:
-    """Count the passes that clear *member*: more, after failures that nobody explains."""
-    doubts = sum(member in group for group in state.intermittent)
-    return CLEARED_PASSES + state.of_switches + 2 * min(2, doubts)
-
-
-def _conclude(state: SearchState) -> SearchResult:
-    if _are_most_bad(state):
-        return SearchResult(is_widespread=True)
-    left = {*state.list_suspects(), *state.list_lost()} - {*state.bad}
-    dead = {state.zones[member]: None for member in state.known if member in state.given_up}
-    return SearchResult(
-        bad=tuple(member for member in state.bad if member not in state.given_up),
-        bad_zones=tuple(dead),
-        links=tuple(state.links),
-        senders=tuple(state.list_slow(0)),
-        receivers=tuple(state.list_slow(1)),
-        ways=tuple(state.list_slow_ways()),
-        together=tuple(state.together),
-        intermittent=tuple(state.intermittent),
-        untested=tuple(
-            m
-            for m, r in state.known.items()
-            if m in left or not (r.passes or m in state.bad or m in state.given_up)
-        ),
-    )
+def is_slow_way(failed: Sequence[bool]) -> bool:
+    """Whether so many of the tests of one direction have *failed* that it is slow."""
+    return sum(failed) >= MIN_FAILED_SENDS and sum(failed) > len(failed) / 2

@@ -8,8 +8,7 @@ from statistics import median
 import pytest
 
 from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest
-from hpcverify.isolation.search import make_groups, search
-from hpcverify.isolation.search_state import MAX_ATTEMPTS
+from hpcverify.isolation.search import MAX_ATTEMPTS, make_groups, search
 from tests.isolation.clusters import contains_any, contains_pair, look, name_nodes, walk
 
 NODES = name_nodes(232)
