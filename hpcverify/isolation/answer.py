@@ -7,15 +7,22 @@ other. A link, a switch and a group that only fails as a whole name no node.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain
 
 import msgspec
 from msgspec import Struct, field
 
 from hpcverify.errors import StoreError
-from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, Members, name_members
+from hpcverify.isolation.group_tests import (
+    GroupOutcome,
+    GroupPurpose,
+    GroupTest,
+    Members,
+    name_members,
+)
 from hpcverify.isolation.journal import Journal
+from hpcverify.isolation.judge import GroupJudgement
 from hpcverify.isolation.stages import Isolation
 from hpcverify.units import format_count
 
@@ -125,35 +132,48 @@ def build_answer(
     *gone* says why nodes could not be tested any more, *end_reason* why all of it ended
     before its time.
     """
-    order = journal.order
-    faulty = [_build_faulty(node, journal, isolation, is_alone=True) for node in isolation.inside]
-    bad = isolation.nodes.bad
-    faulty += [_build_faulty(node, journal, isolation, is_alone=False) for node in bad]
-    untested = {n: gone.get(n, UNTESTED_REASON) for n in isolation.nodes.untested}
-    untested |= dict.fromkeys(isolation.switches.untested, "what is between it and others")
-    doubted = {n for group in _list_intermittent(isolation) for n in group}
-    vague = {*untested, *doubted, *chain.from_iterable(isolation.nodes.together)}
-    of_dead = {n for n in order.nodes if order.switches.get(n) in isolation.nodes.bad_zones}
+    order, of_nodes, of_switches = journal.order, isolation.nodes, isolation.switches
+    faulty = [
+        _build_faulty(node, journal, isolation) for node in (*isolation.inside, *of_nodes.bad)
+    ]
+    intermittent = (*of_nodes.intermittent, *of_switches.intermittent)
+    untested = {n: gone.get(n, UNTESTED_REASON) for n in of_nodes.untested}
+    untested |= dict.fromkeys(of_switches.untested, "what is between it and others")
+    vague = {*untested, *chain.from_iterable((*intermittent, *of_nodes.together))}
+    of_dead = {n for n in order.nodes if order.switches.get(n) in of_nodes.bad_zones}
     failed = {node.node for node in faulty}
     records = [record for record in journal.rounds if record.judged]
     tested = {node for record in records for test in record.tests for node in test.members}
     known = tuple(n for n in order.nodes if n in tested - {*vague, *of_dead, *failed})
-    if isolation.nodes.is_widespread:
+    if of_nodes.is_widespread:
         known = ()
+    links: list[Members] = []
+    for first, second in (*of_nodes.links, *of_switches.links):
+        both = [(first, second), (second, first)]  # unless it is known which one is slow
+        links += [way for way in both if way in of_nodes.ways] or both
     return IsolationAnswer(
         id=order.id,
         faulty=tuple(faulty),
-        switches=tuple(dict.fromkeys((*isolation.nodes.bad_zones, *isolation.switches.bad))),
-        links=tuple(_list_links(isolation)),
+        switches=tuple(dict.fromkeys((*of_nodes.bad_zones, *of_switches.bad))),
+        links=tuple(links),
         between=isolation.between,
-        is_widespread=isolation.nodes.is_widespread or isolation.switches.is_widespread,
-        together=(*isolation.nodes.together, *isolation.switches.together),
-        intermittent=tuple(_list_intermittent(isolation)),
+        is_widespread=of_nodes.is_widespread or of_switches.is_widespread,
+        together=(*of_nodes.together, *of_switches.together),
+        intermittent=intermittent,
         untested=untested,
         left_out=order.left_out,
         passed=len(known),
         passed_nodes=known,
-        sent=tuple(_list_sent(journal)),
+        sent=tuple(
+            SendRecord(
+                sender=test.members[0],
+                receiver=test.members[1],
+                outcome=judgement.outcome,
+                reason=judgement.reason,
+            )
+            for _, test, judgement in _list_judged(journal)
+            if test.purpose is GroupPurpose.SEND
+        ),
         rounds=len(records),
         tests=sum(len(record.tests) for record in records),
         node_minutes=round(journal.node_minutes, 1),
@@ -187,69 +207,44 @@ def parse_answer(text: bytes, subject: str) -> IsolationAnswer:
         raise StoreError(f"{subject} is not the answer of an isolation ({exc})") from exc
 
 
-def _list_sent(journal: Journal) -> Iterator[SendRecord]:
-    for record in journal.rounds:
-        judged = record.judged.judgements if record.judged else ()
-        for test, judgement in zip(record.tests, judged, strict=bool(judged)):
-            if test.purpose is GroupPurpose.SEND:
-                sender, receiver = test.members
-                yield SendRecord(
-                    sender=sender,
-                    receiver=receiver,
-                    outcome=judgement.outcome,
-                    reason=judgement.reason,
-                )
+def _list_judged(journal: Journal) -> Iterator[tuple[int, GroupTest, GroupJudgement]]:
+    """Yield the tests that were judged, each with its round."""
+    for number, record in enumerate(journal.rounds, 1):
+        if record.judged:
+            for test, judgement in zip(record.tests, record.judged.judgements, strict=True):
+                yield number, test, judgement
 
 
-def _build_faulty(
-    node: str, journal: Journal, isolation: Isolation, *, is_alone: bool
-) -> FaultyNode:
-    records = [
-        record
-        for record in _list_records(node, journal)
-        if record.outcome is not GroupOutcome.UNKNOWN and record.purpose is not GroupPurpose.SEND
-    ]
+def _build_faulty(node: str, journal: Journal, isolation: Isolation) -> FaultyNode:
+    records: dict[GroupOutcome, list[TestRecord]] = {outcome: [] for outcome in GroupOutcome}
+    for number, test, judgement in _list_judged(journal):
+        if node in test.members and test.purpose is not GroupPurpose.SEND:
+            record = TestRecord(
+                round=number,
+                purpose=test.purpose,
+                partners=tuple(member for member in test.members if member != node),
+                outcome=judgement.outcome,
+                reason=judgement.reason,
+            )
+            records[judgement.outcome].append(record)
     ways = {"sends": isolation.nodes.senders, "receives": isolation.nodes.receivers}
     return FaultyNode(
         node=node,
-        is_alone=is_alone,
+        is_alone=node in isolation.inside,
         directions=tuple(way for way, names in ways.items() if node in names),
-        failed=tuple(record for record in records if record.outcome is GroupOutcome.FAILED),
-        passed=tuple(record for record in records if record.outcome is GroupOutcome.PASSED),
+        failed=tuple(records[GroupOutcome.FAILED]),
+        passed=tuple(records[GroupOutcome.PASSED]),
     )
-
-
-def _list_records(node: str, journal: Journal) -> Iterator[TestRecord]:
-    for number, record in enumerate(journal.rounds, 1):
-        judged = record.judged.judgements if record.judged else ()
-        for test, judgement in zip(record.tests, judged, strict=bool(judged)):
-            if node in test.members:
-                yield TestRecord(
-                    round=number,
-                    purpose=test.purpose,
-                    partners=tuple(member for member in test.members if member != node),
-                    outcome=judgement.outcome,
-                    reason=judgement.reason,
-                )
-
-
-def _list_links(isolation: Isolation) -> Iterator[Members]:
-    """List links in each direction that is known to be slow; in both if neither is."""
-    for first, second in (*isolation.nodes.links, *isolation.switches.links):
-        both = [(first, second), (second, first)]
-        yield from [way for way in both if way in isolation.nodes.ways] or both
-
-
-def _list_intermittent(isolation: Isolation) -> Iterator[Members]:
-    yield from (*isolation.nodes.intermittent, *isolation.switches.intermittent)
 
 
 def describe_answer(answer: IsolationAnswer) -> Iterator[str]:
     """Say the *answer* in lines, what matters first."""
     for faulty in answer.faulty:
         yield f"{faulty.node} {faulty.summary}"
-        yield from (f"  failed  {line}" for line in _describe_records(faulty.failed))
-        yield from (f"  passed  {line}" for line in _describe_records(faulty.passed))
+        for outcome, records in (("failed", faulty.failed), ("passed", faulty.passed)):
+            yield from (f"  {outcome}  {describe_record(r)}" for r in records[-MAX_RECORDS:])
+            if len(records) > MAX_RECORDS:
+                yield f"  {outcome}  and {len(records) - MAX_RECORDS} more"
         yield f"  look at its {INNER_PARTS if faulty.is_alone else OUTER_PARTS}"
     yield from describe_rest(answer)
 
@@ -258,7 +253,16 @@ def describe_rest(answer: IsolationAnswer) -> Iterator[str]:
     """Say in lines what else the *answer* has, beside faulty nodes."""
     for switch in answer.switches:
         yield f"switch {switch} spoils what goes through it; its nodes are not the cause"
-    yield from _describe_links(answer)
+    for sender, receiver in answer.links:
+        yield (
+            f"from {sender} to {receiver} it is slow, and neither is slow with others: "
+            "the cable or ports between them, or the route"
+        )
+    for first, second in answer.between:
+        yield (
+            f"between some node of {first} and some node of {second} it is slow: the two could "
+            "not be found, and other nodes of these switches are well with each other"
+        )
     if answer.is_widespread:
         yield (
             "most tests fail, whichever nodes are in them: look for what all nodes share: "
@@ -283,19 +287,6 @@ def describe_rest(answer: IsolationAnswer) -> Iterator[str]:
     )
 
 
-def _describe_links(answer: IsolationAnswer) -> Iterator[str]:
-    for sender, receiver in answer.links:
-        yield (
-            f"from {sender} to {receiver} it is slow, and neither is slow with others: "
-            "the cable or ports between them, or the route"
-        )
-    for first, second in answer.between:
-        yield (
-            f"between some node of {first} and some node of {second} it is slow: the two could "
-            "not be found, and other nodes of these switches are well with each other"
-        )
-
-
 def _describe_untested(answer: IsolationAnswer) -> Iterator[str]:
     for title, nodes in (("untested", answer.untested), ("left out", answer.left_out)):
         by_reason: dict[str, list[str]] = {}
@@ -303,12 +294,6 @@ def _describe_untested(answer: IsolationAnswer) -> Iterator[str]:
             by_reason.setdefault(why, []).append(node)
         for why, names in by_reason.items():
             yield f"{title}: {name_members(tuple(names))}: {why}"
-
-
-def _describe_records(records: Sequence[TestRecord]) -> Iterator[str]:
-    yield from map(describe_record, records[-MAX_RECORDS:])
-    if len(records) > MAX_RECORDS:
-        yield f"and {len(records) - MAX_RECORDS} more"
 
 
 def describe_record(record: TestRecord) -> str:

@@ -18,6 +18,7 @@ the noisier the network is, the more is allowed: never so much that half the rat
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp, isfinite, log, log2, pi, sqrt
 from statistics import median, variance
@@ -25,10 +26,10 @@ from statistics import median, variance
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpcverify.isolation.floors import floors_of
 from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest
+from hpcverify.limits.fabric import find_fabric_floor
 from hpcverify.records.collectives import CollectiveRun, CollectiveTiming
-from hpcverify.units import format_count
+from hpcverify.units import GIB, format_count
 
 SLOW_SHARE = 0.75
 """The share of the bandwidth of other groups, on a quiet network. Groups of good nodes differ
@@ -55,6 +56,10 @@ LATENCY_BYTES = 2**20
 """A collective of less than this is a matter of latency, which noise and distance change."""
 MIN_COMPARED_TESTS = 2
 """Fewer tests cannot be compared with each other."""
+JUDGED_OPERATION = "all_reduce"
+"""What the figures are of."""
+JUDGED_BYTES = GIB
+"""From this size on, an all-reduce between nodes comes near its full bandwidth."""
 
 
 class _GroupKind(Struct, frozen=True):
@@ -168,12 +173,7 @@ class PeerReference(Struct):
     def _list_others(self, kind: _GroupKind) -> list[float]:
         """List what passed with other numbers of nodes, from the nearest on, as for *kind*."""
         others = [other for other in self.passed if other.is_like(kind) and other != kind]
-        others.sort(
-            key=lambda other: (
-                other.scale < kind.scale,
-                abs(other.scale - kind.scale),
-            )
-        )
+        others.sort(key=lambda other: (other.scale < kind.scale, abs(other.scale - kind.scale)))
         speeds: list[float] = []
         for other in others:
             if len(speeds) < ENOUGH_OTHERS:
@@ -226,35 +226,19 @@ class PeerReference(Struct):
             return GroupJudgement(GroupOutcome.FAILED, f"no answer from {nodes}")
         if run.unable or not run.timings:
             return GroupJudgement(GroupOutcome.UNKNOWN, run.unable or "nothing was measured")
-        ratings = [self._rate(test, run, timing, goals) for timing in run.timings]
-        worst = min(ratings, key=lambda rating: rating.share / rating.least)
-        speed = f"{worst.timing.operation} {worst.timing.busbw:.4g} GB/s"
-        if worst.share < worst.least:
-            return GroupJudgement(GroupOutcome.FAILED, f"{speed}, {worst.share:.0%} of {worst.of}")
+        ratings = []
+        for timing in run.timings:
+            goal, least = goals[_find_kind(test, run, timing)]
+            share, of = timing.busbw / goal if goal else 1.0, "what others reach"
+            floor = floors_of(replace(run, timings=(timing,))).get(timing.operation, 0.0)
+            if timing.busbw < floor and share >= least:
+                share, least, of = timing.busbw / floor, 1.0, "the least of this platform"
+            ratings.append((share, least, of, timing))
+        share, least, of, worst = min(ratings, key=lambda rating: rating[0] / rating[1])
+        speed = f"{worst.operation} {worst.busbw:.4g} GB/s"
+        if share < least:
+            return GroupJudgement(GroupOutcome.FAILED, f"{speed}, {share:.0%} of {of}")
         return GroupJudgement(GroupOutcome.PASSED, speed)
-
-    def _rate(
-        self,
-        test: GroupTest,
-        run: CollectiveRun,
-        timing: CollectiveTiming,
-        goals: Mapping[_GroupKind, tuple[float, float]],
-    ) -> _Rating:
-        """Compare a timing with its goal, and with what the platform surely reaches."""
-        goal, least = goals[_find_kind(test, run, timing)]
-        rating = _Rating(timing, timing.busbw / goal if goal else 1.0, least, "what others reach")
-        floor = floors_of(replace(run, timings=(timing,))).get(timing.operation, 0.0)
-        if timing.busbw < floor and rating.share >= least:
-            return _Rating(timing, timing.busbw / floor, 1.0, "the least of this platform")
-        return rating
-
-
-class _Rating(Struct, frozen=True):
-    timing: CollectiveTiming
-    share: float
-    """The share of what it should be."""
-    least: float
-    of: str
 
 
 def _is_rate(timing: CollectiveTiming) -> bool:
@@ -271,3 +255,22 @@ def _find_kind(test: GroupTest, run: CollectiveRun, timing: CollectiveTiming) ->
     inside = test.purpose is GroupPurpose.INSIDE
     nodes = len({place.node for place in run.ranks})  # some members may be gone
     return _GroupKind(timing.operation, timing.size, inside, round(log2(max(1, nodes))))
+
+
+def floors_of(run: CollectiveRun) -> dict[str, float]:
+    """
+    Find the least busbw, in GB/s, of the operations of *run* for which a figure is known.
+
+    Empty unless all ranks have the same part and all nodes the same network, whole nodes
+    take part as in the figures, and no smaller message than `JUDGED_BYTES` was measured.
+    """
+    kinds = {(place.name, place.wire) for place in run.ranks}
+    per_node = Counter(place.node for place in run.ranks)
+    sizes = [timing.size for timing in run.timings if timing.operation == JUDGED_OPERATION]
+    if len(kinds) != 1 or not sizes or min(sizes) < JUDGED_BYTES:
+        return {}
+    if len(per_node) == 1 or len(set(per_node.values())) != 1:
+        return {}
+    [(name, wire)] = kinds
+    floor = find_fabric_floor(name, max(per_node.values()), wire, run.algorithm)
+    return {JUDGED_OPERATION: floor.busbw} if floor else {}

@@ -176,15 +176,14 @@ class _Pairing:
 
     def _choose_partner(self, switch: str) -> str:
         """Take a partner for a node at *switch*: best one that makes a due crossing too."""
-        there = [name for name, nodes in self.free.items() if nodes]
-        if not there:
-            return ""
-        return self.free[max(there, key=lambda name: self._rank(switch, name))].pop()
 
-    def _rank(self, switch: str, other: str) -> tuple[bool, bool, float]:
-        crossing = self.crossings.get(sort_pair(switch, other), -1.0)
-        oldest = self.ages[self.free[other][-1]]
-        return crossing >= self.switch_due, oldest >= self.node_due, max(crossing, 0.0)
+        def rank(other: str) -> tuple[bool, bool, float]:
+            crossing = self.crossings.get(sort_pair(switch, other), -1.0)
+            oldest = self.ages[self.free[other][-1]]
+            return crossing >= self.switch_due, oldest >= self.node_due, max(crossing, 0.0)
+
+        there = [name for name, nodes in self.free.items() if nodes]
+        return self.free[max(there, key=rank)].pop() if there else ""
 
     def _make_pair(self, first: str, second: str) -> tuple[float, LinkPair]:
         between = find_switch_pair((first, second), self.switches)

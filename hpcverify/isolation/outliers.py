@@ -102,16 +102,12 @@ def _find_apart(middles: Mapping[Unit, float], resolution: float) -> dict[Unit, 
     # The largest group that stands apart: a smaller one would leave one as slow unnamed.
     for count in range(few, 0, -1):
         rest, apart = [middles[u] for u in ordered[:-count]], ordered[-count:]
-        if _stand_apart(rest, middles[apart[0]], resolution):
-            return {u: middles[u] - median(rest) for u in apart}
+        middle = median(rest)
+        distance = max(MIN_DEVIATIONS * _compute_deviation(rest), resolution)
+        away = (1 + MIN_SEPARATION) * (max(rest) - middle)
+        if middles[apart[0]] - middle > max(distance, away, 0.0):
+            return {u: middles[u] - middle for u in apart}
     return {}
-
-
-def _stand_apart(rest: Sequence[float], lowest: float, resolution: float) -> bool:
-    middle = median(rest)
-    distance = max(MIN_DEVIATIONS * _compute_deviation(rest), resolution)
-    away = (1 + MIN_SEPARATION) * (max(rest) - middle)
-    return lowest - middle > max(distance, away, 0.0)
 
 
 def _compute_deviation(values: Sequence[float]) -> float:

@@ -23,6 +23,7 @@ from hpcverify.records.collectives import Straggler
 from hpcverify.units import parse_decimal
 
 COMPUTING, COMMUNICATING, WAITING = "computing", "communicating", "waiting_for_input"
+TIMES = (COMPUTING, COMMUNICATING, WAITING)
 COLUMNS = ("rank", COMPUTING, COMMUNICATING)
 """That a step log must have; `WAITING` and ``role`` are optional."""
 
@@ -45,13 +46,6 @@ class RankShares(Struct, frozen=True):
         return [a + b for a, b in zip(self.computing, inputs, strict=True)]
 
 
-class _LoggedStep(Struct, frozen=True):
-    rank: int
-    role: str
-    seconds: tuple[float, float, float]
-    """The times of computing, communicating and waiting for input."""
-
-
 def read_step_log(lines: Iterable[str], subject: str) -> list[RankShares]:
     """
     Read the step log of a job: CSV with a row for each step of each rank, in seconds.
@@ -66,11 +60,15 @@ def read_step_log(lines: Iterable[str], subject: str) -> list[RankShares]:
         raise ConfigError(
             f"{subject} has no column {without[0]!r}: its first line must name {names}"
         )
-    logged: dict[int, list[_LoggedStep]] = {}
+    logged: dict[int, list[list[float]]] = {}
+    """By rank, the times of computing, communicating and waiting for input of each step."""
+    roles: dict[int, str] = {}
     try:
         for row in rows:
-            step = _read_step(row)
-            logged.setdefault(step.rank, []).append(step)
+            times = [_read_seconds(row.get(name, "0")) for name in TIMES]
+            rank = int(row["rank"] or "")
+            roles.setdefault(rank, row.get("role") or "")
+            logged.setdefault(rank, []).append(times)
     except (ValueError, TypeError, csv.Error) as exc:
         raise ConfigError(f"{subject}, line {rows.line_num}: {exc}") from exc
     counts = {len(steps) for steps in logged.values()}
@@ -81,26 +79,18 @@ def read_step_log(lines: Iterable[str], subject: str) -> list[RankShares]:
         )
     if len(counts) > 1:
         raise ConfigError(f"{subject} has more steps of one rank than of another: cut the rest off")
-    return [_join_steps(rank, steps) for rank, steps in sorted(logged.items())]
+    shares = []
+    for rank, steps in sorted(logged.items()):
+        computing, communicating, waiting = zip(*steps, strict=True)
+        shares.append(RankShares(rank, computing, communicating, waiting, roles[rank]))
+    return shares
 
 
-def _read_step(row: Mapping[str, str | None]) -> _LoggedStep:
-    names = (COMPUTING, COMMUNICATING, WAITING)
-    computing, communicating, waiting = (
-        parse_decimal(row.get(name, "0") or "nan") for name in names
-    )
-    if not all(
-        isfinite(seconds) and seconds >= 0 for seconds in (computing, communicating, waiting)
-    ):
+def _read_seconds(text: str | None) -> float:
+    seconds = parse_decimal(text or "nan")
+    if not (isfinite(seconds) and seconds >= 0):
         raise ValueError("a time is not a number of seconds, 0 or more")
-    return _LoggedStep(
-        int(row["rank"] or ""), row.get("role") or "", (computing, communicating, waiting)
-    )
-
-
-def _join_steps(rank: int, steps: Sequence[_LoggedStep]) -> RankShares:
-    computing, communicating, waiting = zip(*(step.seconds for step in steps), strict=True)
-    return RankShares(rank, computing, communicating, waiting, steps[0].role)
+    return seconds
 
 
 def find_slow_ranks_of_training(shares: Sequence[RankShares]) -> tuple[Straggler, ...]:
@@ -122,7 +112,9 @@ def find_slow_ranks_of_training(shares: Sequence[RankShares]) -> tuple[Straggler
     slow = find_outliers(excess)
     healed = {rank: [v - slow.get(rank, 0.0) for v in values] for rank, values in work.items()}
     # What a step takes besides the own work of the rank that has most.
-    rest = _time_step(shares) - _time_longest(work)
+    steps = (zip(share.own_work, share.communicating, strict=True) for share in shares)
+    rest = median(own + with_others for step in steps for own, with_others in step)
+    rest -= _time_longest(work)
     stragglers = []
     for rank, more in slow.items():
         with_it = _time_longest(healed | {rank: work[rank]})
@@ -130,14 +122,6 @@ def find_slow_ranks_of_training(shares: Sequence[RankShares]) -> tuple[Straggler
         if gain >= MIN_GAIN:
             stragglers.append(Straggler(rank, _explain(rank, shares), more, gain))
     return tuple(sorted(stragglers, key=lambda share: -share.gain))
-
-
-def _time_step(shares: Sequence[RankShares]) -> float:
-    return median(
-        own + with_others
-        for share in shares
-        for own, with_others in zip(share.own_work, share.communicating, strict=True)
-    )
 
 
 def _time_longest(work: Mapping[int, Sequence[float]]) -> float:

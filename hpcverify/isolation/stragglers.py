@@ -24,7 +24,7 @@ makes its healthy receiver late.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import fmean, median, median_low
 from typing import TypeVar
@@ -88,46 +88,37 @@ def find_stragglers(
 ) -> tuple[Straggler, ...]:
     """Find who holds all others up, the worst first; empty if nobody stands out."""
     log = _StepLog.build(steps)
-    late = _find_late(log, places)
     matrix = _Matrix(places, transfers)
     unknown = 2 * max((record.clock_error for record in steps), default=0.0)
     slow = _find_slow_links(matrix, places, unknown)
-    # Who is late without more work of its own may be late for what it got late.
-    explained = frozenset[int]().union(*(suspect.ranks for suspect in slow))
-    late = [suspect for suspect in late if suspect.is_certain or not suspect.ranks <= explained]
-    named = _weigh(late, log.replay, places) if log else []
-    known = _list_ranks(named, places)
-    named += _weigh(
-        [suspect for suspect in slow if not suspect.ranks & known], matrix.replay, places
-    )
-    return tuple(sorted(named, key=lambda suspect: -suspect.gain))
+    named: list[tuple[_Suspect, float]] = []
+    if log:
+        # Who is late without more work of its own may be late for what it got late.
+        explained = frozenset[int]().union(*(suspect.ranks for suspect in slow))
+        late = _find_late(log, places)
+        late = [other for other in late if other.is_certain or not other.ranks <= explained]
+        named += _weigh(late, log.replay)
+    known = frozenset[int]().union(*(suspect.ranks for suspect, _ in named))
+    named += _weigh([suspect for suspect in slow if not suspect.ranks & known], matrix.replay)
+    node_of = {place.rank: place.node for place in places}
+    stragglers = []
+    for suspect, gain in named:
+        first = min(suspect.ranks)
+        whole = node_of.get(first, "") if len(suspect.ranks) > 1 else ""
+        stragglers.append(Straggler(first, suspect.how, suspect.seconds, gain, whole))
+    return tuple(sorted(stragglers, key=lambda straggler: -straggler.gain))
 
 
 def _weigh(
-    suspects: Sequence[_Suspect],
-    replay: Callable[[Collection[_Suspect]], Sequence[float]],
-    places: Sequence[RankPlace],
-) -> list[Straggler]:
-    named = []
+    suspects: Sequence[_Suspect], replay: Callable[[Collection[_Suspect]], Sequence[float]]
+) -> Iterator[tuple[_Suspect, float]]:
+    """Yield the *suspects* that are worth a report, and the share of a step that each costs."""
     for suspect in suspects:
         middle = median if suspect.is_steady else fmean
         with_it = middle(replay([other for other in suspects if other is not suspect]))
         gain = 1 - middle(replay(suspects)) / with_it
         if gain >= MIN_GAIN:
-            named.append(_build_straggler(suspect, gain, places))
-    return named
-
-
-def _list_ranks(named: Iterable[Straggler], places: Sequence[RankPlace]) -> set[int]:
-    whole = {straggler.node for straggler in named if straggler.node}
-    return {straggler.rank for straggler in named} | {p.rank for p in places if p.node in whole}
-
-
-def _build_straggler(suspect: _Suspect, gain: float, places: Sequence[RankPlace]) -> Straggler:
-    first = min(suspect.ranks)
-    node = next((p.node for p in places if p.rank == first), "")
-    whole = node if len(suspect.ranks) > 1 else ""
-    return Straggler(first, suspect.how, suspect.seconds, gain, whole)
+            yield suspect, gain
 
 
 def describe_straggler(straggler: Straggler, places: Sequence[RankPlace]) -> str:
@@ -201,43 +192,30 @@ class _StepLog(Struct, frozen=True):
 
     def replay(self, healed: Collection[_Suspect]) -> list[float]:
         """Run all steps once more with some ranks *healed*; return what each step takes."""
-        arrivals = heal(self.arrivals, _list_ill(healed, steady=True))
-        arrivals = replace_times(arrivals, _list_ill(healed, steady=False))
+        arrivals: Mapping[int, Sequence[float]] = self.arrivals
+        for steady in (True, False):
+            arrivals = _heal(arrivals, _list_ill(healed, steady=steady), steady=steady)
         last: list[float] = [max(step) for step in zip(*arrivals.values(), strict=True)]
         return [a + b for a, b in zip(last, self.collective, strict=True)]
 
-    def measure_own_part(self, ranks: Ranks) -> float:
-        """Measure how much longer than the median rank some *ranks* take over their own work."""
-        typical = median(median(values) for values in self.work.values())
-        return min(median(self.work[rank]) for rank in ranks) - typical
 
-
-def heal(series: Mapping[Key, Sequence[float]], ill: Collection[Key]) -> dict[Key, Sequence[float]]:
-    """
-    Take from the times of the *ill* what they take longer than the others, in the median.
-
-    Pauses, which the others have as well, stay.
-    """
-    well = [values for key, values in series.items() if key not in ill]
-    if not well:
-        return dict(series)
-    typical = [median(step) for step in zip(*well, strict=True)]
-    healed = dict(series)
-    for key in ill:
-        more = median(v - middle for v, middle in zip(series[key], typical, strict=True))
-        healed[key] = [value - more for value in series[key]]
-    return healed
-
-
-def replace_times(
-    series: Mapping[Key, Sequence[float]], ill: Collection[Key]
+def _heal(
+    series: Mapping[Key, Sequence[float]], ill: Collection[Key], *, steady: bool
 ) -> dict[Key, Sequence[float]]:
-    """Give the *ill* in each step the time of the median of the others."""
+    """
+    Give the *ill* the times of the median of the others.
+
+    From those of who is slow in most steps only what they take longer in the median is taken:
+    pauses, which the others have as well, stay.
+    """
+    healed = dict(series)
     well = [values for key, values in series.items() if key not in ill]
-    if not well or not ill:
-        return dict(series)
-    typical = [median(step) for step in zip(*well, strict=True)]
-    return {key: typical if key in ill else values for key, values in series.items()}
+    if well and ill:
+        typical = [median(step) for step in zip(*well, strict=True)]
+        for key in ill:
+            more = median(v - middle for v, middle in zip(series[key], typical, strict=True))
+            healed[key] = [value - more for value in series[key]] if steady else typical
+    return healed
 
 
 def _list_ill(healed: Collection[_Suspect], *, steady: bool) -> Ranks:
@@ -314,14 +292,14 @@ def _judge_nodes_first(
     return excesses
 
 
-def _find_late(log: _StepLog | None, places: Sequence[RankPlace]) -> list[_Suspect]:
-    if log is None:
-        return []
-    late = [
-        _Suspect(ranks, LATE, more, log.measure_own_part(ranks) > MIN_OWN_SHARE * more)
-        for ranks, more in find_slow_ranks(log.arrivals, places).items()
-        if more > log.clock_error
-    ]
+def _find_late(log: _StepLog, places: Sequence[RankPlace]) -> list[_Suspect]:
+    own_work = {rank: median(values) for rank, values in log.work.items()}
+    typical = median(own_work.values())
+    late: list[_Suspect] = []
+    for ranks, more in find_slow_ranks(log.arrivals, places).items():
+        if more > log.clock_error:
+            own = min(own_work[rank] for rank in ranks) - typical
+            late.append(_Suspect(ranks, LATE, more, own > MIN_OWN_SHARE * more))
     steady = find_slow_ranks(log.work, places, MIN_EXCESS)
     unsteady = find_unsteady_ranks({rank: [own] for rank, own in log.work.items()}, places)
     return _keep_first(
@@ -392,9 +370,10 @@ class _Matrix:
         rounds = [0.0] * self.rounds
         for cells in self.kinds:
             times: dict[Cell, Sequence[float]] = {cell: self.times[cell] for cell in cells}
-            for steady, cure in ((True, heal), (False, replace_times)):
+            for steady in (True, False):
                 ill = _list_ill(healed, steady=steady)
-                times = cure(times, {cell for cell in cells if ill.intersection(cell)})
+                slow = {cell for cell in cells if ill.intersection(cell)}
+                times = _heal(times, slow, steady=steady)
             for i, round_times in enumerate(zip(*times.values(), strict=False)):
                 rounds[i] += max(round_times)  # all wait for the slowest
         return rounds
@@ -407,35 +386,21 @@ def _find_slow_links(
     for cells in matrix.kinds:
         steady: list[_Suspect] = []
         unsteady: list[_Suspect] = []
+        middles: list[Series] = []
         for side, how in enumerate(SIDES):
-            times = matrix.summarize(matrix.list_times(cells, side))
-            delays = find_slow_ranks(times, places)
+            times = matrix.list_times(cells, side)
+            middles.append(matrix.summarize(times))
+            delays = find_slow_ranks(middles[side], places)
             steady += [_Suspect(ranks, how, delay) for ranks, delay in delays.items()]
-            delays = find_unsteady_ranks(matrix.list_times(cells, side), places)
+            delays = find_unsteady_ranks(times, places)
             unsteady += [_Suspect(r, how, delay, is_steady=False) for r, delay in delays.items()]
         for group in (steady, unsteady):
             # A rank that is slow at both has one name: what it is slower at.
             group.sort(key=lambda suspect: -suspect.seconds)
             slow += [suspect for suspect in group if suspect.seconds > unknown]
-        slow += _find_distant(matrix, cells, places)
+        # Who is slow there and back: what a wrong clock adds to one way it takes from the other.
+        distant = find_slow_ranks(matrix.summarize(matrix.list_round_trips(cells)), places)
+        for ranks, more in distant.items():
+            there, back = (sum(median(times[rank]) for rank in ranks) for times in middles)
+            slow.append(_Suspect(ranks, SIDES[there < back], more))
     return _keep_first(slow)
-
-
-def _find_distant(
-    matrix: _Matrix, cells: Sequence[Cell], places: Sequence[RankPlace]
-) -> list[_Suspect]:
-    """
-    Find who is slow there and back.
-
-    However wrong a clock is, what it adds to one way it takes from the other.
-    """
-    there, back = (matrix.summarize(matrix.list_times(cells, side)) for side in (0, 1))
-    suspects = find_slow_ranks(matrix.summarize(matrix.list_round_trips(cells)), places)
-    return [
-        _Suspect(ranks, SIDES[_sum_medians(there, ranks) < _sum_medians(back, ranks)], more)
-        for ranks, more in suspects.items()
-    ]
-
-
-def _sum_medians(times: Series, ranks: Ranks) -> float:
-    return sum(median(times[rank]) for rank in ranks)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import hpcverify.limits
-from hpcverify.isolation.floors import floors_of
+from hpcverify.isolation.judge import floors_of
 from hpcverify.limits.specs import load_specs
 from hpcverify.records.collectives import CollectiveRun, CollectiveTiming, RankPlace
 from hpcverify.units import GIB, MIB
