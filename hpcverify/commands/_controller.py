@@ -38,8 +38,7 @@ from hpcverify.plan.hostlist import expand, fold
 from hpcverify.records.spool import NODE_PATTERN
 from hpcverify.records.store import Store
 from hpcverify.slurm.client import Slurm
-from hpcverify.slurm.command import RunCommand, run_command
-from hpcverify.slurm.pace import RateLimitedRun
+from hpcverify.slurm.command import RateLimitedRun, RunCommand, run_command
 
 Outcome = Literal["done", "refused", "failed"]
 REFUSED_KEY = "hpcverify.refused"

@@ -115,7 +115,10 @@ class BatchTester:
         kinds = {name: name_kind(hosts[name]) for name in names if name in hosts}
         for _, group in groupby(sorted(kinds, key=kinds.__getitem__), kinds.__getitem__):
             members = list(group)
-            if why := self._explain_untestable(members):
+            why = "no other node of its kind has passed" if len(members) == 1 else ""
+            if not controller.site.fabric.period_days:
+                why = "[fabric] period_days is 0"
+            if why:
                 conclude(controller, members, dict.fromkeys(members, why))
                 continue
             if self.stop():
@@ -124,14 +127,12 @@ class BatchTester:
             if answer is None:
                 controller.say(f"interrupted; the next sweep tests {fold(members)} anew")
                 return
-            conclude(controller, members, explain_unclear(answer, members), answer)
+            known = {*answer.passed_nodes, *(faulty.node for faulty in answer.faulty)}
+            unsure = f"not certain, see isolation {answer.id}"
+            unclear = {n: answer.untested.get(n, unsure) for n in members if n not in known}
+            conclude(controller, members, unclear, answer)
             if answer.has_cause or not answer.is_certain:
                 yield answer
-
-    def _explain_untestable(self, members: Sequence[str]) -> str:
-        if not self.controller.site.fabric.period_days:
-            return "[fabric] period_days is 0"
-        return "no other node of its kind has passed" if len(members) == 1 else ""
 
     def _isolate(self, hosts: Sequence[Host]) -> IsolationAnswer | None:
         """Test *hosts* with each other, in a reservation of all; None: interrupted."""
@@ -156,13 +157,6 @@ class BatchTester:
                 if answer is None:
                     forget_isolation(controller, order.id)
         return answer
-
-
-def explain_unclear(answer: IsolationAnswer, members: Collection[str]) -> dict[str, str]:
-    """Say of each node that is neither faulty nor passed why that is."""
-    known = {*answer.passed_nodes, *(faulty.node for faulty in answer.faulty)}
-    why = f"not certain, see isolation {answer.id}"
-    return {name: answer.untested.get(name, why) for name in members if name not in known}
 
 
 def conclude(

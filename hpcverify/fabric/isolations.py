@@ -18,7 +18,7 @@ from hpcverify.fleet.orders import list_site_options
 from hpcverify.isolation.answer import IsolationAnswer, build_answer
 from hpcverify.isolation.journal import IsolationOrder, Journal, make_isolation_id
 from hpcverify.isolation.runner import GroupJobSettings, Interrupted, IsolationRunner
-from hpcverify.plan.config import Site, look_up_uid
+from hpcverify.plan.config import look_up_uid
 from hpcverify.selection.places import find_rack
 from hpcverify.slurm.topology import index_switches
 
@@ -87,13 +87,20 @@ def carry_out_isolation(
     *at_once* jobs run at a time. What the caller has to *take in* from the answer, it does
     before the isolation has ended: if it is killed meanwhile, it does so again.
     """
-    site = controller.site
+    fleet = controller.site.fleet
+    owner = look_up_uid(fleet.user)
     runner = IsolationRunner(
         journal=journal,
         slurm=controller.slurm,
-        settings=make_settings(site, journal.order.reservation),
-        spool=Path(site.fleet.spool),
-        owner=look_up_uid(site.fleet.user),
+        settings=GroupJobSettings(  # as the jobs of a sweep have them
+            partition=fleet.partition,
+            reservation=journal.order.reservation,
+            user="" if owner == os.geteuid() else fleet.user,
+            program=fleet.program,
+            options=tuple(list_site_options(fleet)),
+        ),
+        spool=Path(fleet.spool),
+        owner=owner,
         at_once=at_once,
         say=controller.say,
         stop=stop,
@@ -113,15 +120,3 @@ def carry_out_isolation(
         record_links(controller.ledger, journal.order, answer)
     runner.conclude()
     return answer
-
-
-def make_settings(site: Site, reservation: str) -> GroupJobSettings:
-    """Take over what the jobs of a sweep have; use the nodes of *reservation*, if any."""
-    fleet = site.fleet
-    return GroupJobSettings(
-        partition=fleet.partition,
-        reservation=reservation,
-        user="" if look_up_uid(fleet.user) == os.geteuid() else fleet.user,
-        program=fleet.program,
-        options=tuple(list_site_options(fleet)),
-    )

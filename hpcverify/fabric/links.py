@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from itertools import chain
 from math import ceil
 from random import Random
@@ -80,7 +81,9 @@ def plan_fabric(
         if (not only or name in only)
         and name not in busy
         and not explain_not_idle(hosts[name], reserved=False)
-        and _is_in_service(nodes.get(name) or Node(name=name))
+        # One under suspicion would only be a cause that is known.
+        and (node := nodes.get(name) or Node(name=name)).state in {State.HEALTHY, State.UNVERIFIED}
+        and not (node.foreign or node.owed_checks)
     }
     links = plan_links(
         idle,
@@ -108,12 +111,6 @@ def record_fabric(controller: Controller, hosts: Mapping[str, Host], plan: Fabri
 def name_kind(host: Host) -> str:
     """Name what nodes must have in common to be tested together."""
     return format_count(host.gpus, "GPU")
-
-
-def _is_in_service(node: Node) -> bool:
-    """Whether *node* is under no suspicion: it would only be a cause that is known."""
-    in_service = node.state in (State.HEALTHY, State.UNVERIFIED)
-    return in_service and not node.foreign and not node.owed_checks
 
 
 def make_orders(controller: Controller, plan: FabricPlan) -> Iterator[IsolationOrder]:
@@ -261,10 +258,7 @@ def carry_out_pairs(
     sleep: Callable[[float], None] = time.sleep,
 ) -> IsolationAnswer | None:
     """Carry out an isolation of a sweep, from where it is, and record the links it tried."""
-
-    def take_in(answer: IsolationAnswer) -> None:
-        take_in_links(controller, journal, answer)
-
+    take_in = partial(take_in_links, controller, journal)
     answer = carry_out_isolation(controller, journal, at_once, stop, sleep, take_in=take_in)
     if answer is not None:
         came_of = Counter(_list_outcomes(journal))

@@ -12,8 +12,6 @@ from collections import Counter, defaultdict
 from math import exp, log, log1p
 from operator import mul
 
-from msgspec import Struct
-
 from hpcverify.reliability.outages import Outage
 from hpcverify.selection.outages import FleetHistory, FleetNode
 
@@ -69,13 +67,6 @@ class _Fading:
         self._at = now
 
 
-class GroupRate(Struct, frozen=True):
-    """How often the nodes of a place or a position went out, beside the fleet."""
-
-    group: str
-    log_ratio: float
-
-
 class FleetState:
     """The fleet at a moment: moved by `advance`, asked for the traits of nodes."""
 
@@ -117,9 +108,12 @@ class FleetState:
     def read_traits(self, node: FleetNode, now: float) -> Traits:
         """Read the traits of *node*, which is in service *now*."""
         own = self._own.get(node.name)
-        places = sum(map(self._read_rate, node.places, [now] * len(node.places)))
-        positions = sum(map(self._read_rate, node.positions, [now] * len(node.positions)))
-        rate = log(NODE_SHAPE / (self._expect(node, now) + NODE_SHAPE))
+        places = sum(map(self.read_rate, node.places, [now] * len(node.places)))
+        positions = sum(map(self.read_rate, node.positions, [now] * len(node.positions)))
+        exposure = len(self._nodes) * now - self._since_sum
+        # How many outages it would have by now, were it like all.
+        expected = self._count * (now - node.since) / exposure if exposure > 0 else 0.0
+        rate = log(NODE_SHAPE / (expected + NODE_SHAPE))
         near = self._read_near(node, now) if node.places else 0.0
         if own is None:
             age = log1p((now - node.since) / AGE_DAYS)
@@ -140,21 +134,13 @@ class FleetState:
         """List the outages of the node *name* so far."""
         return self._own.get(name, [])
 
-    def list_rates(self, groups: tuple[str, ...], now: float) -> list[GroupRate]:
-        """List the rates of *groups*."""
-        return [GroupRate(group, self._read_rate(group, now)) for group in groups]
-
     def find_last_neighbour(self, node: FleetNode) -> Outage | None:
         """Find the last outage of another node in the narrowest place of *node*."""
         near = self._last_near.get(node.places[-1], []) if node.places else []
         return next((outage for outage in reversed(near) if outage.node != node.name), None)
 
-    def _expect(self, node: FleetNode, now: float) -> float:
-        """Return how many outages *node* would have by now, were it like all."""
-        exposure = len(self._nodes) * now - self._since_sum
-        return self._count * (now - node.since) / exposure if exposure > 0 else 0.0
-
-    def _read_rate(self, group: str, now: float) -> float:
+    def read_rate(self, group: str, now: float) -> float:
+        """Read how often a place or a position went out beside the fleet: a log ratio."""
         if now != self._rates_at:
             self._rates, self._rates_at = {}, now
         known = self._rates.get(group)

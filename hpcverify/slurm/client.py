@@ -76,18 +76,14 @@ class Slurm:
 
     def read_start_time(self) -> float:
         """Say when slurmctld last started: changes made just before may be lost."""
-        return float(_find_setting("BOOT_TIME", self._read_config()))
+        return float(_find_setting("BOOT_TIME", self.run(["scontrol", "show", "config"])))
 
     @property
     def _has_accounting(self) -> bool:
-        kept_by = _find_setting("AccountingStorageType", self._config)
-        return kept_by.endswith("/slurmdbd")
+        return _find_setting("AccountingStorageType", self._config).endswith("/slurmdbd")
 
     @cached_property
     def _config(self) -> str:
-        return self._read_config()
-
-    def _read_config(self) -> str:
         return self.run(["scontrol", "show", "config"])
 
     def list_hosts(self, *names: str) -> dict[str, Host]:
@@ -159,12 +155,9 @@ class Slurm:
         gone = sorted(set(wanted) - there.keys())
         if not gone or not self._has_accounting:
             return there
-        return self._query_accounting(prefix, gone) | there
-
-    def _query_accounting(self, prefix: str, ids: Collection[int]) -> dict[int, Job]:
         command = ["sacct", "-nXP", "-o", ",".join(jobs.SACCT_COLUMNS)]
-        listed = ",".join(map(str, ids))
-        return jobs.from_sacct(self.run([*command, "-j", listed]), prefix)
+        printed = self.run([*command, "-j", ",".join(map(str, gone))])
+        return jobs.from_sacct(printed, prefix) | there
 
     def list_accounting_names(self, kind: str) -> set[str] | None:
         """List the accounts, or whatever *kind* is; None without accounting."""

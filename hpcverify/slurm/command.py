@@ -1,6 +1,8 @@
 """
 Runs one Slurm command, with a time limit and a neutral environment.
 
+Queries are limited to one a second on average: Slurm's controller serves users.
+
 Times come as seconds since 1970 (``SLURM_TIME_FORMAT``), so that no time zone or clock
 change comes between Slurm and us.
 """
@@ -9,7 +11,9 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpcverify.check import Unable
@@ -26,6 +30,13 @@ TIMEOUT_S = 20.0
 
 NO_CONFIG_TEXT = b"Could not establish a configuration source"
 """In the error of a command that found no slurm.conf, nor one by DNS."""
+
+READ_COMMANDS = frozenset({"squeue", "sinfo", "sacct"})
+"""Commands that only read, besides ``scontrol show``."""
+SECONDS_PER_QUERY = 1.0
+MAX_BURST_QUERIES = 10.0
+"""Queries that may come together, after as many seconds without one: holding a node
+takes some reads around each write, which should not wait for one another."""
 
 _KEPT_VARIABLES = frozenset({"SLURM_CONF", "SLURM_JWT"})
 _JOB_VARIABLES = _KEPT_VARIABLES | {"PATH", "HOME", "USER", "LOGNAME", "LC_ALL"}
@@ -58,7 +69,12 @@ def run_command(
             env = {name: env[name] for name in env if name in _JOB_VARIABLES}
         done = run_tool(command, timeout=timeout, env=env)
     except Unable as exc:
-        raise SlurmError(_explain(command[0], exc, timeout)) from exc
+        hints = {
+            Cause.MISSING: "is not installed or not in PATH: install Slurm's client tools",
+            Cause.TIMEOUT: f"did not end within {timeout:g} s: see `scontrol ping`",
+        }
+        hint = hints.get(exc.cause)
+        raise SlurmError(f"{command[0]} {hint}" if hint else str(exc)) from exc
     except OSError as exc:
         raise SlurmError(f"{command[0]} cannot be run: {exc.strerror}") from exc
     if done.returncode != 0:
@@ -77,14 +93,6 @@ def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
 
 
-def _explain(tool: str, unable: Unable, timeout: float) -> str:
-    if unable.cause is Cause.MISSING:
-        return f"{tool} is not installed or not in PATH: install Slurm's client tools"
-    if unable.cause is Cause.TIMEOUT:
-        return f"{tool} did not end within {timeout:g} s: see `scontrol ping`"
-    return str(unable)
-
-
 def _find_error_line(done: CompletedTool) -> str:
     if NO_CONFIG_TEXT in done.stderr:
         return "it finds no slurm.conf: set SLURM_CONF, or put it into /etc/slurm"
@@ -94,3 +102,22 @@ def _find_error_line(done: CompletedTool) -> str:
         if lines := [line.strip() for line in lines if line.strip()]:
             return lines[which]
     return f"exit status {done.returncode}, without an error message"
+
+
+@dataclass
+class RateLimitedRun:
+    """A `RunCommand` that delays queries, never writes."""
+
+    run: RunCommand = run_command
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    _free_at: float = 0.0
+    """When the time of every query so far is used up."""
+
+    def __call__(self, command: Sequence[str]) -> str:
+        """Run *command* as soon as the limit allows."""
+        if command[0] in READ_COMMANDS or tuple(command[:2]) == ("scontrol", "show"):
+            now = self.clock()
+            self._free_at = max(self._free_at, now) + SECONDS_PER_QUERY
+            self.sleep(max(0.0, self._free_at - now - MAX_BURST_QUERIES * SECONDS_PER_QUERY))
+        return self.run(command)

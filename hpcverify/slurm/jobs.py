@@ -51,7 +51,11 @@ def _build_job(row: Mapping[str, str]) -> Job:
     state = row["State"].split()[0]  # CANCELLED by 0
     node = "" if row["NodeList"] == "None assigned" else row["NodeList"]
     waits = state == "PENDING" or not node
-    status, signal = _parse_exit_code(row["exit_code"])
+    code = row["exit_code"]
+    if ":" in code:
+        status, signal = map(int, code.split(":")[:2])
+    else:  # a status of wait(2), as 22.05's squeue prints it
+        status, signal = int(code) >> 8, int(code) & 0x7F
     return Job(
         id=int(row["JobID"]),
         name=row["Name"],
@@ -65,14 +69,6 @@ def _build_job(row: Mapping[str, str]) -> Job:
         signal=signal,
         preempted=state == "PREEMPTED" or _parse_time(row.get("PreemptTime", "")) > 0,
     )
-
-
-def _parse_exit_code(code: str) -> tuple[int, int]:
-    """Read ``3:0``, or a status of wait(2) as 22.05's squeue prints it."""
-    if ":" in code:
-        status, signal = code.split(":")[:2]
-        return int(status), int(signal)
-    return int(code) >> 8, int(code) & 0x7F
 
 
 def _parse_time(seconds: str) -> int:

@@ -9,7 +9,6 @@ verifications switches it on in every partition that does not have PreemptMode=O
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from itertools import chain
 
 from hpcverify.errors import HpcverifyError, SlurmError
@@ -44,7 +43,10 @@ def check_partitions(
         yield f"fleet.partition: Slurm has no partition {fleet.partition}"
         return
     others = [partition for partition in partitions.values() if partition is not ours]
-    nodes = {name: _expand_nodes(partition) for name, partition in partitions.items()}
+    nodes = {
+        name: frozenset(expand(partition.hostlist) if partition.hostlist else ())
+        for name, partition in partitions.items()
+    }
     yield from _check_job_access(fleet, ours)
     yield from _check_preemption(fleet, preemption, ours)
     if preemption.kind == PREEMPT_BY_PARTITION:
@@ -52,14 +54,20 @@ def check_partitions(
             if nodes[other.name] & nodes[ours.name]:
                 yield from _check_tiers(ours, other)
         for other in others:
-            yield from _check_user_preemption(other, others, nodes)
+            above = [
+                partition.name
+                for partition in others
+                if partition.tier > other.tier and nodes[partition.name] & nodes[other.name]
+            ]
+            if other.is_preemptible and above:
+                yield (
+                    f"users' jobs in {', '.join(above)} preempt users' jobs in {other.name}, "
+                    f"which has PreemptMode={other.preempt_mode}: set PreemptMode=OFF there, "
+                    "unless you mean it"
+                )
     never = set(chain.from_iterable(nodes.values())) - nodes[ours.name]
     if never:
         yield f"never verified, not in partition {ours.name}: {fold(never)}"
-
-
-def _expand_nodes(partition: Partition) -> AbstractSet[str]:
-    return frozenset(expand(partition.hostlist)) if partition.hostlist else frozenset()
 
 
 def _check_job_access(fleet: Fleet, ours: Partition) -> Iterator[str]:
@@ -118,20 +126,4 @@ def _check_tiers(ours: Partition, other: Partition) -> Iterator[str]:
         yield (
             f"jobs in partition {other.name} wait for verifications: its PriorityTier "
             f"is {other.tier}, that of {ours.name} is {ours.tier}; raise it above {ours.tier}"
-        )
-
-
-def _check_user_preemption(
-    other: Partition, all_of_them: list[Partition], nodes: Mapping[str, AbstractSet[str]]
-) -> Iterator[str]:
-    above = [
-        partition.name
-        for partition in all_of_them
-        if partition.tier > other.tier and nodes[partition.name] & nodes[other.name]
-    ]
-    if other.is_preemptible and above:
-        yield (
-            f"users' jobs in {', '.join(above)} preempt users' jobs in {other.name}, "
-            f"which has PreemptMode={other.preempt_mode}: set PreemptMode=OFF there, unless "
-            "you mean it"
         )

@@ -147,7 +147,13 @@ def _need_program(
         instructions = (Instruction(Place.REPLACE, ours.lines),)
     elif copies:  # one line of several
         return Requirement(stage, name, state, fix=f"write {hook} in place of {copies[0]}")
-    elif earlier := [value for value in values if _has_script_of_ours(value)]:
+    elif earlier := [
+        value
+        for value in values
+        if glob.has_magic(value)
+        and (own := _choose_name(value))
+        and os.path.lexists(Path(value).parent / own)
+    ]:  # our script lies there: it started a hook that is elsewhere now
         return _need_both(stage, name, earlier[0], hook, settings)
     elif not values or settings.version >= SEVERAL_PROGRAMS_VERSION:
         instructions = (ours,)
@@ -205,12 +211,6 @@ def _explain_unclear(name: str, value: str) -> str:
     if Path(value).is_absolute():
         return ""
     return f"write the absolute path of {value} in {name}: where a script would look is not known"
-
-
-def _has_script_of_ours(value: str) -> bool:
-    """Whether our script lies where *value* matches it: it started a hook that is elsewhere now."""
-    own = _choose_name(value) if glob.has_magic(value) else ""
-    return bool(own) and os.path.lexists(Path(value).parent / own)
 
 
 def _choose_name(pattern: str) -> str:
@@ -330,17 +330,15 @@ def _starts(value: str, hook: Path) -> bool:
         return False
     found = {Path(name) for name in glob.glob(value)}  # noqa: PTH207 - a whole path may be a pattern
     seen, target = set[Path](), os.path.realpath(hook)  # which no circle of links makes fail
+    # It, and no path that contains its own.
+    names_hook = re.compile(rf"(?<![\w./-]){re.escape(str(hook))}(?![\w./-])")
     for _ in range(MAX_DEPTH):
         seen |= found
-        if any(os.path.realpath(path) == target or _names(path, hook) for path in found):
-            return True
+        for path in found:
+            if os.path.realpath(path) == target or names_hook.search(_read_code(path)):
+                return True
         found = {program for path in found for program in _list_started(path, hook)} - seen
     return False
-
-
-def _names(path: Path, hook: Path) -> bool:
-    """Whether the script *path* names *hook*: it, and no path that contains its own."""
-    return bool(re.search(rf"(?<![\w./-]){re.escape(str(hook))}(?![\w./-])", _read_code(path)))
 
 
 def _list_started(path: Path, hook: Path) -> Iterator[Path]:

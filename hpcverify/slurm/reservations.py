@@ -25,25 +25,16 @@ def from_text(printed: str) -> dict[str, Reservation]:
         return {}
     if not lines:
         raise SlurmError("scontrol says nothing about reservations, not even that there are none")
-    reservations = [_parse_reservation(line) for line in lines]
-    return {reservation.name: reservation for reservation in reservations}
-
-
-def _parse_reservation(line: str) -> Reservation:
-    fields = {match[1]: match[2] for match in reversed(list(_FIELD.finditer(line)))}
-    if fields.keys() != {"ReservationName", "Nodes", "Flags", "State"}:
-        raise SlurmError(f"scontrol's answer is incomplete: {line[:80]!r}")
-    return Reservation(
-        name=fields["ReservationName"],
-        nodes=_expand_nodes(fields["Nodes"]),
-        flags=frozenset(fields["Flags"].split(",")) - {"", "(null)"},
-    )
-
-
-def _expand_nodes(hostlist: str) -> tuple[str, ...]:
-    if hostlist in {"", "(null)"}:  # one of licences alone
-        return ()
-    try:
-        return tuple(expand(hostlist))
-    except ConfigError as exc:
-        raise SlurmError(f"scontrol names a reservation of no node: {exc}") from exc
+    reservations: dict[str, Reservation] = {}
+    for line in lines:
+        fields = {match[1]: match[2] for match in reversed(list(_FIELD.finditer(line)))}
+        if fields.keys() != {"ReservationName", "Nodes", "Flags", "State"}:
+            raise SlurmError(f"scontrol's answer is incomplete: {line[:80]!r}")
+        name, hostlist = fields["ReservationName"], fields["Nodes"]
+        try:  # one of licences alone has no nodes
+            nodes = () if hostlist in {"", "(null)"} else tuple(expand(hostlist))
+        except ConfigError as exc:
+            raise SlurmError(f"scontrol names a reservation of no node: {exc}") from exc
+        flags = frozenset(fields["Flags"].split(",")) - {"", "(null)"}
+        reservations[name] = Reservation(name=name, nodes=nodes, flags=flags)
+    return reservations

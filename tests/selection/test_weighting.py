@@ -6,17 +6,21 @@ from random import Random
 
 import pytest
 
-from hpcverify.selection.fit import CONTROLS, MAX_CASES, Case, CaseSampler, fit_weights
 from hpcverify.selection.ranking import RiskRanking
 from hpcverify.selection.traits import PRIOR_WEIGHTS, Traits
 from hpcverify.selection.weighting import (
+    CONTROLS,
+    MAX_CASES,
     MIN_CASES_TO_DOUBT,
     MIN_CASES_TO_FIT,
     PRIOR,
+    Case,
+    CaseSampler,
     WeightBasis,
     choose_weighting,
     describe_gains,
     describe_weighting,
+    fit_weights,
 )
 from tests.selection.fleets import HAZARDS, simulate_fleet
 

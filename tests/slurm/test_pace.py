@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcverify.slurm.pace import MAX_BURST_QUERIES, RateLimitedRun
+from hpcverify.slurm.command import MAX_BURST_QUERIES, RateLimitedRun
 from tests.doubles import Clock
 
 
