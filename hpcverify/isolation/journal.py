@@ -127,13 +127,45 @@ class RoundRecord(Struct):
 class Journal:
     """The journal of one isolation, open and locked."""
 
-    def __init__(self, folder: Path, file: int) -> None:
-        """Take the open *file* of the isolation in *folder*; see `create` and `resume`."""
+    def __init__(self, folder: Path, flags: int = 0) -> None:
+        """
+        Open the journal in *folder*, read it, and cut off a line that was never finished.
+
+        Raises:
+            ActionError: another process works on it.
+            StoreError: it cannot be read, or is damaged.
+
+        """
         self.folder = folder
-        self._file = file
         self.rounds: list[RoundRecord] = []
         self.concluded: ConcludedIsolation | None = None
         self._order: IsolationOrder | None = None
+        path = folder / JOURNAL_NAME
+        flags |= os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            self._file = os.open(path, flags, 0o600)
+        except OSError as exc:
+            raise StoreError(f"{path} cannot be opened: {exc.strerror}") from exc
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._read(path)
+        except BlockingIOError:
+            self.close()
+            raise ActionError(f"another hpcverify works on isolation {folder.name}") from None
+        except StoreError:
+            self.close()
+            raise
+
+    def _read(self, path: Path) -> None:
+        content = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            os.ftruncate(self._file, whole)
+        for number, line in enumerate(content[:whole].splitlines(), 1):
+            try:
+                self._take(_DECODER.decode(line))
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError) as exc:
+                raise StoreError(f"{path}, line {number}, is damaged: {exc}") from exc
 
     @property
     def order(self) -> IsolationOrder:
@@ -143,9 +175,9 @@ class Journal:
         return self._order
 
     @property
-    def has_begun(self) -> bool:
-        """Whether it was not killed before its first line."""
-        return self._order is not None
+    def is_unfinished(self) -> bool:
+        """Whether it can go on: it was not killed before its first line, and has not ended."""
+        return self._order is not None and self.concluded is None
 
     @property
     def node_minutes(self) -> float:
@@ -182,26 +214,6 @@ class Journal:
         """Close the file and give up its lock."""
         os.close(self._file)
 
-    def read(self) -> None:
-        """
-        Read what is there, and cut off a line that was never finished.
-
-        Raises:
-            StoreError: it is damaged.
-
-        """
-        content = os.pread(self._file, os.fstat(self._file).st_size, 0)
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            os.ftruncate(self._file, whole)
-        for number, line in enumerate(content[:whole].splitlines(), 1):
-            try:
-                self._take(_DECODER.decode(line))
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError) as exc:
-                raise StoreError(
-                    f"{self.folder / JOURNAL_NAME}, line {number}, is damaged: {exc}"
-                ) from exc
-
     def _take(self, entry: Entry) -> None:
         match entry:
             case IsolationOrder():
@@ -231,7 +243,7 @@ def create_journal(state: Path, order: IsolationOrder) -> Journal:
         folder.mkdir(mode=0o700, parents=True)
     except OSError as exc:
         raise StoreError(f"{folder} cannot be made: {exc.strerror}") from exc
-    journal = Journal(folder, _open(folder, os.O_CREAT | os.O_EXCL))
+    journal = Journal(folder, os.O_CREAT | os.O_EXCL)
     journal.append(order)
     return journal
 
@@ -251,13 +263,8 @@ def resume_journal(state: Path, wanted: str = "") -> Journal:
         if not ID_PATTERN.fullmatch(name) or not (folder / JOURNAL_NAME).exists():
             known = ", ".join(list_isolations(state)[:5]) or "none"
             raise ConfigError(f"there is no isolation {name!r}; the last ones: {known}")
-        journal = Journal(folder, _open(folder))
-        try:
-            journal.read()
-        except StoreError:
-            journal.close()
-            raise
-        if wanted or (journal.has_begun and journal.concluded is None):
+        journal = Journal(folder)
+        if wanted or journal.is_unfinished:
             return journal
         journal.close()
     raise ConfigError("there is no isolation to resume: each of them has ended")
@@ -270,7 +277,7 @@ def list_unfinished(state: Path) -> Iterator[Journal]:
             journal = resume_journal(state, name)
         except (ActionError, ConfigError, StoreError):  # at work, being begun, or damaged
             continue
-        if journal.has_begun and journal.concluded is None:
+        if journal.is_unfinished:
             yield journal
         journal.close()
 
@@ -282,20 +289,6 @@ def list_isolations(state: Path) -> list[str]:
     except OSError:
         return []
     return sorted(filter(ID_PATTERN.fullmatch, names), reverse=True)
-
-
-def _open(folder: Path, flags: int = 0) -> int:
-    path = folder / JOURNAL_NAME
-    try:
-        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
-    except OSError as exc:
-        raise StoreError(f"{path} cannot be opened: {exc.strerror}") from exc
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
-        raise ActionError(f"another hpcverify works on isolation {folder.name}") from None
-    return file
 
 
 def make_isolation_id() -> str:

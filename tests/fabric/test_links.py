@@ -162,10 +162,11 @@ def test_a_folder_that_is_not_to_be_trusted_costs_its_node_the_accusation_alone(
     folder.mkdir()
     folder.chmod(0o777)
 
-    accused = {one.node for answer in site.sweep() for one in answer.faulty}
+    # Two bad nodes may leave each other untested: they stay due, and the next sweep tries again.
+    answers = [answer for _ in range(4) for answer in site.sweep()]
     controller.reconcile()
 
-    assert accused == {"n7", "n12"}
+    assert {one.node for answer in answers for one in answer.faulty} == {"n7", "n12"}
     assert site.ledger.read_node("n12").state is State.SUSPECT
     assert [line for line in site.said if line.startswith("n7: ")]
     assert list(list_unfinished(site.folder / "state")) == []
