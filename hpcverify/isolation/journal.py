@@ -271,7 +271,7 @@ def resume_journal(state: Path, wanted: str = "") -> Journal:
 
 
 def list_unfinished(state: Path) -> Iterator[Journal]:
-    """Open the journals of the isolations that nobody works on and that have not ended."""
+    """Open the journals of the isolations that have not ended and on which no process works."""
     for name in list_isolations(state):
         try:
             journal = resume_journal(state, name)

@@ -4,7 +4,7 @@ Judge the tests of a round: did the collective of a group run as it should?
 A wrong result, and a rank that the others waited for in vain, fail a test. So does a
 bandwidth far below that of tests that passed before. Those that nothing like them passed
 before are compared with each other: with the best quarter, since most may be bad. Where
-somebody published what the platform reaches, all have to reach a share of that as well, so
+it was published what the platform reaches, all have to reach a share of that as well, so
 that a slow cluster does not pass by its own measure. What did not come to its end for any
 other reason says nothing.
 

@@ -4,7 +4,7 @@ An isolation from its first round to its end: plan, test by Slurm jobs, judge, w
 The plan is made anew from the journal when an isolation is resumed: the same seed and
 outcomes give the same rounds.
 
-The jobs of a round run side by side. A job is pinned to its nodes and gives way to anybody
+The jobs of a round run side by side. A job is pinned to its nodes and gives way to users' jobs
 (hpcverify/slurm/submit.py). Only nodes that are idle now are taken, or those of the
 reservation that was named. A busy node is waited for; then it is gone, and its group is
 tested without it. What a job that was preempted, lost or never started leaves is no

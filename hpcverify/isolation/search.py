@@ -15,7 +15,7 @@ between it and its partner are tested in the same job. A partner is of its own z
 a test between two zones has a *witness* beside it, a control between the same two, without which
 its failure does not count.
 
-If nobody of a group turns out to be bad, the group is tested once more as a whole. Then either it
+If no member of a group turns out to be bad, it is tested once more as a whole. Then either it
 passes twice, and what was seen is *intermittent*; or two members are found that fail only
 with each other, a *link*; or it fails only as a whole, and no single member is the cause. Groups
 that failed and led to nothing are repeated at the end: a test that was wrong may lead astray.
@@ -70,7 +70,7 @@ CONTROLS = 4
 MIN_GOOD = 8
 """With more members that have passed, two are kept for a control."""
 MAX_DIRECTIONS = 16
-"""With more suspects it is not tested who of them sends and who receives slowly."""
+"""With more suspects it is not tested which of them send and which receive slowly."""
 MAX_ROUNDS = 80
 """Far more than a search takes whose tests can be repeated at all."""
 LEAD_TO_NAME = 5
@@ -90,7 +90,7 @@ group that passes as often is intermittent."""
 CLEARED_PASSES = 2
 """Passed tests until a member is cleared: one may have passed by chance."""
 SENDS_FROM = 1
-"""The lead from which on it is tested who sends slowly and who receives slowly."""
+"""The lead from which on it is tested which members send and which receive slowly."""
 MIN_FAILED_SENDS = 2
 """And more than half: with fewer it is not known to be slow in that direction."""
 MAX_SINGLES = 4
@@ -109,11 +109,11 @@ JUDGING = frozenset({GroupPurpose.PAIR, GroupPurpose.WHOLE, GroupPurpose.SEND})
 
 
 class SearchResult(Struct, frozen=True):
-    """What a search found. Who is in none of these was cleared."""
+    """What a search found. A member in none of these was cleared."""
 
     bad: Members = ()
     bad_zones: Members = ()
-    """Zones where some members are bad, and nobody has passed."""
+    """Zones where some members are bad, and none has passed."""
     links: tuple[Members, ...] = ()
     """Pairs that fail only with each other."""
     together: tuple[Members, ...] = ()
@@ -158,7 +158,7 @@ def search(
     are of one zone where that can be. The same *random* and outcomes give the same rounds,
     so a search can be resumed.
 
-    Whoever runs the tests may add to *gone* the members that cannot be tested any more,
+    The caller, who runs the tests, may add to *gone* the members that cannot be tested any more,
     before it sends the outcomes of a round. Tests of that round may have run without them.
     They are in no later test, and untested unless they were bad before.
     """
@@ -239,7 +239,7 @@ class Suspicion(Struct, eq=False):
     origin: Members
     """The last group that failed itself, and not by inference."""
     is_careful: bool = False
-    """Nobody may be bad: test both halves, and infer nothing."""
+    """Perhaps no member is bad: test both halves, and infer nothing."""
     clearing_lead: int = -1
     """The lead of failures over passes, in pairs, at which the last member is cleared."""
 
@@ -314,16 +314,16 @@ class _Search(Struct, eq=False):
     rounds: int = 0
 
     def list_suspects(self) -> set[str]:
-        """List who may be bad."""
+        """List the members that may be bad."""
         suspected = (suspicion.members for suspicion in self.suspicions)
         return {*chain.from_iterable((*suspected, *(clash.origin for clash in self.clashes)))}
 
     def list_lost(self) -> set[str]:
-        """List who is gone, and whose tests do not come to their end."""
+        """List the members that are gone, or whose tests do not come to their end."""
         return {*self.gone, *(m for m, r in self.known.items() if r.unknowns >= MAX_ATTEMPTS)}
 
     def are_most_bad(self) -> bool:
-        """Whether so many fail that it is not they."""
+        """Whether so many members fail that they are not the cause."""
         records = self.known.values()
         failing = sum(record.lead + record.unfair >= PROBABLE_LEAD for record in records)
         return failing > max(MIN_BAD, MAX_BAD_SHARE * len(self.known))
@@ -333,7 +333,7 @@ class _Search(Struct, eq=False):
         return min(MORE_LEAD, self.doubts + len(self.intermittent) // DOUBTS)
 
     def count_needed(self, member: str) -> int:
-        """Count the passes that clear *member*: more, after failures that nobody explains."""
+        """Count the passes that clear *member*: more, after failures without a known cause."""
         doubts = sum(member in group for group in self.intermittent)
         return CLEARED_PASSES + self.of_switches + 2 * min(2, doubts)
 
@@ -370,7 +370,7 @@ class _Search(Struct, eq=False):
         good = good[: len(good) - len(reserved)]
         for suspicion in self.suspicions:
             first, *others = suspicion.split()
-            # Of two halves one is tested, unless nobody may be bad.
+            # Of two halves one is tested, unless perhaps no member is bad.
             for part in [first, *others] if suspicion.is_careful or len(first) == 1 else [first]:
                 if len(part) > 1:
                     tests.append(GroupTest(part, GroupPurpose.HALF))
@@ -390,7 +390,7 @@ class _Search(Struct, eq=False):
         return tuple(tests)
 
     def _give_up_zones(self) -> None:
-        """Test no more of a zone with bad members in which nobody has passed."""
+        """Test no more of a zone with bad members in which no member has passed."""
         bad = Counter(zone for member in self.bad if (zone := self.zones.get(member)))
         cleared = {m for m, record in self.known.items() if record.passes >= CLEARED_PASSES}
         alive = {self.zones.get(member) for member in cleared}
@@ -400,7 +400,7 @@ class _Search(Struct, eq=False):
         self.repeats = [whole for whole in self.repeats if self.given_up.isdisjoint(whole)]
 
     def _forget_lost(self) -> set[str]:
-        """Suspect nobody who is lost. Of a group that failed, who is left is tested on."""
+        """Suspect no lost member. Of a group that failed, the others are tested on."""
         lost = self.list_lost()
         for suspicion in self.suspicions:
             suspicion.members = tuple(m for m in suspicion.members if m not in lost)
@@ -410,7 +410,7 @@ class _Search(Struct, eq=False):
         return lost
 
     def _list_good(self, taken: Collection[str]) -> list[str]:
-        """List who has passed and has nothing to do, the surest first."""
+        """List the members that have passed and are in no other test, the surest first."""
         vague = {*chain.from_iterable(self.intermittent)}
         unsure = {m for m in vague if self.known[m].passes < self.count_needed(m)}
         good = [m for m, r in self.known.items() if r.passes and m not in unsure | {*taken}]
@@ -424,7 +424,7 @@ class _Search(Struct, eq=False):
         Plan a test of a *member* with one of the *good* that it has not met, if there is one.
 
         It meets others of its zone first. With one of another zone, a witness goes between these
-        zones as well, unless nobody of its own is left: the cause may be between the zones.
+        zones as well, unless no other of its own is left: the cause may be between the zones.
         """
         record, zone = self.known[member], self.zones.get(member)
         near = [other for other in good if self.zones.get(other) == zone]
@@ -452,7 +452,7 @@ class _Search(Struct, eq=False):
         return [GroupTest(way, GroupPurpose.SEND) for way in (pair, pair[::-1])]
 
     def _plan_rest(self, taken: Collection[str], good: Sequence[str]) -> Iterator[GroupTest]:
-        """Test all of a zone together whose passes do not suffice, and who may have one more."""
+        """Test together all of a zone whose passes do not suffice, or that may have one more."""
         missing = {
             m: 1 if self.has_new_link else self.count_needed(m) - r.passes
             for m, r in self.known.items()
@@ -469,7 +469,7 @@ class _Search(Struct, eq=False):
         spare = [member for member in good if member not in busy]
         smallest = min(map(len, self.together), default=len(self.known) + 1)
         for members in rest.values():
-            group = members if len(members) > 1 else [*members, *spare[:1]]  # nobody alone
+            group = members if len(members) > 1 else [*members, *spare[:1]]  # no member alone
             spare = [member for member in spare if member not in group]
             if 1 < len(group) < smallest:
                 yield GroupTest(tuple(group), GroupPurpose.REST)
@@ -629,7 +629,7 @@ class _Search(Struct, eq=False):
             self._doubt(clash.origin)
 
     def _doubt(self, origin: Members) -> None:
-        """Nobody of *origin* was bad: have it tested again, unless that is explained by now."""
+        """Have *origin*, of which no member was bad, tested again, unless that is explained."""
         members = {*origin}
         alone = {group[0] for group in self.intermittent if len(group) == 1}
         is_explained = (
@@ -674,7 +674,7 @@ class _Search(Struct, eq=False):
             self.has_new_link = True
 
     def _suspect_rest(self, members: Members) -> None:
-        """Suspect those who have not passed; if all have, have them tested again."""
+        """Suspect the members that have not passed; if all have, have them tested again."""
         unknown = tuple(member for member in members if not self.known[member].passes)
         alone = {group[0] for group in self.intermittent if len(group) == 1} & {*members}
         if unknown:

@@ -4,7 +4,7 @@ Isolate what spoils collectives between nodes: each node alone, nodes, switches,
 1. Each node alone, with direct copies between its GPUs switched off: what fails now is in
    the node and its own adapters, and is left out of all that follows.
 2. Groups of nodes, by their switch where that is known, until each node is judged, and with
-   those that fail who sends slowly and who receives slowly.
+   those that fail which send slowly and which receive slowly.
 3. Those that were bad, with each other: a pair that passes is not named.
 4. Groups of whole switches: what fails only now is between them.
 5. Two switches that are slow with each other: is it the link of two of their nodes?
