@@ -162,7 +162,14 @@ def take_in_links(controller: Controller, journal: Journal, answer: IsolationAns
         if outcome is not GroupOutcome.UNKNOWN and open_nodes.isdisjoint((node, other))
     )
     controller.ledger.record_tried_links(tried, order.at)
-    controller.ledger.record_pair_speeds(order.node_kind, list_speeds(journal), order.at)
+    documents = journal.list_documents(1) if outcomes else ()
+    runs = (
+        read_run(journal.folder / name)
+        for place, name, _ in documents
+        if name and outcomes[place] is GroupOutcome.PASSED
+    )
+    speeds = (PairSpeed(t.operation, t.size, t.busbw) for run in runs if run for t in run.timings)
+    controller.ledger.record_pair_speeds(order.node_kind, speeds, order.at)
     if answer.is_widespread:  # it is reported now; the same each night would be no news
         controller.ledger.forget_pair_speeds(order.node_kind)
 
@@ -171,15 +178,6 @@ def _list_outcomes(journal: Journal) -> list[GroupOutcome]:
     """List what came of the pairs, in their order; nothing if they were not tested."""
     judged = journal.rounds[0].judged if journal.rounds else None
     return [judgement.outcome for judgement in judged.judgements] if judged else []
-
-
-def list_speeds(journal: Journal) -> Iterator[PairSpeed]:
-    """List what the pairs that passed have reached."""
-    outcomes = _list_outcomes(journal)
-    for place, name, _ in journal.list_documents(1) if outcomes else ():
-        run = read_run(journal.folder / name) if name else None
-        if run and outcomes[place] is GroupOutcome.PASSED:
-            yield from (PairSpeed(t.operation, t.size, t.busbw) for t in run.timings)
 
 
 def try_links(

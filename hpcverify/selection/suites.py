@@ -40,11 +40,6 @@ class SuiteFaultCoverage(Struct, frozen=True, kw_only=True):
     share: float
     """The share of the faults of known classes that its checks can see."""
 
-    @property
-    def share_per_minute(self) -> float:
-        """The share of faults for a minute."""
-        return self.share / self.minutes
-
 
 @cache
 def read_seen_faults() -> tuple[SeenFault, ...]:
@@ -75,4 +70,4 @@ def choose_suite(suites: Iterable[SuiteFaultCoverage], minutes: float) -> SuiteF
     A suite that loads nothing is never chosen: to pass it is no full pass.
     """
     fitting = [suite for suite in suites if suite.loads and suite.minutes <= minutes]
-    return max(fitting, key=lambda suite: (suite.share, suite.share_per_minute), default=None)
+    return max(fitting, key=lambda suite: (suite.share, -suite.minutes), default=None)
