@@ -10,9 +10,10 @@ copyright = "the authors of hpcverify, Apache-2.0"  # noqa: A001 - Sphinx reads 
 root_doc = "docs/index"
 include_patterns = [
     *("docs/*.md", "docs/**/*.md", "*.md"),
-    *("packaging/*/README.md", "tests/rehearsal/README.md"),
+    "packaging/*/README.md",
 ]
-exclude_patterns = [".*", "build", "**/node_modules", "**/__pycache__"]
+# docs/internals is for developers: it is read in the repository.
+exclude_patterns = ["docs/internals", ".*", "build", "**/node_modules", "**/__pycache__"]
 
 extensions = ["myst_parser"]
 myst_heading_anchors = 4

@@ -16,7 +16,7 @@ from tests.docs.settings_page import write_settings
 ROOT = Path(__file__).parents[2]
 PATTERNS = ("*.md", "docs/**/*.md", "packaging/*/README.md", "tests/rehearsal/README.md")
 PAGES = tuple(sorted(page for pattern in PATTERNS for page in ROOT.glob(pattern)))
-"""Every page of the rendered book."""
+"""Every page of the project; those for developers are not rendered."""
 WRITERS: Mapping[str, Callable[[], Iterable[str]]] = {
     "alerts": write_alerts,
     "checks": write_checks,

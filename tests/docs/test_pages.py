@@ -24,6 +24,9 @@ from tests.reports.chromium import open_address
 
 TEXT = "\n".join(page.read_text() for page in PAGES)
 SHELLS = {"sh": "sh", "bash": "bash"}
+NOT_RENDERED = ("docs/internals/", "tests/")
+PATHS = re.compile(r"\]\(([^):#]+)[)#]|`(docs/[^`]*\.md|tests/[^`]*\.md)`")
+"""Links to files from a page, and pages that it names by their path in the repository."""
 PLACEHOLDERS = re.compile(r"…|\.\.\.|\[")
 """What stands in a synopsis for words of the reader's own."""
 
@@ -108,6 +111,14 @@ def test_every_module_that_a_page_runs_exists() -> None:
     assert [name for name in modules if find_spec(name) is None] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_that_a_page_links_to_exists(page: Path) -> None:
+    """Sphinx checks the links between rendered pages only."""
+    found = PATHS.findall(page.read_text())
+    paths = [page.parent / link if link else ROOT / path for link, path in found]
+    assert [str(path) for path in paths if not path.exists()] == []
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Render the book as `make docs` does: a link or an anchor that leads nowhere ends it."""
@@ -129,6 +140,8 @@ def test_every_page_is_rendered_and_found_by_the_search(site: Path) -> None:
     index = (site / "searchindex.js").read_text()
     for page in PAGES:
         name = str(page.relative_to(ROOT).with_suffix(""))
+        if name.startswith(NOT_RENDERED):
+            continue
         assert (site / f"{name}.html").is_file()
         assert f'"{name}"' in index
 
