@@ -676,15 +676,17 @@ def _judge_findings(result: Result) -> Iterator[Fault]:
     for finding in result.findings:
         if finding.code == RANK_LOST_CODE and finding.part_id in explained:
             continue
-        no_ruling = FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER)
-        ruling = result.rulings.get(finding.code, no_ruling)
+        known = result.rulings.get(finding.code)
+        ruling = known or FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER)
         if ruling.verdict > Verdict.PASS or ruling.remedy is not Remedy.NONE:
             yield Fault(
                 kind=FaultKind.FINDING,
                 part_id=finding.part_id,
                 checks=(result.check,),
                 name=finding.code,
-                text=write_finding_text(finding, result.rulings),
+                text=finding.text
+                if known
+                else f"no ruling on finding {finding.code!r}: {finding.text}",
                 verdict=ruling.verdict,
                 remedy=ruling.remedy,
                 cause=ruling.cause,
@@ -693,13 +695,6 @@ def _judge_findings(result: Result) -> Iterator[Fault]:
                 evidence=finding.evidence,
                 fix=finding.fix,
             )
-
-
-def write_finding_text(finding: Finding, rulings: Mapping[str, FindingRule]) -> str:
-    """Write the text of the fault about *finding*."""
-    if finding.code in rulings:
-        return finding.text
-    return f"no ruling on finding {finding.code!r}: {finding.text}"
 
 
 def _judge_shortfalls(result: Result, inventory: Inventory) -> Iterator[Fault]:
@@ -756,7 +751,12 @@ def _judge_measurements(result: Result) -> Iterator[Fault]:
 def _judge_measurement(item: Measurement, limit: Limit, check: str) -> Fault:
     kind, verdict = FaultKind.OUTSIDE, limit.otherwise
     cause, remedy = limit.cause, limit.remedy
+    below = limit.low is not None and (item.value is None or item.value < limit.low)
+    side: Side = "low" if below else "high"
+    bound, sign = (limit.low, "<") if below else (limit.high, ">")
+    text = f"{_format_comparison(item, sign, bound)} ({limit.source})"
     if limit.noisy:
+        side, text = "neither", f"{format_quantity(item.value, item.unit)}: {limit.noisy}"
         could_fail = verdict is Verdict.FAIL
         kind, verdict = FaultKind.NOISY, Verdict.ERROR if could_fail else Verdict.WARN
         cause, remedy = Cause.NOISY if could_fail else Cause.NONE, Remedy.RERUN
@@ -766,7 +766,7 @@ def _judge_measurement(item: Measurement, limit: Limit, check: str) -> Fault:
         part_id=item.part_id,
         checks=(check,),
         name=item.name,
-        text=f"{item.name} {_describe_breach(item, limit)}",
+        text=f"{item.name} {text}",
         verdict=verdict,
         remedy=remedy,
         cause=cause,
@@ -774,16 +774,9 @@ def _judge_measurement(item: Measurement, limit: Limit, check: str) -> Fault:
         value=item.value,
         unit=item.unit,
         limit=limit,
+        side=side,
         distance=None if math.isinf(margin) else -margin,
     )
-
-
-def _describe_breach(item: Measurement, limit: Limit) -> str:
-    if limit.noisy:
-        return f"{format_quantity(item.value, item.unit)}: {limit.noisy}"
-    below = limit.low is not None and (item.value is None or item.value < limit.low)
-    bound, sign = (limit.low, "<") if below else (limit.high, ">")
-    return f"{_format_comparison(item, sign, bound)} ({limit.source})"
 
 
 def compute_margin(item: Measurement, limit: Limit) -> float:
