@@ -567,43 +567,30 @@ def judge(result: Result, inventory: Inventory) -> Result:
 
 
 def add_faults(result: Result, inventory: Inventory) -> Result:
-    """
-    Return *result*, which has its verdict, with its faults.
-
-    For what is known without judging, as that a check did not run, and for a document from
-    before there were faults. If its limits and rulings do not say why it has its verdict,
-    its reason does.
-    """
-    faults = _list_faults(result, inventory)
-    if result.verdict > Verdict.SKIP and all(c.verdict < result.verdict for c in faults):
-        faults = [_make_result_fault(result, result.verdict, result.remedy), *faults]
-    return replace(result, faults=tuple(faults))
+    """Return *result*, which has its verdict, with its faults: a check that did not run."""
+    return replace(result, faults=tuple(_list_faults(result, inventory)))
 
 
 def _list_faults(result: Result, inventory: Inventory) -> list[Fault]:
     """List what is wrong by the limits, the rulings and the shortfalls of *result*."""
     if result.verdict is Verdict.SKIP:
-        remedy = Remedy.FIX_CONFIGURATION
-        return [_make_result_fault(result, Verdict.ERROR, remedy)] if result.required else []
+        skipped = Fault(
+            kind=FaultKind.SHORTFALL,
+            part_id="node",
+            checks=(result.check,),
+            name=result.cause.value,
+            text=result.reason,
+            verdict=Verdict.ERROR,
+            remedy=Remedy.FIX_CONFIGURATION,
+            cause=result.cause,
+            distance=0.0,
+        )
+        return [skipped] if result.required else []
     judged = (_judge_findings(result), _judge_shortfalls(result, inventory))
     made = chain(*judged, _judge_measurements(result))
     gravest = nlargest(MAX_FAULTS, made, key=make_severity_key)
     parts = [inventory.find_part(fault.part_id) for fault in gravest]
     return [replace(c, part_kind=p.kind if p else "") for c, p in zip(gravest, parts, strict=True)]
-
-
-def _make_result_fault(result: Result, verdict: Verdict, remedy: Remedy) -> Fault:
-    return Fault(
-        kind=FaultKind.SHORTFALL,
-        part_id="node",
-        checks=(result.check,),
-        name=result.cause.value,
-        text=result.reason,
-        verdict=verdict,
-        remedy=remedy,
-        cause=result.cause,
-        distance=0.0,
-    )
 
 
 class LimitIndex:

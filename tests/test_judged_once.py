@@ -22,7 +22,6 @@ CALLERS = {
     "add_faults": {
         "hpcverify/run/conclude.py",
         "hpcverify/fleet/external_run.py",
-        "hpcverify/records/documents.py",
     },
     "compute_margin": {"hpcverify/summary/wording.py"},
 }

@@ -41,9 +41,24 @@ Subject = tuple[str, str, float | None]
 
 def list_faults(result: Result) -> list[Fault]:
     """List the faults of *result* as they count for the node, the gravest first."""
-    if effective_verdict(result) < Verdict.WARN:
+    verdict = effective_verdict(result)
+    if verdict < Verdict.WARN:
         return []
-    faults = (_weigh(fault, result) for fault in result.faults if fault.verdict > Verdict.SKIP)
+    faults = [_weigh(fault, result) for fault in result.faults if fault.verdict > Verdict.SKIP]
+    if all(fault.verdict < verdict for fault in faults):  # others wrote the document
+        faults.append(
+            Fault(
+                kind=FaultKind.SHORTFALL,
+                part_id="node",
+                checks=(result.check,),
+                name=result.cause.value,
+                text=result.reason,
+                verdict=verdict,
+                remedy=result.remedy if result.remedy is not Remedy.NONE else Remedy.INSPECT,
+                cause=result.cause,
+                distance=0.0,
+            )
+        )
     return sorted(faults, key=make_severity_key, reverse=True)
 
 

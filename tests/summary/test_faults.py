@@ -248,7 +248,7 @@ def test_a_check_in_beta_accuses_nobody() -> None:
 
 
 def test_errors_are_kept_apart_from_failures() -> None:
-    short = Shortfall("gpu-4", "GPU 4: the worker died", Cause.CRASHED, Remedy.RERUN)
+    short = Shortfall("gpu-4", "the worker died", Cause.CRASHED, Remedy.RERUN)
     died = Result(check="sdc", verdict=Verdict.ERROR, shortfalls=(short,))
     both = run(died, result("gemm", Measurement("speed", 1.0, "GB/s", "gpu-3")))
 
