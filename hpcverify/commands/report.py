@@ -256,14 +256,15 @@ def add_actions(run: Run, store: Store, since: datetime | None) -> dict[str, obj
     def describe_part(faults: PartFaults) -> dict[str, object]:
         part_id = faults[0].part_id
         facts, before = get_facts(part_id, inventory), past.get(part_id)
+        ruled_out, left = exclusions.weigh(faults, before)
         return {
             "where": part_id,
             "label": inventory.find_label(part_id),
             "facts": {name: facts[name] for name in IDENTITY_FACTS if name in facts},
             "faults": faults,
             "past": before,
-            "ruled_out": exclusions.list_ruled_out(faults, before),
-            "not_ruled_out": exclusions.list_open_causes(faults, before),
+            "ruled_out": ruled_out,
+            "not_ruled_out": left,
         }
 
     actions = [

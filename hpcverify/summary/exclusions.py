@@ -8,7 +8,7 @@ nothing is ruled out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from msgspec import Struct
@@ -145,56 +145,44 @@ class Exclusions:
                     value = f"{item.name} {format_quantity(item.value, item.unit)}"
                     self._signs.setdefault((item.part_id, key[1]), {})[value] = None
 
-    def list_ruled_out(self, part: PartFaults, past: Repetition | None = None) -> list[str]:
-        """List the causes other than *part* that the run and the *past* rule out, and why."""
-        return [f"{cause}: {why}" for cause, why in self._rule_out(part, past)]
-
-    def list_open_causes(self, part: PartFaults, past: Repetition | None = None) -> list[str]:
+    def weigh(
+        self, part: PartFaults, past: Repetition | None = None
+    ) -> tuple[list[str], list[str]]:
         """
-        List the causes other than *part* itself that the run and the *past* do not rule out.
+        List the causes other than *part* that the run and the *past* rule out, and those left.
 
         The node itself has none: it has no slot, and is not sent back alone.
         """
-        if part[0].part_id == "node":
-            return []
-        ruled_out = {cause for cause, _ in self._rule_out(part, past)}
-        others, like, good = self._compare_like_parts(part)
-        rest = f"{REST} ({len(good)} of {like} other {others} passed)" if like else REST
-        causes = {REST: rest, SOFTWARE: SOFTWARE, **{c: c for c in EXTERNAL_CAUSES}, SLOT: SLOT}
-        return [text for cause, text in causes.items() if cause not in ruled_out]
-
-    def _compare_like_parts(self, part: PartFaults) -> tuple[str, int, list[Part]]:
-        """Name the parts of the model of *part*, and return how many others, and which passed."""
-        mine = self._inventory.find_part(part[0].part_id)
-        if mine is None:
-            return "parts", 0, []
-        model, checks = _identify_model(mine), list_checks(choose_deciding(part))
-        alike, key = self._alike[model], (model, checks)
-        if key not in self._good:
-            passed = set(alike).intersection(*(self._passed.get(c, ()) for c in checks))
-            self._good[key] = [alike[part_id] for part_id in passed]
-        return PLURAL_NAMES.get(mine.kind, "parts"), len(alike) - 1, self._good[key]
-
-    def _rule_out(self, part: PartFaults, past: Repetition | None) -> Iterator[tuple[str, str]]:
-        """Yield each cause that is ruled out, and by what."""
-        part_id, (others, like, good) = part[0].part_id, self._compare_like_parts(part)
+        part_id, checks = part[0].part_id, list_checks(choose_deciding(part))
+        mine = self._inventory.find_part(part_id)
+        facts, others, good = mine.facts if mine else {}, "parts", list[Part]()
+        like, ruled_out = 0, dict[str, str]()
+        if mine:
+            alike, key = self._alike[_identify_model(mine)], (_identify_model(mine), checks)
+            if key not in self._good:
+                passed = set(alike).intersection(*(self._passed.get(c, ()) for c in checks))
+                self._good[key] = [alike[part_id] for part_id in passed]
+            others, good = PLURAL_NAMES.get(mine.kind, others), self._good[key]
+            like = len(alike) - 1
         if 0 < like == len(good):  # where another one fails too, it may be shared
             who = f"all {like} other {others}" if like > 1 else "the other one"
-            passed = " and ".join(list_checks(choose_deciding(part)))
-            yield REST, f"{who} of this model passed {passed}"
-            facts = get_facts(part_id, self._inventory)
+            ruled_out[REST] = f"{who} of this model passed {' and '.join(checks)}"
             same = [
                 f"{word} {facts[fact]}"
                 for fact, word in SOFTWARE_FACTS.items()
                 if fact in facts and all(p.facts.get(fact) == facts[fact] for p in good)
             ]
             if same:
-                yield SOFTWARE, f"they have the same {' and '.join(same)}"
+                ruled_out[SOFTWARE] = f"they have the same {' and '.join(same)}"
         for cause in EXTERNAL_CAUSES:
             if values := self._signs.get((part_id, cause)):
-                yield cause, f"{', '.join(values)}, within limits under load"
+                ruled_out[cause] = f"{', '.join(values)}, within limits under load"
         if past and past.slots:
-            yield SLOT, f"it also failed at {', '.join(past.slots)}"
+            ruled_out[SLOT] = f"it also failed at {', '.join(past.slots)}"
+        rest = f"{REST} ({len(good)} of {like} other {others} passed)" if like else REST
+        causes = {REST: rest, SOFTWARE: SOFTWARE, **{c: c for c in EXTERNAL_CAUSES}, SLOT: SLOT}
+        left = [text for cause, text in causes.items() if cause not in ruled_out]
+        return [": ".join(pair) for pair in ruled_out.items()], [] if part_id == "node" else left
 
 
 def _identify_model(part: Part) -> tuple[str, ...]:

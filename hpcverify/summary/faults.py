@@ -46,19 +46,18 @@ def list_faults(result: Result) -> list[Fault]:
         return []
     faults = [_weigh(fault, result) for fault in result.faults if fault.verdict > Verdict.SKIP]
     if all(fault.verdict < verdict for fault in faults):  # others wrote the document
-        faults.append(
-            Fault(
-                kind=FaultKind.SHORTFALL,
-                part_id="node",
-                checks=(result.check,),
-                name=result.cause.value,
-                text=result.reason,
-                verdict=verdict,
-                remedy=result.remedy if result.remedy is not Remedy.NONE else Remedy.INSPECT,
-                cause=result.cause,
-                distance=0.0,
-            )
+        unexplained = Fault(
+            kind=FaultKind.SHORTFALL,
+            part_id="node",
+            checks=(),
+            name=result.cause.value,
+            text=result.reason,
+            verdict=max(result.verdict, verdict),
+            remedy=result.remedy,
+            cause=result.cause,
+            distance=0.0,
         )
+        faults.append(_weigh(unexplained, result))
     return sorted(faults, key=make_severity_key, reverse=True)
 
 

@@ -75,37 +75,10 @@ class Grid:
     all_parts: str
     """The same in few words."""
     rows: tuple[MetricRow, ...]
-
-    @property
-    def style(self) -> str:
-        """The CSS class of its table: many parts are rows, few leave room for a unit."""
-        if len(self.parts) > MAX_PART_COLUMNS:
-            return "tall"
-        return "few" if len(self.parts) <= MAX_PARTS_WITH_UNIT else ""
-
-    @property
-    def heads(self) -> tuple[tuple[str, str], ...]:
-        """The parts as column heads: the name, and the tail of an id."""
-        split = (label.partition(" (") for label in self.parts)
-        return tuple((name, f"({tag}" if tag else "") for name, _, tag in split)
-
-    @property
-    def zero_rows(self) -> tuple[MetricRow, ...]:
-        """The all-zero rows, if there are enough to fold."""
-        zeros = tuple(row for row in self.rows if row.all_zero)
-        return zeros if len(zeros) >= MIN_FOLDED_ZEROS else ()
-
-    @property
-    def other_rows(self) -> tuple[MetricRow, ...]:
-        """The other rows."""
-        folds = bool(self.zero_rows)
-        return tuple(row for row in self.rows if not (folds and row.all_zero))
-
-    @property
-    def rows_by_part(self) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
-        """A row for each part: its label, and a cell for each metric."""
-        cells = zip(*(row.cells for row in self.rows), strict=True)
-        return tuple(zip(self.parts, cells, strict=True))
+    zero_rows: tuple[MetricRow, ...]
+    """The metrics that are 0 on all parts, if they are many."""
+    style: str
+    """The CSS class of its table: many parts are rows, few leave room for a unit."""
 
 
 def choose_units(result: Result) -> dict[tuple[str, str], Scale]:
@@ -186,10 +159,16 @@ def _build_grid(some: Sequence[TableValue], inventory: Inventory) -> Grid:
         key=lambda metric: max(one.verdict or Verdict.PASS for one in metric),
         reverse=True,
     )
+    rows = [_build_row(metric, parts, inventory) for metric in ordered]
+    is_tall = len(parts) > MAX_PART_COLUMNS
+    zeros = [row for row in rows if row.all_zero]
+    folded = zeros if len(zeros) >= MIN_FOLDED_ZEROS and not is_tall else []
     return Grid(
         parts=tuple(labels[part_id] for part_id in parts),
         all_parts=name_parts(parts, inventory),
-        rows=tuple(_build_row(metric, parts, inventory) for metric in ordered),
+        rows=tuple(row for row in rows if not (folded and row.all_zero)),
+        zero_rows=tuple(folded),
+        style="tall" if is_tall else "few" if len(parts) <= MAX_PARTS_WITH_UNIT else "",
     )
 
 

@@ -91,6 +91,7 @@ def _build_row(
 ) -> TicketPart:
     part_id, failed = part[0].part_id, part[0].verdict is Verdict.FAIL
     label = summary.inventory.find_label(part_id)
+    ruled_out, left = exclusions.weigh(part, past) if failed else ([], [])
     first = format_time(past.first) if past and past.failed > 1 else "in this run"
     known = {**(past.facts if past else {}), **get_facts(part_id, summary.inventory)}
     lines = list[str]()
@@ -112,8 +113,8 @@ def _build_row(
         past=(f"failed in {past.failed} of {past.runs} runs since {format_time(past.since)}",)
         if past and past.runs > 1
         else (),
-        ruled_out=tuple(exclusions.list_ruled_out(part, past)) if failed else (),
-        not_ruled_out=", ".join(exclusions.list_open_causes(part, past)) if failed else "",
+        ruled_out=tuple(ruled_out),
+        not_ruled_out=", ".join(left),
     )
 
 

@@ -105,20 +105,15 @@ def _list_properties(summary: RunSummary, past: Repetitions) -> Iterator[tuple[s
         yield "machine", summary.machine
     for group in chain(*lay_out_steps(summary, past)):
         for row in group.rows:
-            details = (_format_identity(row), *row.diagnoses, *row.evidence, *_list_support(row))
-            yield f"{group.icon.word}: {group.action}", "; ".join(details)
+            yield f"{group.icon.word}: {group.action}", "; ".join(_list_lines(row))
 
 
-def _format_identity(row: TicketPart) -> str:
-    """List the facts by which a technician or a vendor identifies a part."""
+def _list_lines(row: TicketPart) -> Iterator[str]:
+    """Yield how to identify a part, what is wrong with it, and what supports that."""
     facts = (f"{name} {value}" for name, value in row.facts)
     part_id = f"id {row.id}" if row.id else ""
-    return ", ".join(filter(None, (row.label, row.model, part_id, *facts)))
-
-
-def _list_support(row: TicketPart) -> Iterator[str]:
-    """Yield how often the part has failed, and which other causes are ruled out."""
-    yield from row.past
+    yield ", ".join(filter(None, (row.label, row.model, part_id, *facts)))
+    yield from (*row.diagnoses, *row.evidence, *row.past)
     yield from (f"other cause ruled out: {text}" for text in row.ruled_out)
     if row.not_ruled_out:
         yield f"not ruled out: {row.not_ruled_out}"
@@ -215,15 +210,14 @@ def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     )
 
 
-def _format_parts(group: TicketStep) -> str:
-    """List the parts of *group*, each with its identity and below it the evidence."""
-    lines = ["", ""]
-    for row in group.rows:
-        lines.append(f"- {escape(_format_identity(row))}")
-        lines += [
-            f"  - {escape(text)}" for text in (*row.diagnoses, *row.evidence, *_list_support(row))
-        ]
-    return "\n".join([*lines, "", ""])
+def _format_parts(step: TicketStep) -> str:
+    """List the parts of *step*, each with its identity and below it the evidence."""
+    lines = [
+        f"{'  - ' if place else '- '}{escape(text)}"
+        for row in step.rows
+        for place, text in enumerate(_list_lines(row))
+    ]
+    return "\n".join(["", "", *lines, "", ""])
 
 
 def _list_rows(summary: RunSummary) -> Iterator[str]:

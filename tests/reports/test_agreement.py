@@ -123,7 +123,7 @@ def lost_gpu() -> Run:
     """Lose a GPU: one check knows which, two know its index only, one could not load it."""
     lost = Finding("gpu_lost", "node", "GPU with NVML index 2: GPU is lost", {"nvml_index": "2"})
     gone = Finding("gpu_missing", GONE, "gpu H100 is gone", {"was": "GPU 2 (…2b1a)"})
-    short = Shortfall(GONE, f"{GONE}: was here before", Cause.MISSING, code="gpu_missing")
+    short = Shortfall(GONE, "was here before", Cause.MISSING, code="gpu_missing")
     return samples.run(
         samples.result("recovery", [lost], (), LOST_RULES),
         samples.result("inventory", [lost, gone], (), LOST_RULES),

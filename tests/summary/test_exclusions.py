@@ -79,11 +79,11 @@ def count(run: Run, before: list[PastVerdict]) -> Repetition:
 
 
 def list_ruled_out(run: Run, past: Repetition | None = None) -> list[str]:
-    return Exclusions(run, list_parts(run)).list_ruled_out(list_parts(run)[SICK], past)
+    return Exclusions(run, list_parts(run)).weigh(list_parts(run)[SICK], past)[0]
 
 
 def list_open_causes(run: Run) -> list[str]:
-    return Exclusions(run, list_parts(run)).list_open_causes(list_parts(run)[SICK])
+    return Exclusions(run, list_parts(run)).weigh(list_parts(run)[SICK])[1]
 
 
 def test_a_part_that_passed_failed_or_was_missing_is_kept_apart() -> None:
@@ -210,4 +210,4 @@ def test_the_node_itself_has_no_causes_beside_it() -> None:
     parts = list_parts(run)
 
     assert [*parts] == ["node"]
-    assert Exclusions(run, parts).list_open_causes(parts["node"]) == []
+    assert Exclusions(run, parts).weigh(parts["node"]) == ([], [])
