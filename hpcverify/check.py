@@ -574,23 +574,28 @@ def add_faults(result: Result, inventory: Inventory) -> Result:
 def _list_faults(result: Result, inventory: Inventory) -> list[Fault]:
     """List what is wrong by the limits, the rulings and the shortfalls of *result*."""
     if result.verdict is Verdict.SKIP:
-        skipped = Fault(
-            kind=FaultKind.SHORTFALL,
-            part_id="node",
-            checks=(result.check,),
-            name=result.cause.value,
-            text=result.reason,
-            verdict=Verdict.ERROR,
-            remedy=Remedy.FIX_CONFIGURATION,
-            cause=result.cause,
-            distance=0.0,
-        )
+        skipped = make_result_fault(result, Verdict.ERROR, Remedy.FIX_CONFIGURATION)
         return [skipped] if result.required else []
     judged = (_judge_findings(result), _judge_shortfalls(result, inventory))
     made = chain(*judged, _judge_measurements(result))
     gravest = nlargest(MAX_FAULTS, made, key=make_severity_key)
     parts = [inventory.find_part(fault.part_id) for fault in gravest]
     return [replace(c, part_kind=p.kind if p else "") for c, p in zip(gravest, parts, strict=True)]
+
+
+def make_result_fault(result: Result, verdict: Verdict, remedy: Remedy) -> Fault:
+    """Make the fault of the node whose text is the reason of *result*."""
+    return Fault(
+        kind=FaultKind.SHORTFALL,
+        part_id="node",
+        checks=(result.check,),
+        name=result.cause.value,
+        text=result.reason,
+        verdict=verdict,
+        remedy=remedy,
+        cause=result.cause,
+        distance=0.0,
+    )
 
 
 class LimitIndex:

@@ -61,11 +61,6 @@ MAX_READ_DOCUMENTS = 100
 """Documents of failed runs that are read to count how often a part has failed."""
 PAGES_FOLDER = "nodes"
 """Beside the fleet's page, with a folder for each node and in it a page for each suite."""
-IDENTITY_FACTS = (
-    *("name", "model", "serial", "uuid", "pci_address", "board", "part_number", "vbios"),
-    *("firmware", "driver", "vendor", "product"),
-)
-"""Facts by which a vendor or a technician identifies a part."""
 PAGE_HEAD_BYTES = 512
 """The head of a page says which run it shows: 10,000 pages are not read whole for that."""
 
@@ -255,14 +250,13 @@ def add_actions(run: Run, store: Store, since: datetime | None) -> dict[str, obj
 
     def describe_part(faults: PartFaults) -> dict[str, object]:
         part_id = faults[0].part_id
-        facts, before = get_facts(part_id, inventory), past.get(part_id)
-        ruled_out, left = exclusions.weigh(faults, before)
+        ruled_out, left = exclusions.weigh(faults, past.get(part_id))
         return {
             "where": part_id,
             "label": inventory.find_label(part_id),
-            "facts": {name: facts[name] for name in IDENTITY_FACTS if name in facts},
+            "facts": get_facts(part_id, inventory),
             "faults": faults,
-            "past": before,
+            "past": past.get(part_id),
             "ruled_out": ruled_out,
             "not_ruled_out": left,
         }

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from hpcverify.check import LimitIndex, make_severity_key
+from hpcverify.check import LimitIndex, make_result_fault, make_severity_key
 from hpcverify.model import (
     Fault,
     FaultKind,
@@ -46,18 +46,8 @@ def list_faults(result: Result) -> list[Fault]:
         return []
     faults = [_weigh(fault, result) for fault in result.faults if fault.verdict > Verdict.SKIP]
     if all(fault.verdict < verdict for fault in faults):  # others wrote the document
-        unexplained = Fault(
-            kind=FaultKind.SHORTFALL,
-            part_id="node",
-            checks=(),
-            name=result.cause.value,
-            text=result.reason,
-            verdict=max(result.verdict, verdict),
-            remedy=result.remedy,
-            cause=result.cause,
-            distance=0.0,
-        )
-        faults.append(_weigh(unexplained, result))
+        whole = make_result_fault(result, max(result.verdict, verdict), result.remedy)
+        faults.append(_weigh(whole, result))
     return sorted(faults, key=make_severity_key, reverse=True)
 
 
