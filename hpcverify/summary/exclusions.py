@@ -135,7 +135,7 @@ class Exclusions:
                 self._passed.get(check, set()).discard(part_id)
         self._good: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Part]] = {}
         causes = {name: cause for cause, names in EXTERNAL_CAUSES.items() for name in names}
-        # The values that were within their limits, by part and cause; None if one was not.
+        # The values within their limits, by part and cause, unless a fault is about that cause.
         self._signs: dict[tuple[str, str], dict[str, None]] = {}
         seen = {(f.part_id, causes.get(f.name)) for r in run.results for f in r.faults}
         for result in run.results:
@@ -154,16 +154,9 @@ class Exclusions:
         The node itself has none: it has no slot, and is not sent back alone.
         """
         part_id, checks = part[0].part_id, list_checks(choose_deciding(part))
-        mine = self._inventory.find_part(part_id)
-        facts, others, good = mine.facts if mine else {}, "parts", list[Part]()
-        like, ruled_out = 0, dict[str, str]()
-        if mine:
-            alike, key = self._alike[_identify_model(mine)], (_identify_model(mine), checks)
-            if key not in self._good:
-                passed = set(alike).intersection(*(self._passed.get(c, ()) for c in checks))
-                self._good[key] = [alike[part_id] for part_id in passed]
-            others, good = PLURAL_NAMES.get(mine.kind, others), self._good[key]
-            like = len(alike) - 1
+        facts, ruled_out = get_facts(part_id, self._inventory), dict[str, str]()
+        like, good = self._compare_with_like(part_id, checks)
+        others = PLURAL_NAMES.get(part[0].part_kind, "parts")
         if 0 < like == len(good):  # where another one fails too, it may be shared
             who = f"all {like} other {others}" if like > 1 else "the other one"
             ruled_out[REST] = f"{who} of this model passed {' and '.join(checks)}"
@@ -183,6 +176,18 @@ class Exclusions:
         causes = {REST: rest, SOFTWARE: SOFTWARE, **{c: c for c in EXTERNAL_CAUSES}, SLOT: SLOT}
         left = [text for cause, text in causes.items() if cause not in ruled_out]
         return [": ".join(pair) for pair in ruled_out.items()], [] if part_id == "node" else left
+
+    def _compare_with_like(self, part_id: str, checks: tuple[str, ...]) -> tuple[int, list[Part]]:
+        """Return how many other parts are of the model of *part_id*, and which passed *checks*."""
+        mine = self._inventory.find_part(part_id)
+        if mine is None:
+            return 0, []
+        model = _identify_model(mine)
+        alike, key = self._alike[model], (model, checks)
+        if key not in self._good:
+            passed = set(alike).intersection(*(self._passed.get(c, ()) for c in checks))
+            self._good[key] = [alike[part_id] for part_id in passed]
+        return len(alike) - 1, self._good[key]
 
 
 def _identify_model(part: Part) -> tuple[str, ...]:

@@ -110,12 +110,6 @@ def build_section(check: CheckSummary, result: Result, summary: RunSummary) -> S
     broken = tuple(
         _scale_fault(f, *units.get((f.name, f.unit), (f.unit, 1.0))) for f in faults if f.limit
     )
-    metrics: dict[str, list[TableValue]] = {
-        f.name: [] for f in broken if f.kind is not FaultKind.UNMEASURED
-    }
-    for one in values:
-        if one.item.name in metrics:
-            metrics[one.item.name].append(one)
     places = {subject: place for place, subject in enumerate(index)}
     findings = sorted(
         result.findings, key=lambda found: places.get(get_subject(found), len(places))
@@ -130,7 +124,7 @@ def build_section(check: CheckSummary, result: Result, summary: RunSummary) -> S
         badges=tuple(filter(None, (rounds, check.weight))),
         next=REMEDY_SENTENCES[remedy] if remedy else "",
         faults=broken,
-        axes={name: draw_metric_axis(metric) for name, metric in metrics.items()},
+        axes=_draw_axes(broken, values),
         findings=tuple((found, index.get(get_subject(found))) for found in findings),
         parts=tuple(_list_parts(result, values, faults, inventory, place)),
         coverage=tuple(_group_coverage(result, inventory)),
@@ -145,6 +139,16 @@ def build_section(check: CheckSummary, result: Result, summary: RunSummary) -> S
         ),
         left_rounds=len(check.other_rounds) - len(others) if main else 0,
     )
+
+
+def _draw_axes(faults: Iterable[Fault], values: Iterable[TableValue]) -> dict[str, Strip | None]:
+    metrics: dict[str, list[TableValue]] = {
+        fault.name: [] for fault in faults if fault.kind is not FaultKind.UNMEASURED
+    }
+    for one in values:
+        if one.item.name in metrics:
+            metrics[one.item.name].append(one)
+    return {name: draw_metric_axis(metric) for name, metric in metrics.items()}
 
 
 def _scale_fault(fault: Fault, unit: str, factor: float) -> Fault:

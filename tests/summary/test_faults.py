@@ -31,6 +31,7 @@ from hpcverify.summary.faults import (
     group_by_part,
     index_faults,
     list_checks,
+    list_faults,
     list_run_faults,
     recall_gone_parts,
 )
@@ -298,6 +299,26 @@ def test_a_worker_that_ended_by_what_a_gpu_is_accused_of_is_told_once(
     failed = run(copies, inventory=Inventory(parts=parts))
 
     assert list_steps(failed) == [(Verdict.FAIL, Remedy.RESET_GPU, ["gpu-2"])]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"verdict": Verdict.FAIL, "remedy": Remedy.REPLACE}, (Verdict.FAIL, Remedy.REPLACE)),
+        ({"verdict": Verdict.FAIL, "maturity": Maturity.BETA}, (Verdict.WARN, Remedy.INSPECT)),
+        ({"verdict": Verdict.SKIP, "required": True}, (Verdict.ERROR, Remedy.INSPECT)),
+        ({"verdict": Verdict.PASS}, None),
+    ],
+)
+def test_a_verdict_that_no_fault_explains_has_its_reason_as_fault(
+    changes: dict[str, Any], expected: tuple[Verdict, Remedy] | None
+) -> None:
+    faults = list_faults(
+        replace(Result(check="c", verdict=Verdict.PASS, reason="broke"), **changes)
+    )
+
+    assert [(f.verdict, f.remedy) for f in faults] == ([expected] if expected else [])
+    assert all((f.part_id, f.checks, f.text) == ("node", ("c",), "broke") for f in faults)
 
 
 def test_a_skip_that_counts_is_a_matter_of_the_node() -> None:
