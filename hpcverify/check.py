@@ -567,24 +567,15 @@ def judge(result: Result, inventory: Inventory) -> Result:
 
 
 def add_faults(result: Result, inventory: Inventory) -> Result:
-    """
-    Return *result*, which has its verdict, with its faults.
-
-    For what is known without judging, as that a check did not run, and for a document from
-    before there were faults. If its limits and rulings do not say why it has its verdict,
-    its reason does.
-    """
-    faults = _list_faults(result, inventory)
-    if result.verdict > Verdict.SKIP and all(c.verdict < result.verdict for c in faults):
-        faults = [_make_result_fault(result, result.verdict, result.remedy), *faults]
-    return replace(result, faults=tuple(faults))
+    """Return *result*, which has its verdict, with its faults: a check that did not run."""
+    return replace(result, faults=tuple(_list_faults(result, inventory)))
 
 
 def _list_faults(result: Result, inventory: Inventory) -> list[Fault]:
     """List what is wrong by the limits, the rulings and the shortfalls of *result*."""
     if result.verdict is Verdict.SKIP:
-        remedy = Remedy.FIX_CONFIGURATION
-        return [_make_result_fault(result, Verdict.ERROR, remedy)] if result.required else []
+        skipped = make_result_fault(result, Verdict.ERROR, Remedy.FIX_CONFIGURATION)
+        return [skipped] if result.required else []
     judged = (_judge_findings(result), _judge_shortfalls(result, inventory))
     made = chain(*judged, _judge_measurements(result))
     gravest = nlargest(MAX_FAULTS, made, key=make_severity_key)
@@ -592,7 +583,8 @@ def _list_faults(result: Result, inventory: Inventory) -> list[Fault]:
     return [replace(c, part_kind=p.kind if p else "") for c, p in zip(gravest, parts, strict=True)]
 
 
-def _make_result_fault(result: Result, verdict: Verdict, remedy: Remedy) -> Fault:
+def make_result_fault(result: Result, verdict: Verdict, remedy: Remedy) -> Fault:
+    """Make the fault of the node whose text is the reason of *result*."""
     return Fault(
         kind=FaultKind.SHORTFALL,
         part_id="node",
@@ -676,15 +668,17 @@ def _judge_findings(result: Result) -> Iterator[Fault]:
     for finding in result.findings:
         if finding.code == RANK_LOST_CODE and finding.part_id in explained:
             continue
-        no_ruling = FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER)
-        ruling = result.rulings.get(finding.code, no_ruling)
+        known = result.rulings.get(finding.code)
+        ruling = known or FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER)
         if ruling.verdict > Verdict.PASS or ruling.remedy is not Remedy.NONE:
             yield Fault(
                 kind=FaultKind.FINDING,
                 part_id=finding.part_id,
                 checks=(result.check,),
                 name=finding.code,
-                text=write_finding_text(finding, result.rulings),
+                text=finding.text
+                if known
+                else f"no ruling on finding {finding.code!r}: {finding.text}",
                 verdict=ruling.verdict,
                 remedy=ruling.remedy,
                 cause=ruling.cause,
@@ -693,13 +687,6 @@ def _judge_findings(result: Result) -> Iterator[Fault]:
                 evidence=finding.evidence,
                 fix=finding.fix,
             )
-
-
-def write_finding_text(finding: Finding, rulings: Mapping[str, FindingRule]) -> str:
-    """Write the text of the fault about *finding*."""
-    if finding.code in rulings:
-        return finding.text
-    return f"no ruling on finding {finding.code!r}: {finding.text}"
 
 
 def _judge_shortfalls(result: Result, inventory: Inventory) -> Iterator[Fault]:
@@ -756,7 +743,12 @@ def _judge_measurements(result: Result) -> Iterator[Fault]:
 def _judge_measurement(item: Measurement, limit: Limit, check: str) -> Fault:
     kind, verdict = FaultKind.OUTSIDE, limit.otherwise
     cause, remedy = limit.cause, limit.remedy
+    below = limit.low is not None and (item.value is None or item.value < limit.low)
+    side: Side = "low" if below else "high"
+    bound, sign = (limit.low, "<") if below else (limit.high, ">")
+    text = f"{_format_comparison(item, sign, bound)} ({limit.source})"
     if limit.noisy:
+        side, text = "neither", f"{format_quantity(item.value, item.unit)}: {limit.noisy}"
         could_fail = verdict is Verdict.FAIL
         kind, verdict = FaultKind.NOISY, Verdict.ERROR if could_fail else Verdict.WARN
         cause, remedy = Cause.NOISY if could_fail else Cause.NONE, Remedy.RERUN
@@ -766,7 +758,7 @@ def _judge_measurement(item: Measurement, limit: Limit, check: str) -> Fault:
         part_id=item.part_id,
         checks=(check,),
         name=item.name,
-        text=f"{item.name} {_describe_breach(item, limit)}",
+        text=f"{item.name} {text}",
         verdict=verdict,
         remedy=remedy,
         cause=cause,
@@ -774,16 +766,9 @@ def _judge_measurement(item: Measurement, limit: Limit, check: str) -> Fault:
         value=item.value,
         unit=item.unit,
         limit=limit,
+        side=side,
         distance=None if math.isinf(margin) else -margin,
     )
-
-
-def _describe_breach(item: Measurement, limit: Limit) -> str:
-    if limit.noisy:
-        return f"{format_quantity(item.value, item.unit)}: {limit.noisy}"
-    below = limit.low is not None and (item.value is None or item.value < limit.low)
-    bound, sign = (limit.low, "<") if below else (limit.high, ">")
-    return f"{_format_comparison(item, sign, bound)} ({limit.source})"
 
 
 def compute_margin(item: Measurement, limit: Limit) -> float:

@@ -448,6 +448,8 @@ class Fault(Struct, frozen=True, kw_only=True):
     unit: str = ""
     limit: Limit | None = None
     """The limit, for a fault about a metric; its bounds are in *unit*."""
+    side: Side = "neither"
+    """Which bound of its limit the value is past."""
     distance: float | None = None
     """How far the value is past its limit, as a share of the limit. Null: there is no such share,
     and the fault ranks above any that has one."""

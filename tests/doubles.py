@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
+from hpcverify.check import add_faults
 from hpcverify.model import (
     CheckItem,
     Coverage,
@@ -21,7 +22,6 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.plan.suite import Plan, Step
-from hpcverify.records.documents import add_missing_faults
 from hpcverify.records.spool import read_id_time
 from hpcverify.run.wire import decode_response
 from hpcverify.telemetry.gpus import Setup
@@ -56,6 +56,12 @@ class CountedParts(tuple[Part, ...]):  # noqa: SLOT001 - it counts
 
 
 NO_TIME = datetime.min.replace(tzinfo=UTC)
+
+
+def add_missing_faults(run: Run) -> Run:
+    """Add the faults to the results of *run* that have none, by their limits and rulings."""
+    results = (r if r.faults else add_faults(r, run.inventory) for r in run.results)
+    return msgspec.structs.replace(run, results=tuple(results))
 
 
 def a_run(**changes: Any) -> Run:

@@ -22,7 +22,6 @@ CALLERS = {
     "add_faults": {
         "hpcverify/run/conclude.py",
         "hpcverify/fleet/external_run.py",
-        "hpcverify/records/documents.py",
     },
     "compute_margin": {"hpcverify/summary/wording.py"},
 }
@@ -50,7 +49,6 @@ TAKEN_APART = {
     ("hpcverify/summary/part_names.py", ""),
     ("hpcverify/commands/show.py", "find_parts"),
     ("reports/hpcverify_reports/svg.py", "label"),
-    ("reports/hpcverify_reports/grid.py", "heads"),
     ("hpcverify/summary/verdict.py", "shorten"),
     # what others wrote, or what is escaped whatever it says
     ("hpcverify/fleet/notify.py", "_run_program"),

@@ -11,12 +11,12 @@ from hpcverify.commands._controller import record_command
 from hpcverify.commands._json import print_json
 from hpcverify.commands._since import SINCE_TYPE
 from hpcverify.console import echo, say
-from hpcverify.model import Result, Run
+from hpcverify.model import Result, Run, Verdict
 from hpcverify.plan.catalog import list_check_names
 from hpcverify.plan.config import Site, load_site, state_dir
 from hpcverify.plan.suite import Step, list_suites, load_suite, make_plan
 from hpcverify.records.store import Store
-from hpcverify.run.conclude import rejudge_result
+from hpcverify.run.conclude import judge_result
 from hpcverify.summary.rounds import group_by_check
 from hpcverify.summary.terminal import Console, print_table
 from hpcverify.units import format_count
@@ -86,9 +86,11 @@ def find_changes(run: Run, site: Site, store: Store) -> list[Change]:
 
 def rejudge(run: Run, result: Result, step: Step, store: Store) -> Result:
     """Judge *result* by today's limits, but with the earlier runs that it had then."""
+    if result.verdict is Verdict.SKIP:
+        return result
     past = store.make_earlier_lookup(run)(result.check)
     check = step.check
-    return rejudge_result(
+    return judge_result(
         result, check.rules, check.finding_rules, run.inventory, past, overrides=step.overrides
     )
 

@@ -36,14 +36,22 @@ from hpcverify.plan.config import load_site, node_name, state_dir
 from hpcverify.records import documents
 from hpcverify.records.collectives import parse_collective_run
 from hpcverify.records.store import Store
-from hpcverify.summary.actions import AffectedPart, group_actions, list_affected_parts
 from hpcverify.summary.exclusions import (
     Exclusions,
     PastRun,
     PastVerdict,
     Repetition,
     count_repetition,
-    recall_facts,
+    get_facts,
+)
+from hpcverify.summary.faults import (
+    PartFaults,
+    choose_deciding,
+    group_by_part,
+    group_by_step,
+    list_checks,
+    list_run_faults,
+    recall_gone_parts,
 )
 from hpcverify.summary.printable import format_json
 
@@ -236,24 +244,26 @@ def _make_file_name(name: str) -> str:
 
 def add_actions(run: Run, store: Store, since: datetime | None) -> dict[str, object]:
     """Add to the document of *run* what to do about which part, and why."""
-    past = count_repetitions(run, store, since)
-    affected = list(list_affected_parts(run))
-    exclusions = Exclusions(run, affected)
-    actions = [
-        {
-            "verdict": action.verdict,
-            "remedy": action.remedy,
-            "parts": [
-                {
-                    **msgspec.to_builtins(part),
-                    "past": past.get(part.part_id),
-                    "ruled_out": exclusions.list_ruled_out(part, past.get(part.part_id)),
-                    "not_ruled_out": exclusions.list_open_causes(part, past.get(part.part_id)),
-                }
-                for part in action.parts
-            ],
+    past, inventory = count_repetitions(run, store, since), recall_gone_parts(run)
+    parts = group_by_part(list_run_faults(run), inventory)
+    exclusions = Exclusions(run, parts)
+
+    def describe_part(faults: PartFaults) -> dict[str, object]:
+        part_id = faults[0].part_id
+        ruled_out, left = exclusions.weigh(faults, past.get(part_id))
+        return {
+            "where": part_id,
+            "label": inventory.find_label(part_id),
+            "facts": get_facts(part_id, inventory),
+            "faults": faults,
+            "past": past.get(part_id),
+            "ruled_out": ruled_out,
+            "not_ruled_out": left,
         }
-        for action in group_actions(affected)
+
+    actions = [
+        {"verdict": verdict, "remedy": remedy, "parts": [*map(describe_part, some)]}
+        for (verdict, remedy), some in group_by_step(parts.values()).items()
     ]
     return {**msgspec.structs.asdict(run), "actions": actions}
 
@@ -267,17 +277,17 @@ def count_repetitions(
     The index does not show which part of a failed run failed: `MAX_READ_DOCUMENTS` documents
     of such runs are read, each once for all parts.
     """
-    before = store.load_previous_inventory(run.node)
+    known = store.load_previous_inventory(run.node)
     list_runs = cache(lambda checks: store.list_runs_judging(checks, run))
     read_part_ids, read = cache(store.read_part_ids), dict[str, PastRun | None]()
 
-    def list_verdicts(part: AffectedPart) -> Iterator[PastVerdict]:
-        """Yield the verdicts of the node's earlier runs on *part*, newest first."""
-        for entry in list_runs(part.checks):
+    def list_verdicts(part_id: str, checks: tuple[str, ...]) -> Iterator[PastVerdict]:
+        """Yield the verdicts of the node's earlier runs on a part, newest first."""
+        for entry in list_runs(checks):
             if not select_started_since(entry, since):
                 return
             if entry.verdict is not Verdict.FAIL:
-                if part.part_id in read_part_ids(entry.id):
+                if part_id in read_part_ids(entry.id):
                     yield PastVerdict(started=entry.started, failed=False)
                 continue
             if entry.id not in read:
@@ -286,16 +296,19 @@ def count_repetitions(
                 document = next(store.read_documents([entry]), None)
                 read[entry.id] = PastRun(document) if document else None
             past = read[entry.id]
-            verdict = past.find_verdict(part.part_id, part.checks) if past else None
+            verdict = past.find_verdict(part_id, checks) if past else None
             yield from [verdict] if verdict else []
 
+    inventory = recall_gone_parts(run)
     return {
-        part.part_id: msgspec.structs.replace(
-            count_repetition(part, run, list(list_verdicts(part))),
-            facts=recall_facts(part, before),
+        part_id: count_repetition(
+            run,
+            [*list_verdicts(part_id, list_checks(choose_deciding(faults)))],
+            get_facts(part_id, inventory),
+            get_facts(part_id, known),
         )
-        for part in list_affected_parts(run)
-        if part.verdict is Verdict.FAIL
+        for part_id, faults in group_by_part(list_run_faults(run), inventory).items()
+        if faults[0].verdict is Verdict.FAIL
     }
 
 

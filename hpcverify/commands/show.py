@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 
@@ -11,11 +11,12 @@ import click
 from msgspec.structs import replace
 from rich.text import Text
 
-from hpcverify.check import LimitIndex, severity_sort_key
+from hpcverify.check import LimitIndex, make_severity_key, severity_sort_key
 from hpcverify.commands._json import print_json
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.model import (
     Coverage,
+    Fault,
     Finding,
     Limit,
     Measurement,
@@ -30,8 +31,8 @@ from hpcverify.model import (
 from hpcverify.plan.config import state_dir
 from hpcverify.plan.suite import MAX_SUITE_ROUNDS
 from hpcverify.records.store import Store
-from hpcverify.summary.actions import FaultIndex
 from hpcverify.summary.checks import summarize_checks
+from hpcverify.summary.faults import Subject, get_subject, index_faults
 from hpcverify.summary.figures import format_scaled
 from hpcverify.summary.rounds import count_rounds, format_tally, group_by_check
 from hpcverify.summary.run_summary import summarize
@@ -178,13 +179,12 @@ def keep_parts(run: Run, ids: Collection[str]) -> Run:
 def keep_failed(run: Run) -> Run:
     """Keep only the checks that did not pass, and the evidence against their parts."""
     failed = [result for result in run.results if effective_verdict(result) > Verdict.SKIP]
-    return replace(
-        run, results=tuple(_keep_items(r, partial(_is_bad, FaultIndex(r))) for r in failed)
-    )
 
+    def keep_bad(result: Result) -> Result:
+        faults = index_faults(result)
+        return _keep_items(result, lambda item: rank(item, faults)[0] > Verdict.SKIP)
 
-def _is_bad(faults: FaultIndex, item: Item | Series) -> bool:
-    return rank(item, faults)[0] > Verdict.SKIP
+    return replace(run, results=tuple(map(keep_bad, failed)))
 
 
 def _list_items(result: Result) -> tuple[Item, ...]:
@@ -210,19 +210,17 @@ def describe_round(result: Result, rounds: Sequence[Result]) -> Text:
     )
 
 
-def rank(item: Item | Series, faults: FaultIndex) -> tuple[Verdict, int, float]:
-    """Rank *item* by what the judge complains of it."""
-    if isinstance(item, Measurement | Finding):
-        return faults.rank(item)
-    fell_short = isinstance(item, Shortfall)
-    return severity_sort_key(
-        Verdict.ERROR if fell_short else Verdict.PASS, Remedy.NONE, math.inf if fell_short else 0
-    )
+def rank(item: Item | Series, faults: Mapping[Subject, Fault]) -> tuple[Verdict, int, float]:
+    """Rank *item* by the gravest of the *faults* about it."""
+    if isinstance(item, Shortfall):
+        return severity_sort_key(Verdict.ERROR, Remedy.NONE, math.inf)
+    fault = faults.get(get_subject(item)) if isinstance(item, Measurement | Finding) else None
+    return make_severity_key(fault) if fault else severity_sort_key(Verdict.PASS, Remedy.NONE)
 
 
 def show_details(result: Result, run: Run, console: Console) -> None:
     """Print every fact, once for all its parts, and every measurement, the worst first."""
-    faults, index = FaultIndex(result), LimitIndex(result.limits)
+    faults, index = index_faults(result), LimitIndex(result.limits)
     ranked = [(rank(item, faults), item) for item in _list_items(result)]
     ranked.sort(key=itemgetter(0), reverse=True)
     rows: list[tuple[Text, tuple[str, ...]]] = []

@@ -22,7 +22,7 @@ from hpcverify.plan import catalog
 from hpcverify.plan.config import Site
 from hpcverify.plan.hostlist import expand
 from hpcverify.run.conclude import list_conclusive
-from hpcverify.summary.diagnosis import Diagnosis, diagnose
+from hpcverify.summary.diagnosis import Diagnosis, diagnose_run
 from hpcverify.summary.rounds import choose_worst_rounds
 
 PASSING_VERDICTS = (Verdict.PASS, Verdict.WARN)
@@ -163,7 +163,7 @@ def extract_evidence(
 
 def _diagnose_failures(run: Run, checks: Collection[str]) -> tuple[Diagnosis, ...]:
     results = tuple(r for r in run.results if r.check in checks)
-    diagnoses = diagnose(replace(run, results=results)) if results else ()
+    diagnoses = diagnose_run(replace(run, results=results)) if results else ()
     return tuple(d for d in diagnoses if d.verdict is Verdict.FAIL)
 
 

@@ -34,7 +34,13 @@ from hpcverify.model import Fault, Remedy, Run, Verdict
 from hpcverify.processes import run_tool
 from hpcverify.records import documents
 from hpcverify.records.store import Store
-from hpcverify.summary.actions import list_affected_parts
+from hpcverify.summary.faults import (
+    choose_deciding,
+    group_by_part,
+    list_checks,
+    list_run_faults,
+    recall_gone_parts,
+)
 from hpcverify.summary.printable import escape_json
 from hpcverify.trust import refuse_if_others_can_change
 
@@ -199,11 +205,13 @@ def build_message(pending: PendingTransition, run: Run | None) -> TransitionMess
 
 def list_failed_parts(run: Run, checks: Collection[str]) -> Iterator[FailedPart]:
     """Yield the parts that failed one of *checks* in *run*, each once."""
-    for part in list_affected_parts(run):
-        if part.verdict is Verdict.FAIL and not {*checks}.isdisjoint(part.checks):
+    inventory = recall_gone_parts(run)
+    for part_id, faults in group_by_part(list_run_faults(run), inventory).items():
+        deciding = choose_deciding(faults)
+        if faults[0].verdict is Verdict.FAIL and not {*checks}.isdisjoint(list_checks(deciding)):
             yield FailedPart(
-                id=part.part_id,
-                label=part.label,
-                remedy=part.remedy,
-                faults=tuple(replace(c, evidence={}) for c in part.deciding),
+                id=part_id,
+                label=inventory.find_label(part_id),
+                remedy=faults[0].remedy,
+                faults=tuple(replace(fault, evidence={}) for fault in deciding),
             )

@@ -14,7 +14,7 @@ from hpcverify.fleet.evidence import (
 from hpcverify.fleet.finding_log import RunReport
 from hpcverify.model import Fault, Maturity, Result, Run, Verdict
 from hpcverify.plan.config import Site
-from hpcverify.summary.actions import list_faults, recall_gone_parts
+from hpcverify.summary.faults import list_faults, recall_gone_parts
 from hpcverify.summary.rounds import choose_worst_rounds
 from hpcverify.summary.verdict import shorten
 from hpcverify.units import format_count

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from hpcverify.model import Run
-from hpcverify.summary.diagnosis import diagnose
+from hpcverify.summary.diagnosis import diagnose_run
 from hpcverify.summary.facts import collect_facts
 from hpcverify.summary.rounds import (
     choose_worst_rounds,
@@ -167,7 +167,7 @@ def insert_run(db: sqlite3.Connection, run: Run, size: int) -> None:
             max(1, count_rounds(run)),
             size,
             explain_verdict(run),
-            msgspec.json.encode(diagnose(run)),
+            msgspec.json.encode(diagnose_run(run)),
         ),
     )
     if not inserted.rowcount:  # another process was faster

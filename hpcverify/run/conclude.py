@@ -136,21 +136,6 @@ def add_common_rules(
     return {**cuda_errors.build_finding_rules(), **ENGINE_FINDING_RULES, **rulings}
 
 
-def rejudge_result(
-    result: Result,
-    rules: Mapping[str, Rule],
-    rulings: Mapping[str, FindingRule],
-    inventory: Inventory,
-    past: PastValues,
-    *,
-    overrides: Sequence[RuleOverride] = (),
-) -> Result:
-    """Judge a stored result again; a check that was skipped stays skipped."""
-    if result.verdict is Verdict.SKIP:
-        return result
-    return judge_result(result, rules, rulings, inventory, past, overrides=overrides)
-
-
 def list_conclusive(result: Result, verdict: Verdict) -> tuple[Fault, ...]:
     """
     List the faults of *result* that no rerun can undo, if they and it have *verdict*.

@@ -14,7 +14,7 @@ from msgspec import Struct
 from hpcverify.check import make_severity_key
 from hpcverify.limits.resolve import PastValues
 from hpcverify.model import Result, Run, Verdict, effective_verdict
-from hpcverify.summary.actions import list_deciding, make_cause_key
+from hpcverify.summary.faults import list_deciding, make_cause_key
 from hpcverify.summary.figures import Figure, choose_figures
 from hpcverify.summary.rounds import choose_worst_round, format_tally, group_by_check
 

@@ -8,11 +8,9 @@ with the same faults share a diagnosis, as when all GPUs of a node became slow.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hpcverify.check import make_severity_key
 from hpcverify.model import (
@@ -20,11 +18,20 @@ from hpcverify.model import (
     PLURAL_NAMES,
     Fault,
     FaultKind,
+    Inventory,
     Remedy,
+    Result,
     Run,
     Verdict,
 )
-from hpcverify.summary.actions import AffectedPart, list_affected_parts
+from hpcverify.summary.faults import (
+    PartFaults,
+    choose_deciding,
+    group_by_part,
+    list_checks,
+    list_run_faults,
+    recall_gone_parts,
+)
 from hpcverify.summary.speeds import (
     SLOW,
     SpeedTable,
@@ -89,44 +96,37 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
         return ": ".join(filter(None, (name_checks(self.checks), self.sentence)))
 
 
-def diagnose(run: Run) -> tuple[Diagnosis, ...]:
+def diagnose_run(run: Run) -> tuple[Diagnosis, ...]:
     """Diagnose every part with faults in *run*: the gravest diagnosis first."""
-    return diagnose_parts(list_affected_parts(run), run)
+    return diagnose(list_run_faults(run), recall_gone_parts(run), run.results)
 
 
-def diagnose_parts(parts: Iterable[AffectedPart], run: Run) -> tuple[Diagnosis, ...]:
-    """Diagnose the affected *parts* of *run*."""
-    alike: dict[tuple[object, ...], list[AffectedPart]] = {}
-    for number, part in enumerate(_list_subjects(parts)):
-        kind = number if part.part_id == "node" else part.faults[0].part_kind
-        key = (part.verdict, part.remedy, kind, _list_faults(part))
-        alike.setdefault(key, []).append(part)
+def diagnose(
+    faults: Iterable[Fault], inventory: Inventory, results: Sequence[Result] = ()
+) -> tuple[Diagnosis, ...]:
+    """
+    Diagnose *faults*, one for each cause, of parts of *inventory*: the gravest first.
+
+    *results* have what the siblings of slow parts reached.
+    """
+    alike: dict[tuple[object, ...], list[PartFaults]] = {}
+    for part_id, found in group_by_part(faults, inventory).items():
+        # The node is not one part: it has a diagnosis for each cause.
+        for place, part in enumerate([[f] for f in found] if part_id == "node" else [found]):
+            kind = place if part_id == "node" else part[0].part_kind
+            key = (part[0].verdict, part[0].remedy, part_id == "node", kind, _name_faults(part))
+            alike.setdefault(key, []).append(part)
     groups = [group for some in alike.values() for group in _split(some)]
-    ordered = sorted(groups, key=lambda group: _rank(group[0]), reverse=True)
-    is_slow = any(SLOW in _list_faults(group[0]) for group in ordered)
-    table = read_speeds(run) if is_slow else None
-    counts = Counter(part.kind for part in run.inventory.parts)
-    return tuple(_build(group, table, counts) for group in ordered)
+    groups.sort(key=lambda group: make_severity_key(group[0][0]), reverse=True)
+    is_slow = any(SLOW in _name_faults(group[0]) for group in groups)
+    table = read_speeds(results, inventory) if is_slow else None
+    return tuple(_build(group, table, inventory) for group in groups)
 
 
-def _list_subjects(parts: Iterable[AffectedPart]) -> Iterator[AffectedPart]:
-    """Yield the parts, and the node once for each cause: it is not one part."""
-    for part in parts:
-        if part.part_id != "node":
-            yield part
-            continue
-        # Those of one cause are one fault already.
-        yield from (replace(part, faults=(fault,)) for fault in part.faults)
-
-
-def _rank(part: AffectedPart) -> tuple[Verdict, int, float]:
-    return max(map(make_severity_key, part.deciding))
-
-
-def _split(parts: Sequence[AffectedPart]) -> Iterator[list[AffectedPart]]:
+def _split(parts: Sequence[PartFaults]) -> Iterator[list[PartFaults]]:
     """Yield the worst first, together if they are many, or if the same is said of all."""
-    ordered = sorted(parts, key=_rank, reverse=True)
-    texts = {tuple(c.text for c in part.deciding) for part in parts}
+    ordered = sorted(parts, key=lambda part: make_severity_key(part[0]), reverse=True)
+    texts = {tuple(fault.text for fault in choose_deciding(part)) for part in parts}
     if len(texts) == 1 or len(parts) >= MIN_PARTS_FOR_ALL:
         yield ordered
     else:
@@ -142,87 +142,78 @@ def _identify_fault(fault: Fault) -> str:
     return f"{fault.checks[0]} {fault.name}"
 
 
-def _list_faults(part: AffectedPart) -> tuple[str, ...]:
-    """List the faults that decide on *part*, the gravest first; low speeds are one fault."""
-    low = list_low_speeds(part)
-    faults = (SLOW if low and is_low_speed(c) else _identify_fault(c) for c in part.deciding)
+def _name_faults(part: PartFaults) -> tuple[str, ...]:
+    """Name the faults that decide on *part*, the gravest first; low speeds are one fault."""
+    low, deciding = list_low_speeds(part), choose_deciding(part)
+    faults = (SLOW if low and is_low_speed(f) else _identify_fault(f) for f in deciding)
     return tuple(dict.fromkeys(faults))
 
 
 def _build(
-    parts: Sequence[AffectedPart], table: SpeedTable | None, counts: Mapping[str, int]
+    parts: Sequence[PartFaults], table: SpeedTable | None, inventory: Inventory
 ) -> Diagnosis:
-    worst, faults = parts[0], _list_faults(parts[0])
-    gravest = worst.faults[0]
-    deciding = [fault for part in parts for fault in part.deciding]
-    milder = [fault for part in parts for fault in part.faults[len(part.deciding) :]]
-    checks = dict.fromkeys(name for fault in deciding for name in fault.checks)
-    others = dict.fromkeys(name for fault in milder for name in fault.checks)
-    fixes = dict.fromkeys(c.fix for c in deciding if c.fix and c.remedy is worst.remedy)
+    gravest, faults = parts[0][0], _name_faults(parts[0])
+    deciding = [fault for part in parts for fault in choose_deciding(part)]
+    checks = list_checks(deciding)
+    others = list_checks(fault for part in parts for fault in part)
+    fixes = dict.fromkeys(f.fix for f in deciding if f.fix and f.remedy is gravest.remedy)
     return Diagnosis(
-        verdict=worst.verdict,
-        remedy=worst.remedy,
+        verdict=gravest.verdict,
+        remedy=gravest.remedy,
         fix=", ".join([*fixes][:MAX_NAMED]),
-        part_ids=tuple(part.part_id for part in parts),
+        part_ids=tuple(part[0].part_id for part in parts),
         part_kind=gravest.part_kind,
-        names=_name_parts(parts, gravest.part_kind, counts),
-        checks=tuple(checks),
+        names=_name_parts([part[0] for part in parts], inventory),
+        checks=checks,
         other_checks=tuple(name for name in others if name not in checks),
         faults=faults,
         codes=tuple(dict.fromkeys(fault.name for fault in deciding)),
         metric=gravest.name if gravest.limit and faults == (_identify_fault(gravest),) else "",
-        text=_describe(parts, table if SLOW in faults else None),
+        text=_describe(parts, table if SLOW in faults else None, inventory),
     )
 
 
-def _describe(parts: Sequence[AffectedPart], table: SpeedTable | None) -> str:
+def _describe(parts: Sequence[PartFaults], table: SpeedTable | None, inventory: Inventory) -> str:
     """
     Name the gravest faults about the worst of *parts*, and count the others.
 
     *table* has the speeds, if low speeds are one fault of theirs.
     """
-    is_slow = table is not None
-    clauses: dict[str, str] = {}
-    for fault in parts[0].faults:
+    worst, clauses, deciding = parts[0], dict[str, str](), set[str]()
+    for fault in worst:
         if table and is_low_speed(fault):
-            clauses[SLOW] = clauses.get(SLOW) or describe_low_speeds(parts, table)
-        else:
-            clauses.setdefault(_make_clause_key(fault), fault.text)
-    count = len(
-        {_make_clause_key(c) for c in parts[0].deciding if not (is_slow and is_low_speed(c))}
-    )
-    shown = [*clauses.items()][: min(MAX_NAMED, count + is_slow)]
-    texts = [{fault.text for fault in part.deciding} for part in parts]
+            key, text = SLOW, clauses.get(SLOW) or describe_low_speeds(parts, table)
+        else:  # a metric is named once, whatever its limits
+            key, text = _identify_fault(fault) if fault.limit else fault.text, fault.text
+        clauses.setdefault(key, text)
+        if fault.verdict is worst[0].verdict:
+            deciding.add(key)
+    shown = [*clauses.items()][: min(MAX_NAMED, len(deciding))]
+    texts = [{fault.text for fault in choose_deciding(part)} for part in parts]
     said = [
         text
         if key == SLOW or all(text in own for own in texts)
-        else f"at worst {text} on {parts[0].label}"
+        else f"at worst {text} on {inventory.find_label(worst[0].part_id)}"
         for key, text in shown
     ]
     left = len(clauses) - len(shown)
     return "; ".join(said) + (f" (+{left} more)" if left else "")
 
 
-def _make_clause_key(fault: Fault) -> str:
-    """Make a key by which a metric is named once, whatever its limits."""
-    return _identify_fault(fault) if fault.limit else fault.text
-
-
-def _name_parts(parts: Sequence[AffectedPart], kind: str, counts: Mapping[str, int]) -> str:
-    """Name the *parts* of a *kind*; *counts* has how many parts of each kind there are."""
-    if parts[0].part_id == "node":
+def _name_parts(gravest: Sequence[Fault], inventory: Inventory) -> str:
+    """Name the parts with these *gravest* faults; a part that failed with its serial number."""
+    kind, names = gravest[0].part_kind, [inventory.find_label(f.part_id) for f in gravest]
+    if gravest[0].part_id == "node":
         return ""
-    if kind in PLURAL_NAMES and len(parts) == counts[kind] >= MIN_PARTS_FOR_ALL:
-        return f"all {len(parts)} {PLURAL_NAMES[kind]}"
-    if len(parts) > MAX_NAMED:
-        labels = ", ".join(part.label for part in parts[:MAX_NAMED])
-        return f"{labels} (+{len(parts) - MAX_NAMED} more)"
-    return " and ".join(map(_name_part, parts))
-
-
-def _name_part(part: AffectedPart) -> str:
-    serial = part.facts.get("serial") if part.verdict is Verdict.FAIL else None
-    return f"{part.label}, serial {serial}" if serial else part.label
+    if kind in PLURAL_NAMES and len(names) == len(inventory.of_kind(kind)) >= MIN_PARTS_FOR_ALL:
+        return f"all {len(names)} {PLURAL_NAMES[kind]}"
+    if len(names) > MAX_NAMED:
+        return f"{', '.join(names[:MAX_NAMED])} (+{len(names) - MAX_NAMED} more)"
+    for place, fault in enumerate(gravest):
+        part = inventory.find_part(fault.part_id)
+        if part and fault.verdict is Verdict.FAIL and "serial" in part.facts:
+            names[place] += f", serial {part.facts['serial']}"
+    return " and ".join(names)
 
 
 def name_checks(checks: Sequence[str]) -> str:

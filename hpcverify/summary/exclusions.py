@@ -8,18 +8,21 @@ nothing is ruled out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from msgspec import Struct
 
 from hpcverify.check import format_quantity
-from hpcverify.model import PLURAL_NAMES, Inventory, Measurement, Part, Run, Verdict
-from hpcverify.summary.actions import (
-    AffectedPart,
-    FaultIndex,
-    list_affected_parts,
+from hpcverify.model import PLURAL_NAMES, Inventory, Part, Run, Verdict
+from hpcverify.summary.faults import (
+    PartFaults,
+    choose_deciding,
+    group_by_part,
+    list_checks,
+    list_run_faults,
     pair_with_limits,
+    recall_gone_parts,
 )
 from hpcverify.summary.speeds import VITAL_SIGNS
 
@@ -69,48 +72,55 @@ class PastRun:
     """An earlier run, read once for all parts."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
-        self._affected = {part.part_id: part for part in list_affected_parts(run)}
+        self._run, self._inventory = run, recall_gone_parts(run)
+        self._parts = group_by_part(list_run_faults(run), self._inventory)
 
     def find_verdict(self, part_id: str, checks: Sequence[str]) -> PastVerdict | None:
         """Find how the part *part_id* did by *checks*; None if the run did not have it."""
-        part, started = self._affected.get(part_id), self._run.started
-        if part and part.verdict is Verdict.FAIL and not set(checks).isdisjoint(part.checks):
-            address = part.facts.get("pci_address", "")
+        deciding, started = choose_deciding(self._parts.get(part_id, ())), self._run.started
+        failed = bool(deciding) and deciding[0].verdict is Verdict.FAIL
+        if failed and not set(checks).isdisjoint(list_checks(deciding)):
+            address = get_facts(part_id, self._inventory).get("pci_address", "")
             return PastVerdict(started=started, failed=True, address=address)
         known = self._run.inventory.find_part(part_id)
         return PastVerdict(started=started, failed=False) if known else None
 
 
-def count_repetition(part: AffectedPart, run: Run, before: Sequence[PastVerdict]) -> Repetition:
-    """Count the failures of *part* in *run* and in the runs *before* it."""
+def get_facts(part_id: str, inventory: Inventory | None) -> Mapping[str, str]:
+    """Return what *inventory* knows of the part *part_id*."""
+    part = inventory.find_part(part_id) if inventory else None
+    return part.facts if part else {}
+
+
+def count_repetition(
+    run: Run, before: Sequence[PastVerdict], facts: Mapping[str, str], earlier: Mapping[str, str]
+) -> Repetition:
+    """
+    Count the failures of a part in *run*, which fails it, and *before* it.
+
+    *facts* are those that the part reports now, *earlier* what it reported before.
+    """
     failures = [past for past in before if past.failed]
-    here = part.facts.get("pci_address", "")
     slots = dict.fromkeys(past.address for past in failures if past.address)
+    here = facts.get("pci_address")
     return Repetition(
         failed=len(failures) + 1,
         runs=len(before) + 1,
         since=min([run.started, *(past.started for past in before)]),
         first=min([run.started, *(past.started for past in failures)]),
         slots=tuple(slot for slot in slots if here and slot != here),
+        facts={n: earlier[n] for n in LASTING_FACTS if n in earlier and n not in facts},
     )
-
-
-def recall_facts(part: AffectedPart, before: Inventory | None) -> dict[str, str]:
-    """Look up in the inventory *before* the facts that *part* no longer reports."""
-    known = before.find_part(part.part_id) if before else None
-    facts = known.facts if known else {}
-    return {name: facts[name] for name in LASTING_FACTS if name in facts and name not in part.facts}
 
 
 class Exclusions:
     """
     The causes other than its parts themselves that a run rules out.
 
-    It is built once for all parts of a run, in time linear in the size of the document.
+    It is built once for all *parts* with faults, in time linear in the size of the document.
     """
 
-    def __init__(self, run: Run, affected: Iterable[AffectedPart]) -> None:
+    def __init__(self, run: Run, parts: Mapping[str, PartFaults]) -> None:
         self._inventory = run.inventory
         self._alike: dict[tuple[str, ...], dict[str, Part]] = {}
         for part in run.inventory.parts:
@@ -120,73 +130,64 @@ class Exclusions:
             passed = self._passed.setdefault(result.check, set())
             passed.update(item.part_id for item in result.measurements)
             passed.update(covered.part_id for covered in result.coverage)
-        for other in affected:
-            for check in {name for fault in other.faults for name in fault.checks}:
-                self._passed.get(check, set()).discard(other.part_id)
+        for part_id, faults in parts.items():
+            for check in list_checks(faults):
+                self._passed.get(check, set()).discard(part_id)
         self._good: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Part]] = {}
         causes = {name: cause for cause, names in EXTERNAL_CAUSES.items() for name in names}
-        self._signs: dict[str, dict[str, list[tuple[Measurement, bool]]]] = {}
+        # The values within their limits, by part and cause, unless a fault is about that cause.
+        self._signs: dict[tuple[str, str], dict[str, None]] = {}
+        seen = {(f.part_id, causes.get(f.name)) for r in run.results for f in r.faults}
         for result in run.results:
-            faults = FaultIndex(result)
-            for item in dict.fromkeys(item for item, _ in pair_with_limits(result)):
-                if cause := causes.get(item.name):
-                    signs = self._signs.setdefault(item.part_id, {}).setdefault(cause, [])
-                    signs.append((item, bool(faults.find(item))))
+            for item, _ in pair_with_limits(result):
+                key = item.part_id, causes.get(item.name)
+                if key[1] and key not in seen:
+                    value = f"{item.name} {format_quantity(item.value, item.unit)}"
+                    self._signs.setdefault((item.part_id, key[1]), {})[value] = None
 
-    def list_ruled_out(self, part: AffectedPart, past: Repetition | None = None) -> list[str]:
-        """List the causes other than *part* that the run and the *past* rule out, and why."""
-        return [f"{cause}: {why}" for cause, why in self._rule_out(part, past)]
-
-    def list_open_causes(self, part: AffectedPart, past: Repetition | None = None) -> list[str]:
+    def weigh(
+        self, part: PartFaults, past: Repetition | None = None
+    ) -> tuple[list[str], list[str]]:
         """
-        List the causes other than *part* itself that the run and the *past* do not rule out.
+        List the causes other than *part* that the run and the *past* rule out, and those left.
 
         The node itself has none: it has no slot, and is not sent back alone.
         """
-        if part.part_id == "node":
-            return []
-        ruled_out = {cause for cause, _ in self._rule_out(part, past)}
-        kind, like, good = self._compare_like_parts(part)
-        others = PLURAL_NAMES.get(kind, "parts")
-        rest = f"{REST} ({len(good)} of {like} other {others} passed)" if like else REST
-        causes = {REST: rest, SOFTWARE: SOFTWARE, **{c: c for c in EXTERNAL_CAUSES}, SLOT: SLOT}
-        return [text for cause, text in causes.items() if cause not in ruled_out]
-
-    def _compare_like_parts(self, part: AffectedPart) -> tuple[str, int, list[Part]]:
-        """Return the kind of *part*, how many others are of its model, and which passed."""
-        mine = self._inventory.find_part(part.part_id)
-        if mine is None:
-            return "", 0, []
-        alike, key = self._alike[_identify_model(mine)], (_identify_model(mine), part.checks)
-        if key not in self._good:
-            passed = set(alike).intersection(*(self._passed.get(c, ()) for c in part.checks))
-            self._good[key] = [alike[part_id] for part_id in passed]
-        return mine.kind, len(alike) - 1, self._good[key]
-
-    def _rule_out(self, part: AffectedPart, past: Repetition | None) -> Iterator[tuple[str, str]]:
-        """Yield each cause that is ruled out, and by what."""
-        kind, like, good = self._compare_like_parts(part)
+        part_id, checks = part[0].part_id, list_checks(choose_deciding(part))
+        facts, ruled_out = get_facts(part_id, self._inventory), dict[str, str]()
+        like, good = self._compare_with_like(part_id, checks)
+        others = PLURAL_NAMES.get(part[0].part_kind, "parts")
         if 0 < like == len(good):  # where another one fails too, it may be shared
-            others = PLURAL_NAMES.get(kind, "parts")
             who = f"all {like} other {others}" if like > 1 else "the other one"
-            yield REST, f"{who} of this model passed {' and '.join(part.checks)}"
+            ruled_out[REST] = f"{who} of this model passed {' and '.join(checks)}"
             same = [
-                f"{word} {part.facts[fact]}"
+                f"{word} {facts[fact]}"
                 for fact, word in SOFTWARE_FACTS.items()
-                if fact in part.facts and all(p.facts.get(fact) == part.facts[fact] for p in good)
+                if fact in facts and all(p.facts.get(fact) == facts[fact] for p in good)
             ]
             if same:
-                yield SOFTWARE, f"they have the same {' and '.join(same)}"
-        found = self._signs.get(part.part_id, {})
+                ruled_out[SOFTWARE] = f"they have the same {' and '.join(same)}"
         for cause in EXTERNAL_CAUSES:
-            signs = found.get(cause, ())
-            if signs and not any(complained for _, complained in signs):
-                values = dict.fromkeys(
-                    f"{item.name} {format_quantity(item.value, item.unit)}" for item, _ in signs
-                )
-                yield cause, f"{', '.join(values)}, within limits under load"
+            if values := self._signs.get((part_id, cause)):
+                ruled_out[cause] = f"{', '.join(values)}, within limits under load"
         if past and past.slots:
-            yield SLOT, f"it also failed at {', '.join(past.slots)}"
+            ruled_out[SLOT] = f"it also failed at {', '.join(past.slots)}"
+        rest = f"{REST} ({len(good)} of {like} other {others} passed)" if like else REST
+        causes = {REST: rest, SOFTWARE: SOFTWARE, **{c: c for c in EXTERNAL_CAUSES}, SLOT: SLOT}
+        left = [text for cause, text in causes.items() if cause not in ruled_out]
+        return [": ".join(pair) for pair in ruled_out.items()], [] if part_id == "node" else left
+
+    def _compare_with_like(self, part_id: str, checks: tuple[str, ...]) -> tuple[int, list[Part]]:
+        """Return how many other parts are of the model of *part_id*, and which passed *checks*."""
+        mine = self._inventory.find_part(part_id)
+        if mine is None:
+            return 0, []
+        model = _identify_model(mine)
+        alike, key = self._alike[model], (model, checks)
+        if key not in self._good:
+            passed = set(alike).intersection(*(self._passed.get(c, ()) for c in checks))
+            self._good[key] = [alike[part_id] for part_id in passed]
+        return len(alike) - 1, self._good[key]
 
 
 def _identify_model(part: Part) -> tuple[str, ...]:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from hpcverify.model import Inventory, Remedy, Run
-from hpcverify.summary.actions import (
-    Action,
-    group_actions,
-    list_affected_parts,
+from hpcverify.model import Inventory, Run
+from hpcverify.summary.checks import CheckSummary, PastLookup, find_no_past, summarize_checks
+from hpcverify.summary.diagnosis import Diagnosis, diagnose
+from hpcverify.summary.facts import describe_gpus, describe_machine
+from hpcverify.summary.faults import (
+    PartFaults,
+    Step,
+    group_by_part,
+    group_by_step,
+    list_run_faults,
     recall_gone_parts,
 )
-from hpcverify.summary.checks import CheckSummary, PastLookup, find_no_past, summarize_checks
-from hpcverify.summary.diagnosis import Diagnosis, diagnose_parts
-from hpcverify.summary.facts import describe_gpus, describe_machine
 from hpcverify.summary.verdict import (
     format_next_steps,
     summarize_run,
@@ -41,10 +43,10 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """The counts."""
     diagnoses: tuple[Diagnosis, ...]
     """The gravest first."""
-    actions: tuple[Action, ...]
-    """The gravest first."""
-    remedies: dict[str, Remedy]
-    """What each part with faults calls for."""
+    parts: dict[str, PartFaults]
+    """The parts with faults, in the order of the inventory."""
+    steps: dict[Step, list[PartFaults]]
+    """The same by what they call for: the gravest step first, and in it the worst part."""
     checks: tuple[CheckSummary, ...]
     """The worst first, skips last."""
     by_name: dict[str, CheckSummary]
@@ -61,8 +63,9 @@ class RunSummary(Struct, frozen=True, kw_only=True):
 
 def summarize(run: Run, past: PastLookup = find_no_past) -> RunSummary:
     """Summarize *run*; *past* looks up what earlier runs of the node measured."""
-    inventory, parts = recall_gone_parts(run), tuple(list_affected_parts(run))
-    checks, actions = tuple(summarize_checks(run, past)), group_actions(parts)
+    inventory, faults = recall_gone_parts(run), list_run_faults(run)
+    checks, parts = tuple(summarize_checks(run, past)), group_by_part(faults, inventory)
+    steps = group_by_step(parts.values())
     rerun_command = write_rerun_command(run, checks)
     return RunSummary(
         run=run,
@@ -70,13 +73,13 @@ def summarize(run: Run, past: PastLookup = find_no_past) -> RunSummary:
         gpus=describe_gpus(run.inventory),
         machine=describe_machine(run.inventory),
         sentence=summarize_run(run, checks),
-        diagnoses=diagnose_parts(parts, run),
-        actions=actions,
-        remedies={part.part_id: part.remedy for part in parts},
+        diagnoses=diagnose(faults, inventory, run.results),
+        parts=parts,
+        steps=steps,
         checks=checks,
         by_name={check.result.check: check for check in checks},
         skips=summarize_skips(checks),
-        next_steps=format_next_steps(run, actions, inventory, rerun_command),
+        next_steps=format_next_steps(run, steps, inventory, rerun_command),
         command=write_command(run.suite, run.chosen),
         rerun_command=rerun_command,
     )

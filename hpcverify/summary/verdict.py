@@ -8,18 +8,21 @@ the next step; what is wrong with which part is a `diagnosis`. A check always co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from hpcverify.model import MIN_PARTS_FOR_ALL, Inventory, Remedy, Run, Verdict
-from hpcverify.summary.actions import (
-    INTERRUPTED_REASON,
-    Action,
-    is_all_skipped,
-    list_actions,
-    list_part_names,
-)
 from hpcverify.summary.checks import CheckSummary
-from hpcverify.summary.diagnosis import MAX_NAMED, diagnose, name_checks
+from hpcverify.summary.diagnosis import MAX_NAMED, diagnose_run, name_checks
+from hpcverify.summary.faults import (
+    INTERRUPTED_REASON,
+    PartFaults,
+    Step,
+    choose_deciding,
+    is_all_skipped,
+    list_checks,
+    list_part_names,
+    list_run_faults,
+)
 from hpcverify.summary.rounds import explain_left_out
 
 VERDICT_VERBS = {
@@ -90,62 +93,57 @@ def summarize_run(run: Run, checks: Sequence[CheckSummary]) -> str:
 
 def needs_vendor(run: Run) -> bool:
     """Whether *run* fails a part so that its vendor wants the evidence."""
-    failures = (action for action in list_actions(run) if action.verdict is Verdict.FAIL)
-    return any(action.remedy in VENDOR_REMEDIES for action in failures)
+    failures = (fault for fault in list_run_faults(run) if fault.verdict is Verdict.FAIL)
+    return any(fault.remedy in VENDOR_REMEDIES for fault in failures)
 
 
 def format_next_steps(
-    run: Run, actions: Sequence[Action], inventory: Inventory, rerun_command: str
+    run: Run, steps: Mapping[Step, Sequence[PartFaults]], inventory: Inventory, rerun_command: str
 ) -> str:
     """Say what to do about which parts, and how to verify it; empty after a PASS."""
-    actions = [action for action in actions if action.verdict is run.verdict]
-    if not actions:
+    demanded = {
+        remedy: parts for (verdict, remedy), parts in steps.items() if verdict is run.verdict
+    }
+    if not demanded:
         return ""
     if is_all_skipped(run):
         chosen = "choose checks of what this node has (hpcverify checks)"
         return f"{chosen}, then: {rerun_command}"
     # The command at the end runs the checks again; it is a step only by itself.
-    others = [action for action in actions if action.remedy is not Remedy.RERUN]
-    steps = ", ".join(_format_step(action, inventory) for action in others or actions)
-    if run.verdict is Verdict.FAIL and not steps.startswith(DRAIN):
-        steps = f"{DRAIN}, {steps}"
-    return f"{steps}{', then:' if others else ':'} {rerun_command}"
+    others = [remedy for remedy in demanded if remedy is not Remedy.RERUN]
+    said = ", ".join(_format_step(r, demanded[r], inventory) for r in others or demanded)
+    if run.verdict is Verdict.FAIL and not said.startswith(DRAIN):
+        said = f"{DRAIN}, {said}"
+    return f"{said}{', then:' if others else ':'} {rerun_command}"
 
 
-def write_sentence(action: Action) -> str:
-    """Say what *action* is, for an output that lists its parts beside it."""
-    sentence = REMEDY_SENTENCES[action.remedy]
-    stays = action.verdict is not Verdict.FAIL or sentence.lower().startswith(DRAIN)
+def write_step(step: Step) -> str:
+    """Say what *step* is, for an output that lists its parts beside it."""
+    verdict, remedy = step
+    sentence = REMEDY_SENTENCES[remedy]
+    stays = verdict is not Verdict.FAIL or sentence.lower().startswith(DRAIN)
     return sentence if stays else f"{DRAIN.capitalize()}. {sentence}"
 
 
-def _format_step(action: Action, inventory: Inventory) -> str:
-    ids = [part.part_id for part in action.parts]
-    fixes = tuple(dict.fromkeys(part.fix for part in action.parts))
+def _format_step(remedy: Remedy, parts: Sequence[PartFaults], inventory: Inventory) -> str:
+    ids = [part[0].part_id for part in parts]
+    fixes = tuple(dict.fromkeys(part[0].fix for part in parts))
     is_known = all(fixes) and len(fixes) <= MAX_NAMED
-    if action.remedy is Remedy.FIX_CONFIGURATION:
+    if remedy is Remedy.FIX_CONFIGURATION:
         if is_known:
             return ", ".join(fixes)
         gpus = {gpu.id for gpu in inventory.of_kind("gpu")}
         if "node" in ids or MIN_PARTS_FOR_ALL <= len(gpus) == len(gpus.intersection(ids)):
             ids = ["node"]  # that of its parts is part of it
-    parts = _name_parts(ids, inventory)
-    checks = dict.fromkeys(name for part in action.parts for name in part.checks)
-    step = REMEDY_STEPS[action.remedy].format(
-        parts=parts,
-        checks=name_checks(tuple(checks)) or "the suite",
+    names = list_part_names(ids, inventory)
+    if len(names) > MAX_NAMED:
+        some = (list_part_names([part_id], inventory)[0] for part_id in ids[:MAX_NAMED])
+        names = [f"{', '.join(some)} (+{len(ids) - MAX_NAMED} more)"]
+    checks = list_checks(fault for part in parts for fault in choose_deciding(part))
+    step = REMEDY_STEPS[remedy].format(
+        parts=", ".join(names), checks=name_checks(checks) or "the suite"
     )
     return f"{step} ({', '.join(fixes)})" if is_known else step
-
-
-def _name_parts(ids: Sequence[str], inventory: Inventory) -> str:
-    names = list_part_names(ids, inventory)
-    if len(names) <= MAX_NAMED:
-        return ", ".join(names)
-    some = ", ".join(
-        name for part_id in ids[:MAX_NAMED] for name in list_part_names([part_id], inventory)
-    )
-    return f"{some} (+{len(ids) - MAX_NAMED} more)"
 
 
 def write_rerun_command(run: Run, checks: Sequence[CheckSummary]) -> str:
@@ -170,7 +168,7 @@ def explain_verdict(run: Run) -> str:
 
     What only has to run again is left out beside anything else, as it is of the next steps.
     """
-    deciding = [d for d in diagnose(run) if d.verdict is run.verdict]
+    deciding = [d for d in diagnose_run(run) if d.verdict is run.verdict]
     found = [d for d in deciding if d.remedy is not Remedy.RERUN]
     return join_lines(d.line for d in found or deciding)
 

@@ -24,8 +24,8 @@ from hpcverify.model import (
     effective_verdict,
 )
 from hpcverify.plan.suite import Plan, Step
-from hpcverify.summary.actions import pair_with_limits
 from hpcverify.summary.checks import CheckSummary
+from hpcverify.summary.faults import pair_with_limits
 from hpcverify.summary.figures import Figure, format_scaled
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.progress import Progress

@@ -8,14 +8,19 @@ the limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from msgspec.structs import replace
+
+from hpcverify.check import LimitIndex
 from hpcverify.insight.node_names import make_natural_key
-from hpcverify.model import Inventory, Verdict
+from hpcverify.model import Inventory, Limit, Measurement, Result, Verdict
+from hpcverify.summary.faults import get_subject, index_faults
 from hpcverify.summary.part_names import name_parts
-from hpcverify_reports.judged import JudgedMeasurement, format_range
+from hpcverify.summary.wording import format_bounds
+from hpcverify.units import choose_unit
 from hpcverify_reports.labels import ICONS, Icon, format_number, format_unit
 from hpcverify_reports.svg import Strip, draw_strip, is_drawable
 
@@ -23,8 +28,6 @@ MAX_PART_COLUMNS = 10
 """Parts that still fit in one row of a page."""
 MAX_PARTS_WITH_UNIT = 4
 """Parts that leave room for the unit beside the metric."""
-MAX_OPEN_LIMITS = 2
-"""Limits on one metric that are shown unfolded."""
 MIN_FOLDED_ZEROS = 3
 """From this many all-zero rows on, they are folded into one list."""
 MAX_CELLS_PER_VALUE = 32
@@ -35,14 +38,20 @@ Cell = tuple[tuple[str, Icon | None], ...]
 """The values of one metric on one part; those outside a limit have an icon."""
 
 
-@dataclass(frozen=True, slots=True)
-class LimitRange:
-    """A range, its parts unless all, the verdict outside it, and its source."""
+LimitRange = tuple[str, str, str, str]
+"""A range, its parts unless all, the verdict outside it, and its source."""
+Scale = tuple[str, float]
+"""A unit, and what to multiply by."""
 
-    text: str
-    parts: str
-    otherwise: str
-    source: str
+
+@dataclass(frozen=True, slots=True)
+class TableValue:
+    """A measurement, its limits and its verdict, in the unit of all values of its metric."""
+
+    item: Measurement
+    limits: tuple[Limit, ...]
+    verdict: Verdict | None
+    """The worst; None without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +66,6 @@ class MetricRow:
     all_zero: bool
     """Whether every value is 0 and within its limits."""
 
-    @property
-    def folds_limits(self) -> bool:
-        """Whether there are too many limits to show unfolded."""
-        return len(self.limits) > MAX_OPEN_LIMITS
-
 
 @dataclass(frozen=True, slots=True)
 class Grid:
@@ -71,43 +75,56 @@ class Grid:
     all_parts: str
     """The same in few words."""
     rows: tuple[MetricRow, ...]
-
-    @property
-    def style(self) -> str:
-        """The CSS class of its table: many parts are rows, few leave room for a unit."""
-        if len(self.parts) > MAX_PART_COLUMNS:
-            return "tall"
-        return "few" if len(self.parts) <= MAX_PARTS_WITH_UNIT else ""
-
-    @property
-    def heads(self) -> tuple[tuple[str, str], ...]:
-        """The parts as column heads: the name, and the tail of an id."""
-        split = (label.partition(" (") for label in self.parts)
-        return tuple((name, f"({tag}" if tag else "") for name, _, tag in split)
-
-    @property
-    def zero_rows(self) -> tuple[MetricRow, ...]:
-        """The all-zero rows, if there are enough to fold."""
-        zeros = tuple(row for row in self.rows if row.all_zero)
-        return zeros if len(zeros) >= MIN_FOLDED_ZEROS else ()
-
-    @property
-    def other_rows(self) -> tuple[MetricRow, ...]:
-        """The other rows."""
-        folds = bool(self.zero_rows)
-        return tuple(row for row in self.rows if not (folds and row.all_zero))
-
-    @property
-    def rows_by_part(self) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
-        """A row for each part: its label, and a cell for each metric."""
-        cells = zip(*(row.cells for row in self.rows), strict=True)
-        return tuple(zip(self.parts, cells, strict=True))
+    zero_rows: tuple[MetricRow, ...]
+    """The metrics that are 0 on all parts, if they are many."""
+    style: str
+    """The CSS class of its table: many parts are rows, few leave room for a unit."""
 
 
-def build_grids(everything: Sequence[JudgedMeasurement], inventory: Inventory) -> tuple[Grid, ...]:
+def choose_units(result: Result) -> dict[tuple[str, str], Scale]:
+    """
+    Choose one unit for all values of a metric, by its name and unit.
+
+    A check stores GFLOP/s where people read TFLOP/s.
+    """
+    values: dict[tuple[str, str], list[float | None]] = {}
+    for item in result.measurements:
+        values.setdefault((item.name, item.unit), []).append(item.value)
+    return {key: choose_unit(some, key[1]) for key, some in values.items()}
+
+
+def list_values(result: Result, units: Mapping[tuple[str, str], Scale]) -> list[TableValue]:
+    """List the measurements of *result* with their limits, in *units*."""
+    index, faults, values = LimitIndex(result.limits), index_faults(result), list[TableValue]()
+    for item in result.measurements:
+        unit, factor = units[item.name, item.unit]
+        limits = tuple(scale_limit(limit, factor) for limit in index.find(item))
+        fault = faults.get(get_subject(item))
+        passed = Verdict.PASS if limits else None
+        scaled = replace(item, value=scale(item.value, factor), unit=unit)
+        values.append(TableValue(scaled, limits, fault.verdict if fault else passed))
+    return values
+
+
+def scale_limit(limit: Limit, factor: float) -> Limit:
+    """Multiply the bounds of *limit* by *factor*."""
+    return replace(limit, low=scale(limit.low, factor), high=scale(limit.high, factor))
+
+
+def scale(value: float | None, factor: float) -> float | None:
+    """Multiply *value* by *factor*."""
+    return value if value is None or factor == 1 else value * factor
+
+
+def format_range(limit: Limit) -> str:
+    """Print the range that *limit* admits."""
+    return format_bounds(limit, format_number) or "any number"
+
+
+def build_grids(everything: Sequence[TableValue], inventory: Inventory) -> tuple[Grid, ...]:
     """Make a table for each kind of part, in the order in which they were measured."""
     kinds = {part.id: part.kind for part in inventory.parts}
-    by_kind: dict[str, list[JudgedMeasurement]] = {}
+    by_kind: dict[str, list[TableValue]] = {}
     for one in everything:
         part_id = one.item.part_id
         # A core such as "cpu3" is in no inventory; its number is not its kind.
@@ -116,7 +133,7 @@ def build_grids(everything: Sequence[JudgedMeasurement], inventory: Inventory) -
     return tuple(_build_grid(some, inventory) for some in split)
 
 
-def _split_sparse(some: Sequence[JudgedMeasurement]) -> Iterable[Sequence[JudgedMeasurement]]:
+def _split_sparse(some: Sequence[TableValue]) -> Iterable[Sequence[TableValue]]:
     """Split what would be a table of mostly empty cells by the parts that have a metric."""
     parts: dict[str, set[str]] = {}
     for one in some:
@@ -124,37 +141,43 @@ def _split_sparse(some: Sequence[JudgedMeasurement]) -> Iterable[Sequence[Judged
     if len(parts) * len(set().union(*parts.values())) <= MAX_CELLS_PER_VALUE * len(some):
         return [some]
     shared = {name: frozenset(ids) for name, ids in parts.items()}
-    tables: dict[frozenset[str], list[JudgedMeasurement]] = {}
+    tables: dict[frozenset[str], list[TableValue]] = {}
     for one in some:
         tables.setdefault(shared[one.item.name], []).append(one)
     return tables.values()
 
 
-def _build_grid(some: Sequence[JudgedMeasurement], inventory: Inventory) -> Grid:
+def _build_grid(some: Sequence[TableValue], inventory: Inventory) -> Grid:
     labels = {one.item.part_id: inventory.find_label(one.item.part_id) for one in some}
     parts = sorted(labels, key=lambda part_id: make_natural_key(labels[part_id]))
-    metrics: dict[tuple[str, str], list[JudgedMeasurement]] = {}
+    metrics: dict[tuple[str, str], list[TableValue]] = {}
     for one in some:
         metrics.setdefault((one.item.name, one.item.unit), []).append(one)
     # Metrics outside a limit come first; the rest keep the check's own order.
-    ordered = sorted(metrics.values(), key=lambda metric: max(map(_judge, metric)), reverse=True)
+    ordered = sorted(
+        metrics.values(),
+        key=lambda metric: max(one.verdict or Verdict.PASS for one in metric),
+        reverse=True,
+    )
+    rows = [_build_row(metric, parts, inventory) for metric in ordered]
+    is_tall = len(parts) > MAX_PART_COLUMNS
+    zeros = [row for row in rows if row.all_zero]
+    folded = zeros if len(zeros) >= MIN_FOLDED_ZEROS and not is_tall else []
     return Grid(
         parts=tuple(labels[part_id] for part_id in parts),
         all_parts=name_parts(parts, inventory),
-        rows=tuple(_build_row(metric, parts, inventory) for metric in ordered),
+        rows=tuple(row for row in rows if not (folded and row.all_zero)),
+        zero_rows=tuple(folded),
+        style="tall" if is_tall else "few" if len(parts) <= MAX_PARTS_WITH_UNIT else "",
     )
 
 
-def _judge(one: JudgedMeasurement) -> Verdict:
-    return one.verdict or Verdict.PASS
-
-
-def _choose_icon(one: JudgedMeasurement) -> Icon | None:
-    return None if _judge(one) is Verdict.PASS else ICONS[_judge(one)]
+def _choose_icon(one: TableValue) -> Icon | None:
+    return ICONS[one.verdict] if one.verdict and one.verdict > Verdict.PASS else None
 
 
 def _build_row(
-    metric: Sequence[JudgedMeasurement], parts: Sequence[str], inventory: Inventory
+    metric: Sequence[TableValue], parts: Sequence[str], inventory: Inventory
 ) -> MetricRow:
     cells: dict[str, Cell] = dict.fromkeys(parts, ())
     for one in metric:
@@ -165,11 +188,11 @@ def _build_row(
         cells=tuple(cells.values()),
         strip=draw_metric_axis(metric),
         limits=tuple(_group_limits(metric, inventory)),
-        all_zero=all(one.item.value == 0 and not one.faults for one in metric),
+        all_zero=all(one.item.value == 0 and not _choose_icon(one) for one in metric),
     )
 
 
-def draw_metric_axis(metric: Sequence[JudgedMeasurement]) -> Strip | None:
+def draw_metric_axis(metric: Sequence[TableValue]) -> Strip | None:
     """
     Put the values of one *metric* on one axis, with its limits.
 
@@ -191,9 +214,7 @@ def draw_metric_axis(metric: Sequence[JudgedMeasurement]) -> Strip | None:
     )
 
 
-def _group_limits(
-    metric: Sequence[JudgedMeasurement], inventory: Inventory
-) -> Iterator[LimitRange]:
+def _group_limits(metric: Sequence[TableValue], inventory: Inventory) -> Iterator[LimitRange]:
     everyone = dict.fromkeys(one.item.part_id for one in metric)
     by_range: dict[tuple[str, str, str], dict[str, None]] = {}
     for one in metric:
@@ -204,4 +225,4 @@ def _group_limits(
             by_range.setdefault(key, {})[one.item.part_id] = None
     for (text, word, source), parts in by_range.items():
         named = "" if parts == everyone else name_parts(parts, inventory)
-        yield LimitRange(text, named, f"else {word}", source)
+        yield text, named, f"else {word}", source

@@ -16,6 +16,8 @@ from hpcverify.check import format_quantity
 from hpcverify.model import Cause, Verdict
 from hpcverify.summary.printable import make_printable
 
+LabeledText = tuple[str, str]
+"""A name and its value, ready to print."""
 MAX_NAMED_NODES = 8
 """Nodes that a sentence names."""
 CAUSE_SENTENCES = {

@@ -10,7 +10,18 @@ from markupsafe import Markup
 
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.wording import format_duration
+from hpcverify_reports.grid import format_range
+from hpcverify_reports.labels import (
+    CAUSE_SENTENCES,
+    ICONS,
+    format_unit,
+    format_with_unit,
+    label_fact,
+    make_anchor,
+)
 
+EXCERPT_CHARACTERS = 4096
+"""Characters of one piece of evidence; the run document has the rest."""
 _UNBROKEN = re.compile(
     r"(\d{4}-\d\d-\d\d(?: \d\d:\d\d UTC)?|\((?:under )?\d+ \w+ ago\)"
     r"|\d[\d.,]* (?:%|°C|MHz|W|ms|[GT]B/s|TFLOP/s|GPU-hours)(?!\w))"
@@ -23,6 +34,14 @@ def keep_times(text: str) -> Markup:
     kept = Markup('<span class="nowrap">{}</span>')
     pieces = enumerate(_UNBROKEN.split(make_printable(text)))
     return Markup("").join(kept.format(piece) if place % 2 else piece for place, piece in pieces)
+
+
+def cut_excerpt(text: str) -> str:
+    """Cut the rest of a *text* that is long."""
+    left = len(text) - EXCERPT_CHARACTERS
+    if left <= 0:
+        return text
+    return f"{text[:EXCERPT_CHARACTERS]} … ({left} more characters in the run's JSON document)"
 
 
 def _fill_in(value: object) -> object:
@@ -41,7 +60,18 @@ def load_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"times": keep_times, "duration": format_duration}
+    environment.filters |= {
+        "anchor": make_anchor,
+        "cause": CAUSE_SENTENCES.__getitem__,
+        "duration": format_duration,
+        "excerpt": cut_excerpt,
+        "fact": label_fact,
+        "icon": ICONS.__getitem__,
+        "range": format_range,
+        "times": keep_times,
+        "unit": format_unit,
+        "with_unit": format_with_unit,
+    }
     return environment
 
 

@@ -5,30 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hpcverify.model import Fault, Verdict
-from hpcverify.summary.actions import Action, AffectedPart, list_part_names
+from hpcverify.model import Verdict
 from hpcverify.summary.diagnosis import Diagnosis, name_checks
-from hpcverify.summary.exclusions import Exclusions, Repetition
+from hpcverify.summary.exclusions import Exclusions, Repetition, get_facts
+from hpcverify.summary.faults import PartFaults, list_part_names
 from hpcverify.summary.run_summary import RunSummary
-from hpcverify.summary.verdict import write_sentence
-from hpcverify_reports.labels import ICONS, Icon, format_time, label_fact
-from hpcverify_reports.sections import LabeledText
+from hpcverify.summary.verdict import write_step
+from hpcverify_reports.labels import ICONS, Icon, LabeledText, format_time, label_fact
 
 Repetitions = Mapping[str, Repetition]
 """How often each part has failed, by its id."""
 
 MAX_SHOWN_FAULTS = 6
 """Faults listed with a part; all of them follow further below."""
-MAX_OPEN_PARTS = 4
-"""Parts of an action that a page shows unfolded."""
 MODEL_FACTS = ("name", "model", "product")
 TICKET_FACTS = ("pci_address", "serial", "board", "part_number", "vbios", "firmware", "driver")
 """Facts of a part, in the order of a ticket."""
 
 
 @dataclass(frozen=True, slots=True)
-class AffectedRow:
-    """One part, how to identify it, and the evidence against it."""
+class TicketPart:
+    """One part as in a ticket: how to identify it, and what is known of its faults."""
 
     label: str
     model: str
@@ -44,94 +41,69 @@ class AffectedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ActionGroup:
-    """One action with its parts."""
+class TicketStep:
+    """One thing to do, and the parts to do it to."""
 
     icon: Icon
     action: str
     names: str
-    rows: tuple[AffectedRow, ...]
-
-    @property
-    def shown(self) -> tuple[AffectedRow, ...]:
-        """The first parts, which a page shows unfolded."""
-        return self.rows[:MAX_OPEN_PARTS]
-
-    @property
-    def folded(self) -> tuple[AffectedRow, ...]:
-        """The others, which it folds."""
-        return self.rows[MAX_OPEN_PARTS:]
+    rows: tuple[TicketPart, ...]
 
 
-def lay_out_actions(
+def lay_out_steps(
     summary: RunSummary, past: Repetitions
-) -> tuple[tuple[ActionGroup, ...], tuple[ActionGroup, ...]]:
+) -> tuple[list[TicketStep], list[TicketStep]]:
     """
-    Lay out the actions that the verdict of a run calls for, the gravest first.
+    Lay out the steps that the verdict of a run calls for, the gravest first.
 
     The second list has what the run observed on other parts, none of which failed.
     """
-    exclusions = Exclusions(summary.run, (part for a in summary.actions for part in a.parts))
+    exclusions = Exclusions(summary.run, summary.parts)
     diagnoses: dict[str, list[Diagnosis]] = {}
     for diagnosis in summary.diagnoses:
         for part_id in diagnosis.part_ids:
             diagnoses.setdefault(part_id, []).append(diagnosis)
-    groups = [
-        (
-            action.verdict,
-            ActionGroup(
-                icon=ICONS[action.verdict],
-                action=write_sentence(action),
-                names=", ".join(
-                    list_part_names([part.part_id for part in action.parts], summary.inventory)
-                ),
-                rows=tuple(_list_rows(action, diagnoses, exclusions, past)),
-            ),
-        )
-        for action in summary.actions
-    ]
-    worst = summary.run.verdict
-    return (
-        tuple(group for verdict, group in groups if verdict is worst),
-        tuple(group for verdict, group in groups if verdict < worst),
-    )
-
-
-def _list_rows(
-    action: Action,
-    diagnoses: Mapping[str, Sequence[Diagnosis]],
-    exclusions: Exclusions,
-    past: Repetitions,
-) -> Iterator[AffectedRow]:
-    """Yield a row for each part; parts with the same ERROR share one, as none of them is bad."""
-    folded: set[str] = set()
-    for part in action.parts:
-        if part.part_id in folded:
-            continue
-        known = diagnoses.get(part.part_id, ())
-        row = _build_row(part, known, exclusions, past.get(part.part_id))
-        if known and known[0].verdict is Verdict.ERROR and len(known[0].part_ids) > 1:
-            folded.update(known[0].part_ids)
-            row = replace(row, label=known[0].names, id="", facts=())
-        yield row
+    demanded, milder = list[TicketStep](), list[TicketStep]()
+    for step, parts in summary.steps.items():
+        ids, rows, folded = [part[0].part_id for part in parts], list[TicketPart](), set[str]()
+        for part_id, part in zip(ids, parts, strict=True):
+            known = diagnoses.get(part_id, ())
+            if part_id not in folded:
+                row = _build_row(part, known, summary, exclusions, past.get(part_id))
+                # Parts with the same ERROR share a row, as none of them is bad.
+                if known and known[0].verdict is Verdict.ERROR and len(known[0].part_ids) > 1:
+                    folded.update(known[0].part_ids)
+                    row = replace(row, label=known[0].names, id="", facts=())
+                rows.append(row)
+        if step[0] <= summary.run.verdict:
+            names = ", ".join(list_part_names(ids, summary.inventory))
+            ticket = TicketStep(ICONS[step[0]], write_step(step), names, tuple(rows))
+            (demanded if step[0] is summary.run.verdict else milder).append(ticket)
+    return demanded, milder
 
 
 def _build_row(
-    part: AffectedPart,
+    part: PartFaults,
     diagnoses: Sequence[Diagnosis],
+    summary: RunSummary,
     exclusions: Exclusions,
     past: Repetition | None,
-) -> AffectedRow:
-    failed = part.verdict is Verdict.FAIL
+) -> TicketPart:
+    part_id, failed = part[0].part_id, part[0].verdict is Verdict.FAIL
+    label = summary.inventory.find_label(part_id)
+    ruled_out, left = exclusions.weigh(part, past) if failed else ([], [])
     first = format_time(past.first) if past and past.failed > 1 else "in this run"
-    known = (past.facts if past else {}) | part.facts
-    lines = [
-        ": ".join(filter(None, (name_checks(d.checks), d.text, _format_fix(d)))) for d in diagnoses
-    ]
-    return AffectedRow(
-        label=part.label,
+    known = {**(past.facts if past else {}), **get_facts(part_id, summary.inventory)}
+    lines = list[str]()
+    for diagnosis in diagnoses:
+        # The exact step, unless the text ends in it.
+        fix = "" if diagnosis.fix in diagnosis.text else f"fix: {diagnosis.fix}"
+        texts = name_checks(diagnosis.checks), diagnosis.text, fix
+        lines.append(": ".join(filter(None, texts)))
+    return TicketPart(
+        label=label,
         model=next((known[f] for f in MODEL_FACTS if f in known), ""),
-        id=part.part_id if part.part_id != part.label else "",
+        id=part_id if part_id != label else "",
         facts=(
             *((label_fact(fact), known[fact]) for fact in TICKET_FACTS if fact in known),
             *([("first failed", first)] if failed else []),
@@ -141,25 +113,16 @@ def _build_row(
         past=(f"failed in {past.failed} of {past.runs} runs since {format_time(past.since)}",)
         if past and past.runs > 1
         else (),
-        ruled_out=tuple(exclusions.list_ruled_out(part, past)) if failed else (),
-        not_ruled_out=", ".join(exclusions.list_open_causes(part, past)) if failed else "",
+        ruled_out=tuple(ruled_out),
+        not_ruled_out=", ".join(left),
     )
 
 
-def _format_fix(diagnosis: Diagnosis) -> str:
-    """Name the exact step of *diagnosis*, unless its text ends in it."""
-    return "" if diagnosis.fix in diagnosis.text else f"fix: {diagnosis.fix}"
-
-
-def _list_evidence(part: AffectedPart) -> tuple[str, ...]:
-    shown = [_format_fault(c, part.verdict) for c in part.faults[:MAX_SHOWN_FAULTS]]
-    left = len(part.faults) - len(shown)
-    return (*shown, f"and {left} more") if left else tuple(shown)
-
-
-def _format_fault(fault: Fault, worst: Verdict) -> str:
-    """Print a fault, with its verdict if that is milder than the *worst*."""
-    checks = name_checks(fault.checks)
-    what = f"{checks}: {fault.text}" if checks else fault.text
-    milder = fault.verdict < worst
-    return f"{what} ({ICONS[fault.verdict].word})" if milder else what
+def _list_evidence(part: PartFaults) -> Iterator[str]:
+    """Yield the gravest faults of *part*, each with its verdict if that is not the worst."""
+    for fault in part[:MAX_SHOWN_FAULTS]:
+        what = ": ".join(filter(None, (name_checks(fault.checks), fault.text)))
+        milder = fault.verdict < part[0].verdict
+        yield f"{what} ({ICONS[fault.verdict].word})" if milder else what
+    if len(part) > MAX_SHOWN_FAULTS:
+        yield f"and {len(part) - MAX_SHOWN_FAULTS} more"

@@ -3,43 +3,52 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from itertools import chain
 
-from hpcverify.check import LimitIndex, make_severity_key
+from msgspec.structs import replace
+
 from hpcverify.insight.node_names import make_natural_key
 from hpcverify.model import (
     PLURAL_NAMES,
+    Coverage,
     Fault,
     FaultKind,
     Finding,
     Inventory,
+    Measurement,
     Part,
-    Remedy,
     Result,
     Series,
     Verdict,
     effective_verdict,
 )
-from hpcverify.summary.actions import (
-    FaultIndex,
+from hpcverify.summary.checks import CheckSummary
+from hpcverify.summary.faults import (
     find_common_remedy,
+    get_subject,
+    index_faults,
     list_faults,
 )
-from hpcverify.summary.checks import CheckSummary
 from hpcverify.summary.part_names import name_parts
 from hpcverify.summary.run_summary import RunSummary
 from hpcverify.summary.verdict import REMEDY_SENTENCES
 from hpcverify.units import choose_unit, convert_unit, have_one_dimension
-from hpcverify_reports.grid import Grid, build_grids, draw_metric_axis
-from hpcverify_reports.judged import JudgedMeasurement, format_range, pair_measurements
+from hpcverify_reports.grid import (
+    Grid,
+    TableValue,
+    build_grids,
+    choose_units,
+    draw_metric_axis,
+    list_values,
+    scale,
+    scale_limit,
+)
 from hpcverify_reports.labels import (
-    CAUSE_SENTENCES,
     ICONS,
-    INFO_ICON,
     Icon,
-    format_unit,
+    LabeledText,
     format_with_unit,
     label_fact,
     make_anchor,
@@ -49,45 +58,13 @@ from hpcverify_reports.tables import PageSection, TableColumn, build_table
 
 MAX_FAULTS = 16
 """Faults of one check in its card; the tables below have them all."""
-EXCERPT_CHARACTERS = 4096
-"""Characters of one piece of evidence; the run document has the rest."""
+MAX_OTHER_ROUNDS = 50
+"""Rounds of a check besides the worst one; those that did not pass come first."""
 MAX_FACTS = 60
 """Facts of a kind of part that its table has: a GPU has about 30. A document whose every part has
 facts of its own would have a table of their product."""
 LIMIT_SUFFIXES = frozenset({"", "max", "min", "mean", "peak"})
 """Suffixes of measurements whose limit can be drawn into the series' chart."""
-
-LabeledText = tuple[str, str]
-"""A name and its value, ready to print."""
-Link = tuple[str, str]
-"""An anchor and its text."""
-
-
-@dataclass(frozen=True, slots=True)
-class FaultRow:
-    """A measurement outside its limit, or a limit without a measurement."""
-
-    icon: Icon
-    href: str
-    part: str
-    name: str
-    value: str
-    strip: Strip | None
-    bound: str
-    source: str
-    remedy: str
-
-
-@dataclass(frozen=True, slots=True)
-class FindingItem:
-    """A finding: where, what, the evidence, and what to do about it."""
-
-    icon: Icon | None
-    part: str
-    code: str
-    text: str
-    evidence: tuple[LabeledText, ...]
-    remedy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,180 +72,104 @@ class Section:
     """Everything about one check in one round; empty fields are not shown."""
 
     id: str
-    check: str
-    round: int
+    result: Result
     icon: Icon
-    is_open: bool
     badges: tuple[str, ...]
-    seconds: float
-    reason: str
-    cause: str
     next: str
     """What to do; empty if the faults call for different things."""
-    faults: tuple[FaultRow, ...]
-    more_faults: int
-    """How many more there are, which only the tables below show."""
-    findings: tuple[FindingItem, ...]
+    faults: tuple[Fault, ...]
+    """Those about metrics, the gravest first, in the units of the tables."""
+    axes: dict[str, Strip | None]
+    """The values of a metric of these on one axis, unless nothing was measured."""
+    findings: tuple[tuple[Finding, Fault | None], ...]
+    """The gravest first; without a fault they are for information."""
     parts: tuple[tuple[str, str, Icon | None], ...]
     """The anchor, name and icon of each part that the check covered."""
     coverage: tuple[LabeledText, ...]
     grids: tuple[Grid, ...]
     charts: tuple[Chart, ...]
-    unmet_limits: tuple[str, ...]
     params: tuple[LabeledText, ...]
-    other_rounds: tuple[Section, ...] = ()
-    shown_note: str = ""
-    """Which of several rounds this is."""
-    unshown_note: str = ""
-    """How many rounds are left out, and where they are."""
+    other_rounds: tuple[Section, ...]
+    left_rounds: int
+    """How many rounds are left out."""
 
 
 def build_section(check: CheckSummary, result: Result, summary: RunSummary) -> Section:
     """
-    Lay out the round *result* of *check*, and for each part what the run calls for.
+    Lay out the round *result* of *check*: the worst one with the others folded below it.
 
     A round that is not the worst one has an anchor of its own, and charts only if it did
     not pass: the charts of a day would be most of the page.
     """
-    inventory, remedies, main = summary.inventory, summary.remedies, result is check.result
-    everything = pair_measurements(result)
+    inventory, main = summary.inventory, result is check.result
+    units, faults, index = choose_units(result), list_faults(result), index_faults(result)
+    values = list_values(result, units)
     verdict = effective_verdict(result)
     # A quoted name has no slash.
     place = make_anchor(result.check) + ("" if main else f"/{result.round}")
-    is_open = verdict >= Verdict.WARN
-    broken = _list_faults(result, everything, inventory, remedies, place)
-    faults = FaultIndex(result)
-    ranked = [(faults.rank(finding), finding) for finding in result.findings]
-    ranked.sort(key=itemgetter(0), reverse=True)
-    remedy = find_common_remedy(result, remedies)
+    broken = tuple(
+        _scale_fault(f, *units.get((f.name, f.unit), (f.unit, 1.0))) for f in faults if f.limit
+    )
+    places = {subject: place for place, subject in enumerate(index)}
+    findings = sorted(
+        result.findings, key=lambda found: places.get(get_subject(found), len(places))
+    )
+    remedy = find_common_remedy(result, summary.parts)
+    rounds = f"{len(check.rounds)} rounds: {check.tally}" if main and check.tally else ""
+    others = check.other_rounds[:MAX_OTHER_ROUNDS] if main else ()
     return Section(
         id=place,
-        check=result.check,
-        round=result.round,
+        result=result,
         icon=ICONS[verdict],
-        is_open=is_open,
-        badges=(check.weight,) if check.weight else (),
-        seconds=result.seconds,
-        reason=result.reason,
-        cause=CAUSE_SENTENCES[result.cause],
+        badges=tuple(filter(None, (rounds, check.weight))),
         next=REMEDY_SENTENCES[remedy] if remedy else "",
-        faults=tuple(broken[:MAX_FAULTS]),
-        more_faults=max(0, len(broken) - MAX_FAULTS),
-        findings=tuple(
-            _build_judged_finding(f, rank[0], inventory, remedies) for rank, f in ranked
-        ),
-        parts=tuple(_list_parts(result, everything, inventory, place)),
+        faults=broken,
+        axes=_draw_axes(broken, values),
+        findings=tuple((found, index.get(get_subject(found))) for found in findings),
+        parts=tuple(_list_parts(result, values, faults, inventory, place)),
         coverage=tuple(_group_coverage(result, inventory)),
-        grids=build_grids(everything, inventory),
-        charts=_draw_charts(result, everything, inventory) if main or is_open else (),
-        unmet_limits=tuple(
-            f"{limit.name} {format_range(limit)} ({limit.source})"
-            for limit in LimitIndex(result.limits).list_unmet(result.measurements)
-        ),
+        grids=build_grids(values, inventory),
+        charts=_draw_charts(result, values, inventory) if main or verdict >= Verdict.WARN else (),
         params=tuple(
             (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
             for name, value in result.params.items()
         ),
+        other_rounds=tuple(
+            build_section(check, other, summary) for other in sorted(others, key=lambda r: r.round)
+        ),
+        left_rounds=len(check.other_rounds) - len(others) if main else 0,
     )
 
 
-def _list_faults(
-    result: Result,
-    everything: Sequence[JudgedMeasurement],
-    inventory: Inventory,
-    remedies: Mapping[str, Remedy],
-    place: str,
-) -> list[FaultRow]:
-    faults = sorted(
-        (fault for one in everything for fault in one.faults),
-        key=make_severity_key,
-        reverse=True,
-    )
-    metrics: dict[str, list[JudgedMeasurement]] = {c.name: [] for c in faults}
-    for one in everything:
+def _draw_axes(faults: Iterable[Fault], values: Iterable[TableValue]) -> dict[str, Strip | None]:
+    metrics: dict[str, list[TableValue]] = {
+        fault.name: [] for fault in faults if fault.kind is not FaultKind.UNMEASURED
+    }
+    for one in values:
         if one.item.name in metrics:
             metrics[one.item.name].append(one)
-    axes = {name: draw_metric_axis(metric) for name, metric in metrics.items()}
-    unmet = [c for c in result.faults if c.kind is FaultKind.UNMEASURED]
-    return [
-        FaultRow(
-            icon=ICONS[fault.verdict],
-            href=f"{place}.{make_anchor(fault.part_id)}" if fault.name in axes else place,
-            part=_name_place(fault, inventory),
-            name=fault.name,
-            value=_format_value(fault),
-            strip=axes.get(fault.name),
-            bound=f"{format_range(limit)} {format_unit(fault.unit)}".rstrip(),
-            source=f"too noisy: {limit.noisy}" if limit.noisy else limit.source,
-            remedy=_write_remedy(fault.part_id, remedies),
-        )
-        for fault in (*faults, *unmet)
-        if (limit := fault.limit)
-    ]
+    return {name: draw_metric_axis(metric) for name, metric in metrics.items()}
 
 
-def _name_place(fault: Fault, inventory: Inventory) -> str:
-    for_all = fault.kind is FaultKind.UNMEASURED and fault.part_id == "node"
-    return "all parts" if for_all else inventory.find_label(fault.part_id)
-
-
-def _format_value(fault: Fault) -> str:
-    if fault.kind is FaultKind.UNMEASURED:
-        return "not measured"
-    return format_with_unit(fault.value, fault.unit)
-
-
-def _build_judged_finding(
-    finding: Finding, verdict: Verdict, inventory: Inventory, remedies: Mapping[str, Remedy]
-) -> FindingItem:
-    """Lay out a finding; one that passed has no remedy."""
-    if verdict is Verdict.PASS:
-        return build_finding(finding, inventory, INFO_ICON)
-    remedy = _write_remedy(finding.part_id, remedies)
-    return build_finding(finding, inventory, ICONS[verdict], remedy)
-
-
-def _write_remedy(part_id: str, remedies: Mapping[str, Remedy]) -> str:
-    """Say what to do about a part; empty if the run calls for nothing there."""
-    return REMEDY_SENTENCES[remedies[part_id]] if part_id in remedies else ""
-
-
-def build_finding(
-    finding: Finding, inventory: Inventory, icon: Icon | None = None, remedy: str = ""
-) -> FindingItem:
-    """Lay out one finding."""
-    return FindingItem(
-        icon=icon,
-        part=inventory.find_label(finding.part_id),
-        code=finding.code,
-        text=finding.text,
-        evidence=tuple((label_fact(n), _cut_excerpt(v)) for n, v in finding.evidence.items()),
-        remedy=remedy,
-    )
-
-
-def _cut_excerpt(text: str) -> str:
-    left = len(text) - EXCERPT_CHARACTERS
-    if left <= 0:
-        return text
-    return f"{text[:EXCERPT_CHARACTERS]} … ({left} more characters in the run's JSON document)"
+def _scale_fault(fault: Fault, unit: str, factor: float) -> Fault:
+    limit = fault.limit and scale_limit(fault.limit, factor)
+    return replace(fault, value=scale(fault.value, factor), unit=unit, limit=limit)
 
 
 def _list_parts(
-    result: Result, everything: Sequence[JudgedMeasurement], inventory: Inventory, place: str
+    result: Result,
+    values: Sequence[TableValue],
+    faults: Sequence[Fault],
+    inventory: Inventory,
+    place: str,
 ) -> Iterator[tuple[str, str, Icon | None]]:
-    faults = FaultIndex(result)
-    ranked = ((finding.part_id, faults.rank(finding)[0]) for finding in result.findings)
-    by_part: dict[str, list[Verdict]] = {}
-    for part_id, verdict in (
-        *((covered.part_id, None) for covered in result.coverage),
-        *((one.item.part_id, one.verdict) for one in everything),
-        *((part_id, None if verdict is Verdict.PASS else verdict) for part_id, verdict in ranked),
-    ):
-        by_part.setdefault(part_id, []).extend([] if verdict is None else [verdict])
-    labels = {part_id: inventory.find_label(part_id) for part_id in by_part}
+    judged = {one.item.part_id: Verdict.PASS for one in values if one.limits}
+    worst = judged | {fault.part_id: fault.verdict for fault in reversed(faults)}
+    seen: Iterable[Coverage | Finding | Measurement]
+    seen = chain(result.coverage, result.measurements, result.findings)
+    labels = {item.part_id: inventory.find_label(item.part_id) for item in seen}
     for part_id in sorted(labels, key=lambda part_id: make_natural_key(labels[part_id])):
-        icon = ICONS[max(by_part[part_id])] if by_part[part_id] else None
+        icon = ICONS[worst[part_id]] if part_id in worst else None
         yield f"{place}.{make_anchor(part_id)}", labels[part_id], icon
 
 
@@ -282,13 +183,13 @@ def _group_coverage(result: Result, inventory: Inventory) -> Iterator[LabeledTex
 
 
 def _draw_charts(
-    result: Result, everything: Sequence[JudgedMeasurement], inventory: Inventory
+    result: Result, values: Sequence[TableValue], inventory: Inventory
 ) -> tuple[Chart, ...]:
-    complained = {fault.part_id for fault in list_faults(result)}
+    faulty = {fault.part_id for fault in list_faults(result)}
     alike: dict[tuple[str, str], list[Series]] = {}
     for series in result.series:
         alike.setdefault((series.name, series.unit), []).append(series)
-    judged = _group_by_series(everything)
+    judged = _group_by_series(values)
     drawn: list[Chart | None] = []
     for (name, stored), some in alike.items():
         unit, factor = choose_unit((v for s in some for v in s.values), stored)
@@ -297,7 +198,7 @@ def _draw_charts(
                 inventory.find_label(s.part_id),
                 s.t,
                 tuple(value * factor for value in s.values),
-                flagged=s.part_id in complained,
+                flagged=s.part_id in faulty,
             )
             for s in some
         ]
@@ -306,7 +207,7 @@ def _draw_charts(
     return tuple(chart for chart in drawn if chart)
 
 
-def _choose_limit_lines(unit: str, some: Sequence[JudgedMeasurement]) -> list[Tick]:
+def _choose_limit_lines(unit: str, some: Sequence[TableValue]) -> list[Tick]:
     """Choose the limits of the measurements *some* that a chart in *unit* shows as lines."""
     lows, highs = set[float](), set[float]()
     for one in some:
@@ -324,11 +225,11 @@ def _choose_limit_lines(unit: str, some: Sequence[JudgedMeasurement]) -> list[Ti
 
 
 def _group_by_series(
-    everything: Sequence[JudgedMeasurement],
-) -> dict[str, list[JudgedMeasurement]]:
+    values: Sequence[TableValue],
+) -> dict[str, list[TableValue]]:
     """Group the measurements by the series whose chart shows their limits."""
-    by_series: dict[str, list[JudgedMeasurement]] = {}
-    for one in everything:
+    by_series: dict[str, list[TableValue]] = {}
+    for one in values:
         base, _, rest = one.item.name.partition(".")
         for name in {one.item.name, *([base] if rest in LIMIT_SUFFIXES else [])}:
             by_series.setdefault(name, []).append(one)

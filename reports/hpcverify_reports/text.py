@@ -10,8 +10,14 @@ from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
 from hpcverify.model import Cause, Remedy, Run, Verdict
-from hpcverify.summary.actions import FaultIndex, find_common_remedy, list_faults
 from hpcverify.summary.checks import CheckSummary
+from hpcverify.summary.faults import (
+    PartFaults,
+    find_common_remedy,
+    get_subject,
+    index_faults,
+    list_faults,
+)
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.rounds import format_round_count
 from hpcverify.summary.run_summary import RunSummary, summarize, write_finding
@@ -19,10 +25,10 @@ from hpcverify.summary.verdict import REMEDY_SENTENCES
 from hpcverify.summary.wording import format_duration
 from hpcverify_reports.labels import CAUSE_SENTENCES, ICONS, convert_to_utc, format_time
 from hpcverify_reports.remedies import (
-    ActionGroup,
-    AffectedRow,
     Repetitions,
-    lay_out_actions,
+    TicketPart,
+    TicketStep,
+    lay_out_steps,
 )
 
 _JUNIT_ELEMENTS = {Verdict.FAIL: "failure", Verdict.ERROR: "error", Verdict.SKIP: "skipped"}
@@ -52,7 +58,7 @@ def junit(run: Run, past: Repetitions = MappingProxyType({})) -> str:
             sentences.setdefault(name, []).append(diagnosis.sentence)
     cases = [
         *(
-            _build_case(summary.by_name[name], sentences.get(name, ()), summary.remedies)
+            _build_case(summary.by_name[name], sentences.get(name, ()), summary.parts)
             for name in dict.fromkeys(result.check for result in run.results)
         ),
         *_build_run_case(summary),
@@ -97,29 +103,24 @@ def _list_properties(summary: RunSummary, past: Repetitions) -> Iterator[tuple[s
         yield f"version.{name}", version
     if summary.machine:
         yield "machine", summary.machine
-    for group in chain(*lay_out_actions(summary, past)):
+    for group in chain(*lay_out_steps(summary, past)):
         for row in group.rows:
-            details = (_format_identity(row), *row.diagnoses, *row.evidence, *_list_support(row))
-            yield f"{group.icon.word}: {group.action}", "; ".join(details)
+            yield f"{group.icon.word}: {group.action}", "; ".join(_list_lines(row))
 
 
-def _format_identity(row: AffectedRow) -> str:
-    """List the facts by which a technician or a vendor identifies a part."""
+def _list_lines(row: TicketPart) -> Iterator[str]:
+    """Yield how to identify a part, what is wrong with it, and what supports that."""
     facts = (f"{name} {value}" for name, value in row.facts)
     part_id = f"id {row.id}" if row.id else ""
-    return ", ".join(filter(None, (row.label, row.model, part_id, *facts)))
-
-
-def _list_support(row: AffectedRow) -> Iterator[str]:
-    """Yield how often the part has failed, and which other causes are ruled out."""
-    yield from row.past
+    yield ", ".join(filter(None, (row.label, row.model, part_id, *facts)))
+    yield from (*row.diagnoses, *row.evidence, *row.past)
     yield from (f"other cause ruled out: {text}" for text in row.ruled_out)
     if row.not_ruled_out:
         yield f"not ruled out: {row.not_ruled_out}"
 
 
 def _build_case(
-    check: CheckSummary, sentences: Sequence[str], remedies: Mapping[str, Remedy]
+    check: CheckSummary, sentences: Sequence[str], parts: Mapping[str, PartFaults]
 ) -> ET.Element:
     result = check.result
     case = ET.Element(
@@ -129,7 +130,7 @@ def _build_case(
         time=f"{sum(r.seconds for r in check.rounds):.3f}",
     )
     several = [f"{len(check.rounds)} rounds: {check.tally}"] if check.tally else []
-    details = make_printable("\n".join([*several, *_list_details(check, remedies)]))
+    details = make_printable("\n".join([*several, *_list_details(check, parts)]))
     kind = _JUNIT_ELEMENTS.get(check.verdict)
     if kind is not None:
         weights = [f"[{check.weight}]"] if check.weight else []
@@ -158,23 +159,23 @@ def _build_run_case(summary: RunSummary) -> Iterator[ET.Element]:
     yield case
 
 
-def _list_details(check: CheckSummary, remedies: Mapping[str, Remedy]) -> Iterator[str]:
+def _list_details(check: CheckSummary, parts: Mapping[str, PartFaults]) -> Iterator[str]:
     """Yield everything that was found, and what to do if that is the same for all."""
     result = check.result
     yield f"{ICONS[check.verdict].word}: {result.reason}"
     yield from filter(None, (check.weight, CAUSE_SENTENCES[result.cause]))
-    common = find_common_remedy(result, remedies)
+    common = find_common_remedy(result, parts)
     if common not in (None, Remedy.NONE):
         yield f"Next: {REMEDY_SENTENCES[common]}"
     for one in list_faults(result):
         milder = one.verdict < check.verdict
         weight = f" ({ICONS[one.verdict].word})" if milder else ""
-        own = "" if common else f": {REMEDY_SENTENCES[remedies[one.part_id]]}"
+        own = "" if common else f": {REMEDY_SENTENCES[parts[one.part_id][0].remedy]}"
         yield f"{one.part_id}: {one.name}: {one.text}{weight}{own}"
         yield from (f"  {name}: {text}" for name, text in one.evidence.items())
-    faults = FaultIndex(result)
+    faults = index_faults(result)
     for finding in result.findings:
-        if faults.rank(finding)[0] is Verdict.PASS:
+        if get_subject(finding) not in faults:
             yield f"{finding.part_id}: {finding.code}: {finding.text}"
             yield from (f"  {name}: {text}" for name, text in finding.evidence.items())
 
@@ -190,7 +191,7 @@ def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     table = f"| | check | why |\n|---|---|---|\n{rows}\n" if rows else ""
     state = "complete" if run.complete else "interrupted"
     suite = ", ".join(filter(None, (run.suite, format_round_count(run))))
-    demanded, milder = lay_out_actions(summary, past)
+    demanded, milder = lay_out_steps(summary, past)
     passed = run.verdict is Verdict.PASS
     idle = f"**Next: {REMEDY_SENTENCES[Remedy.NONE]}**\n\n" if passed else ""
     again = f"Then: {escape(summary.rerun_command)}\n\n" if demanded else ""
@@ -209,15 +210,14 @@ def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     )
 
 
-def _format_parts(group: ActionGroup) -> str:
-    """List the parts of *group*, each with its identity and below it the evidence."""
-    lines = ["", ""]
-    for row in group.rows:
-        lines.append(f"- {escape(_format_identity(row))}")
-        lines += [
-            f"  - {escape(text)}" for text in (*row.diagnoses, *row.evidence, *_list_support(row))
-        ]
-    return "\n".join([*lines, "", ""])
+def _format_parts(step: TicketStep) -> str:
+    """List the parts of *step*, each with its identity and below it the evidence."""
+    lines = [
+        f"{'  - ' if place else '- '}{escape(text)}"
+        for row in step.rows
+        for place, text in enumerate(_list_lines(row))
+    ]
+    return "\n".join(["", "", *lines, "", ""])
 
 
 def _list_rows(summary: RunSummary) -> Iterator[str]:

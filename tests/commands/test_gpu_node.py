@@ -11,8 +11,7 @@ import pytest
 
 from hpcverify.limits.specs import load_specs
 from hpcverify.model import Remedy, Run
-from hpcverify.summary.actions import list_actions
-from hpcverify.summary.diagnosis import diagnose
+from hpcverify.summary.diagnosis import diagnose_run
 from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.verdict import explain_verdict
 from tests.cli import Cli
@@ -179,10 +178,10 @@ def test_a_gpu_that_holds_the_driver_is_the_one_cause_of_all_that_cannot_be_read
     sick = next(part.id for part in run.inventory.parts if part.label.startswith("GPU 5"))
 
     assert done.returncode == 3, done.stderr
-    reboot, rerun = (action for action in list_actions(run) if action.verdict is run.verdict)
-    assert (reboot.remedy, [part.part_id for part in reboot.parts]) == (Remedy.REBOOT, [sick])
-    assert (rerun.remedy, len(rerun.parts)) == (Remedy.RERUN, GPUS - 1)
-    (cause,) = (d for d in diagnose(run) if d.part_ids == (sick,))
+    steps = summarize(run).steps
+    assert [part[0].part_id for part in steps[run.verdict, Remedy.REBOOT]] == [sick]
+    assert len(steps[run.verdict, Remedy.RERUN]) == GPUS - 1
+    (cause,) = (d for d in diagnose_run(run) if d.part_ids == (sick,))
     assert len(cause.checks) == len(PASSIVE)
     assert "GPU 5" in explain_verdict(run)
     assert "GPU 0" not in explain_verdict(run)

@@ -16,17 +16,12 @@ from msgspec.structs import replace
 from hpcverify.check import MAX_FAULTS
 from hpcverify.errors import ConfigError, HpcverifyError, StoreError
 from hpcverify.model import (
-    Cause,
-    Fault,
-    Finding,
     FindingRule,
     Inventory,
     Limit,
     Measurement,
     Part,
     Result,
-    Run,
-    Shortfall,
     Verdict,
 )
 from hpcverify.records import documents
@@ -165,54 +160,6 @@ def test_a_folder_that_is_missing_or_read_only_is_named(tmp_path: Path) -> None:
         documents.write_bytes(Path("/proc/r.html"), b"")
 
 
-def read_as_old(run: Run) -> tuple[Fault, ...]:
-    """Read *run* back as it was written before there were faults."""
-    document = msgspec.to_builtins(run)
-    for result in document["results"]:
-        del result["faults"]
-    (result,) = documents.parse(msgspec.json.encode(document), "it").results
-    assert (result.verdict, result.reason) == (run.results[0].verdict, run.results[0].reason)
-    return result.faults
-
-
-@pytest.mark.parametrize(
-    "result",
-    [
-        judge_by([Measurement("speed", 9.0, "GB/s", "gpu-1")], [Limit("speed", low=10)], {}, GPUS),
-        judge_by([Measurement("speed", None, "GB/s", "gpu-1")], [Limit("speed", low=10)], {}, GPUS),
-        judge_by([], [Limit("speed", low=10)], {}, GPUS),
-        judge_by([Finding("lost", "gpu-0", "", {"a": "b"})], (), {"lost": FAILS}, GPUS),
-        judge_by([Finding("odd", "gpu-0", "x")], (), {}, GPUS),
-    ],
-)
-def test_a_document_from_before_there_were_faults_has_them_when_it_is_read(
-    result: Result,
-) -> None:
-    assert result.faults
-    assert read_as_old(a_run(results=(result,), inventory=GPUS)) == result.faults
-
-
-def test_an_old_shortfall_had_the_name_of_its_part_in_its_words() -> None:
-    short = Shortfall("gpu-1", "GPU 1: it broke", Cause.CRASHED)
-    result = Result(check="c", verdict=Verdict.ERROR, reason="GPU 1: it broke", shortfalls=(short,))
-    (fault,) = read_as_old(a_run(results=(result,), inventory=GPUS))
-    assert (fault.part_id, fault.text) == ("gpu-1", "it broke")
-
-
-@pytest.mark.parametrize(
-    ("result", "verdict"),
-    [
-        (Result(check="c", verdict=Verdict.FAIL, reason="it broke"), Verdict.FAIL),
-        (Result(check="c", verdict=Verdict.SKIP, reason="it broke", required=True), Verdict.ERROR),
-    ],
-)
-def test_an_old_verdict_that_its_limits_do_not_explain_has_its_reason_as_fault(
-    result: Result, verdict: Verdict
-) -> None:
-    (fault,) = read_as_old(a_run(results=(result,), inventory=GPUS))
-    assert (fault.part_id, fault.text, fault.verdict) == ("node", "it broke", verdict)
-
-
 def test_what_was_judged_is_not_judged_again_when_it_is_read() -> None:
     slow = judge_by([Measurement("speed", 9.0, "", "gpu-1")], [Limit("speed", low=10)], {}, GPUS)
     run = a_run(results=(replace(slow, limits=(Limit("speed", low=1),)),), inventory=GPUS)
@@ -224,14 +171,11 @@ def test_values_that_break_as_many_limits_do_not_fill_the_memory() -> None:
     """A node can write a short document in which each value breaks each limit."""
     values = tuple(Measurement(f"m{i}", 5.0) for i in range(600))
     limits = tuple(Limit("m*", high=float(i % 5), source=f"limit {i}") for i in range(600))
-    result = Result(
-        check="gemm", verdict=Verdict.FAIL, reason="slow", measurements=values, limits=limits
-    )
-    read = documents.parse(msgspec.json.encode(a_run(results=(result,))), "it").results[0]
+    judged = judge_by(values, limits)
 
-    assert read.verdict is Verdict.FAIL
-    assert 0 < len(read.faults) <= MAX_FAULTS
-    assert read.faults[0].verdict is Verdict.FAIL
+    assert judged.verdict is Verdict.FAIL
+    assert 0 < len(judged.faults) <= MAX_FAULTS
+    assert judged.faults[0].verdict is Verdict.FAIL
 
 
 @pytest.mark.parametrize("name", ["m{}*", "*", "m1"])

@@ -28,7 +28,7 @@ from hpcverify.records.last_result import LastResult
 from hpcverify.records.reported_facts import ReportedFacts
 from hpcverify.reliability.outages import Estimate, FleetReliability
 from hpcverify.selection.ranking import NodeRisk
-from hpcverify.summary.diagnosis import diagnose
+from hpcverify.summary.diagnosis import diagnose_run
 from tests.doubles import a_run
 
 NOW = datetime(2026, 11, 21, 7, tzinfo=UTC).timestamp()
@@ -94,7 +94,7 @@ def bad(  # noqa: PLR0917 - what a result says, in the order of a sentence
 
 def list_last(node: str, *results: Result) -> list[LastResult]:
     """Make the last results of *node*, all of one run."""
-    diagnoses = diagnose(a_run(results=results, verdict=verdict_of(results)))
+    diagnoses = diagnose_run(a_run(results=results, verdict=verdict_of(results)))
     return [
         said(
             node,

@@ -24,8 +24,8 @@ from hpcverify.model import (
     Shortfall,
     Verdict,
 )
-from hpcverify.summary.actions import recall_gone_parts
-from hpcverify.summary.diagnosis import diagnose
+from hpcverify.summary.diagnosis import diagnose_run
+from hpcverify.summary.faults import recall_gone_parts
 from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.terminal import Console, render_conclusion, show_results
 from hpcverify.summary.verdict import (
@@ -123,7 +123,7 @@ def lost_gpu() -> Run:
     """Lose a GPU: one check knows which, two know its index only, one could not load it."""
     lost = Finding("gpu_lost", "node", "GPU with NVML index 2: GPU is lost", {"nvml_index": "2"})
     gone = Finding("gpu_missing", GONE, "gpu H100 is gone", {"was": "GPU 2 (…2b1a)"})
-    short = Shortfall(GONE, f"{GONE}: was here before", Cause.MISSING, code="gpu_missing")
+    short = Shortfall(GONE, "was here before", Cause.MISSING, code="gpu_missing")
     return samples.run(
         samples.result("recovery", [lost], (), LOST_RULES),
         samples.result("inventory", [lost, gone], (), LOST_RULES),
@@ -203,10 +203,10 @@ def test_every_output_says_the_same(name: str, output: str) -> None:
         assert f"{'' if output == 'junit' else 'next: '}{summarize(run).next_steps}" in shown
     if output not in LINES:
         names = recall_gone_parts(run)
-        deciding = (a for a in summarize(run).actions if a.verdict is run.verdict)
-        for action in deciding:
-            assert REMEDY_SENTENCES[action.remedy] in shown
-            assert all(names.find_label(part.part_id) in shown for part in action.parts)
+        for (verdict, remedy), parts in summarize(run).steps.items():
+            if verdict is run.verdict:
+                assert REMEDY_SENTENCES[remedy] in shown
+                assert all(names.find_label(part[0].part_id) in shown for part in parts)
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
@@ -247,14 +247,14 @@ def test_an_interrupted_run_counts_right_and_asks_for_another(
 
 
 def test_checks_that_one_lost_gpu_took_with_it_share_a_diagnosis() -> None:
-    lost, missing = diagnose(lost_gpu())
+    lost, missing = diagnose_run(lost_gpu())
 
     assert lost.checks == ("recovery", "inventory", "ecc")
     assert missing.checks == ("inventory", "gemm")
 
 
 def test_a_cause_is_the_same_whatever_the_words() -> None:
-    (diagnosis,) = diagnose(hung_gpu())
+    (diagnosis,) = diagnose_run(hung_gpu())
 
     assert diagnosis.checks == ("ecc", "pcie", "gemm")
 
@@ -270,7 +270,7 @@ def test_two_lost_gpus_are_two_causes() -> None:
         for check, index in (("ecc", "2"), ("pcie", "3"))
     ]
 
-    assert [d.checks for d in diagnose(samples.run(*results))] == [("ecc",), ("pcie",)]
+    assert [d.checks for d in diagnose_run(samples.run(*results))] == [("ecc",), ("pcie",)]
 
 
 def test_two_faults_of_one_part_are_both_named_though_they_have_one_code() -> None:
@@ -280,7 +280,7 @@ def test_two_faults_of_one_part_are_both_named_though_they_have_one_code() -> No
         for check, text in (("nvlink", "NVLink 3 is down"), ("pcie", "the link is down"))
     ]
 
-    (diagnosis,) = diagnose(samples.run(*results))
+    (diagnosis,) = diagnose_run(samples.run(*results))
     assert diagnosis.faults == ("nvlink down", "pcie down")
     assert diagnosis.text == "NVLink 3 is down; the link is down"
 

@@ -28,12 +28,12 @@ from hpcverify.model import (
     Shortfall,
     Verdict,
 )
-from hpcverify.summary.actions import list_deciding
+from hpcverify.summary.faults import list_deciding
 from hpcverify.units import choose_unit
 from hpcverify_reports.labels import format_number
-from hpcverify_reports.node import MAX_OTHER_ROUNDS, render
-from hpcverify_reports.remedies import MAX_OPEN_PARTS
-from hpcverify_reports.sections import EXCERPT_CHARACTERS, MAX_FAULTS
+from hpcverify_reports.node import MAX_OPEN_PARTS, render
+from hpcverify_reports.pages import EXCERPT_CHARACTERS
+from hpcverify_reports.sections import MAX_FAULTS, MAX_OTHER_ROUNDS
 from tests.reports import samples
 from tests.reports.dom import Dom
 

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from hpcverify.check import Context, Metric
 from hpcverify.model import Cause, Device, Finding, Inventory, Part, Remedy, Result, Verdict
-from hpcverify.run.conclude import conclude, list_conclusive, rejudge_result
+from hpcverify.run.conclude import conclude, judge_result, list_conclusive
 from hpcverify.run.cuda_failure import explain_cuda_failure
 from hpcverify.run.executor import Answer
 from hpcverify.run.wire import Measure, Outcome, Request, RunSelftest, decode_response
@@ -220,7 +220,7 @@ def test_the_number_of_an_error_at_the_start_is_not_needed_to_know_it() -> None:
 def test_what_was_found_fails_when_it_is_judged_again(tmp_path: Path, row: CudaError) -> None:
     text = f"{row.platform.upper()} error: {row.message}"
     result = judged(answered(tmp_path, "accelerator_error", text))
-    assert rejudge_result(result, {}, {}, NODE, has_no_past) == result
+    assert judge_result(result, {}, {}, NODE, has_no_past) == result
     assert bool(list_conclusive(result, Verdict.FAIL)) is row.conclusive
 
 

@@ -8,12 +8,12 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from hpcverify.model import Cause, Finding, Inventory, Part, Remedy, Result, Verdict
-from hpcverify.run.conclude import conclude, rejudge_result
+from hpcverify.run.conclude import conclude, judge_result
 from hpcverify.run.executor import Answer
 from hpcverify.run.gpu_errors import HARDWARE_XIDS, explain_gpu_errors
 from hpcverify.run.wire import GpuHolder, Outcome
 from hpcverify.run.xids import GpuXids
-from hpcverify.summary.diagnosis import diagnose
+from hpcverify.summary.diagnosis import diagnose_run
 from hpcverify.telemetry.cuda_errors import (
     UNKNOWN,
     build_finding_rules,
@@ -72,7 +72,7 @@ def test_what_all_gpus_raise_alike_and_software_can_cause_fails_no_gpu(
     assert (told.remedy, told.findings) == (Remedy.FIX_CONFIGURATION, ())
     assert "every GPU raised the same error" in told.reason
     assert told.reason.count("install a driver that this torch supports") == 1
-    assert rejudge_result(told, {}, {}, node(count), has_no_past) == told
+    assert judge_result(told, {}, {}, node(count), has_no_past) == told
 
 
 def test_where_no_gpu_can_say_what_is_wrong_the_driver_has_failed_and_a_reboot_is_the_fix() -> None:
@@ -83,7 +83,7 @@ def test_where_no_gpu_can_say_what_is_wrong_the_driver_has_failed_and_a_reboot_i
 
 def test_what_all_gpus_raise_alike_is_said_once_of_all_of_them() -> None:
     told = result(on("cuda_launch_failure", 0, 1, 2))
-    (diagnosis,) = diagnose(a_run(results=(told,), verdict=told.verdict, inventory=node(3)))
+    (diagnosis,) = diagnose_run(a_run(results=(told,), verdict=told.verdict, inventory=node(3)))
 
     assert told.reason.startswith("all 3 GPUs: every GPU raised the same error")
     assert diagnosis.sentence.startswith("all 3 GPUs: every GPU raised the same error")

@@ -32,7 +32,7 @@ from hpcverify.model import (
 )
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.records import documents
-from hpcverify.run.conclude import judge_cut_short, rejudge_result
+from hpcverify.run.conclude import judge_cut_short, judge_result
 from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.history import NodeHistory, extend_history
 from hpcverify.run.orchestrator import derive_seed
@@ -430,7 +430,7 @@ def test_what_could_not_be_verified_stays_so_when_it_is_judged_again(tmp_path: P
     answers = {"cpu": break_worker(Cause.TIMEOUT, Measurement("speed", 1, "", "cpu"))}
     result = only(verified(tmp_path, FakeExecutor(answers=answers)))
     relaxed = {"speed": Rule(low=0.0)}
-    again = rejudge_result(result, relaxed, {}, Inventory(), lambda *_: ())
+    again = judge_result(result, relaxed, {}, Inventory(), lambda *_: ())
 
     assert result.verdict is Verdict.FAIL
     assert (again.verdict, again.cause) == (Verdict.ERROR, Cause.TIMEOUT)

@@ -25,7 +25,7 @@ from hpcverify.model import (
     Verdict,
     verdict_of,
 )
-from hpcverify.summary.diagnosis import Diagnosis, diagnose
+from hpcverify.summary.diagnosis import Diagnosis, diagnose_run
 from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.speeds import SLOW
 from hpcverify.summary.verdict import explain_verdict
@@ -76,12 +76,12 @@ def run(*results: Result) -> Run:
 
 
 def only(of: Run) -> Diagnosis:
-    (diagnosis,) = diagnose(of)
+    (diagnosis,) = diagnose_run(of)
     return diagnosis
 
 
 def test_a_healthy_node_has_no_diagnosis() -> None:
-    assert diagnose(measure({})) == ()
+    assert diagnose_run(measure({})) == ()
 
 
 def test_a_part_that_is_slow_in_everything_has_one_diagnosis_with_the_share() -> None:
@@ -151,7 +151,7 @@ def test_a_speed_that_is_not_a_number_is_not_counted_as_slow() -> None:
     memory = measure(shares, {"gpu_memory": SPEEDS["gpu_memory"]}).results
     values = [Measurement("fp64", 100.0, "GB/s", gpu.id) for gpu in GPUS if gpu.id != "gpu-3"]
     broken = judged("gemm", Measurement("fp64", None, "GB/s", "gpu-3"), *values)
-    slow, *_ = diagnose(run(*memory, broken))
+    slow, *_ = diagnose_run(run(*memory, broken))
 
     assert slow.text.endswith(
         "30 % slower than its siblings in all 2 speeds measured (read, write)"
@@ -189,7 +189,7 @@ def judge_signs(*names: str, bad: str = "", value: float | None = 5.0) -> Result
 def test_only_what_was_judged_within_its_limits_is_said_to_be_within_them(
     result: Result, said: tuple[str, ...]
 ) -> None:
-    (slow, *_) = diagnose(run(*measure({"gpu-3": 0.7}).results, result))
+    (slow, *_) = diagnose_run(run(*measure({"gpu-3": 0.7}).results, result))
     signs = slow.text.partition("measured")[2].partition(" (+")[0]
 
     assert [sign for sign in SIGNS.values() if sign in signs] == [*said]
@@ -240,7 +240,7 @@ def test_parts_with_different_remedies_have_diagnoses_of_their_own_the_gravest_f
             Finding("sram", "gpu-7", "SRAM is worn"),
         ),
     )
-    found = [(d.remedy, d.part_ids) for d in diagnose(sick)]
+    found = [(d.remedy, d.part_ids) for d in diagnose_run(sick)]
 
     assert found == [
         (Remedy.CONTACT_VENDOR, ("gpu-7",)),
@@ -275,7 +275,7 @@ def test_what_a_check_says_of_the_node_and_others_of_each_gpu_is_told_once() -> 
 def test_what_is_said_of_the_node_in_other_words_stays_with_it(text: str) -> None:
     each = [Finding("torch", gpu.id, "no kernels") for gpu in GPUS]
     own = Finding("torch" if text != "no kernels" else "lost", "node", text)
-    found = diagnose(run(judged("copies", own), judged("sdc", *each)))
+    found = diagnose_run(run(judged("copies", own), judged("sdc", *each)))
 
     assert [d.checks for d in found if not d.names] == [("copies",)]
 
@@ -290,7 +290,8 @@ def test_what_is_wrong_with_the_node_itself_is_told_cause_by_cause() -> None:
         for check, text in (("gemm", "no torch"), ("sdc", "no torch"), ("storage", "no fio"))
     ]
     found = [
-        (d.names, d.text, d.checks) for d in diagnose(run(*(add_faults(r, NODE) for r in short)))
+        (d.names, d.text, d.checks)
+        for d in diagnose_run(run(*(add_faults(r, NODE) for r in short)))
     ]
 
     assert found == [("", "no torch", ("gemm", "sdc")), ("", "no fio", ("storage",))]

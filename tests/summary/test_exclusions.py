@@ -17,15 +17,15 @@ from hpcverify.model import (
     Run,
     Verdict,
 )
-from hpcverify.summary.actions import AffectedPart, list_affected_parts
 from hpcverify.summary.exclusions import (
     Exclusions,
     PastRun,
     PastVerdict,
     Repetition,
     count_repetition,
-    recall_facts,
+    get_facts,
 )
+from hpcverify.summary.faults import PartFaults, group_by_part, list_run_faults
 from hpcverify.testing import judge_by
 from tests.doubles import a_run
 
@@ -63,24 +63,27 @@ def night(*results: Result, at: datetime = NIGHTS[-1], node: Inventory = NODE) -
 def test_a_part_that_no_longer_answers_has_its_earlier_serial() -> None:
     parts = [replace(p, facts=p.facts | {"serial": p.id[-1] * 3}) for p in PARTS]
     before = Inventory(parts=tuple(parts))
-    part = accused(night(ecc(SICK)))
+    run, earlier = night(ecc(SICK)), get_facts(SICK, before)
 
-    assert recall_facts(part, before) == {"serial": "555"}
-    assert recall_facts(replace(part, facts={"serial": "7"}), before) == {"name": "H100"}
-    assert recall_facts(part, None) == {}
+    assert count_repetition(run, [], get_facts(SICK, NODE), earlier).facts == {"serial": "555"}
+    assert count_repetition(run, [], {"serial": "7"}, earlier).facts == {"name": "H100"}
+    assert count_repetition(run, [], {}, get_facts(SICK, None)).facts == {}
 
 
-def accused(run: Run) -> AffectedPart:
-    (part,) = (p for p in list_affected_parts(run) if p.part_id == SICK)
-    return part
+def list_parts(run: Run) -> dict[str, PartFaults]:
+    return group_by_part(list_run_faults(run), run.inventory)
+
+
+def count(run: Run, before: list[PastVerdict]) -> Repetition:
+    return count_repetition(run, before, get_facts(SICK, run.inventory), {})
 
 
 def list_ruled_out(run: Run, past: Repetition | None = None) -> list[str]:
-    return Exclusions(run, list_affected_parts(run)).list_ruled_out(accused(run), past)
+    return Exclusions(run, list_parts(run)).weigh(list_parts(run)[SICK], past)[0]
 
 
 def list_open_causes(run: Run) -> list[str]:
-    return Exclusions(run, list_affected_parts(run)).list_open_causes(accused(run))
+    return Exclusions(run, list_parts(run)).weigh(list_parts(run)[SICK])[1]
 
 
 def test_a_part_that_passed_failed_or_was_missing_is_kept_apart() -> None:
@@ -107,17 +110,13 @@ def test_repetitions_are_counted_by_part_with_this_run() -> None:
     now = night(ecc(SICK))
     before = [PastVerdict(started=t, failed=t.day in (3, 6)) for t in NIGHTS[:-1]]
 
-    assert count_repetition(accused(now), now, before) == Repetition(
-        failed=3, runs=8, since=NIGHTS[0], first=NIGHTS[2]
-    )
+    assert count(now, before) == Repetition(failed=3, runs=8, since=NIGHTS[0], first=NIGHTS[2])
 
 
 def test_without_a_past_there_is_this_run() -> None:
     now = night(ecc(SICK))
 
-    assert count_repetition(accused(now), now, []) == Repetition(
-        failed=1, runs=1, since=NIGHTS[-1], first=NIGHTS[-1]
-    )
+    assert count(now, []) == Repetition(failed=1, runs=1, since=NIGHTS[-1], first=NIGHTS[-1])
 
 
 def test_who_failed_in_another_slot_too_is_not_failed_by_the_slot() -> None:
@@ -125,8 +124,8 @@ def test_who_failed_in_another_slot_too_is_not_failed_by_the_slot() -> None:
     there = PastVerdict(started=NIGHTS[0], failed=True, address="0000:20:00.0")
     here = PastVerdict(started=NIGHTS[1], failed=True, address="0000:50:00.0")
 
-    moved = count_repetition(accused(now), now, [there, here])
-    stayed = count_repetition(accused(now), now, [here])
+    moved = count(now, [there, here])
+    stayed = count(now, [here])
 
     assert list_ruled_out(now, moved)[-1] == "slot: it also failed at 0000:20:00.0"
     assert not any("slot" in reason for reason in list_ruled_out(now, stayed))
@@ -208,7 +207,7 @@ def test_heat_is_not_ruled_out_without_a_measurement() -> None:
 def test_the_node_itself_has_no_causes_beside_it() -> None:
     found = judge_by([Measurement("p2p.slowest", 0.5, "ratio", "node")], [SLOWEST], {}, NODE, "p2p")
     run = night(replace(found, verdict=Verdict.FAIL))
-    (node,) = list_affected_parts(run)
+    parts = list_parts(run)
 
-    assert node.part_id == "node"
-    assert Exclusions(run, [node]).list_open_causes(node) == []
+    assert [*parts] == ["node"]
+    assert Exclusions(run, parts).weigh(parts["node"]) == ([], [])

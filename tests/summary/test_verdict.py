@@ -16,7 +16,7 @@ from hpcverify.model import (
     Run,
     Verdict,
 )
-from hpcverify.summary.diagnosis import diagnose
+from hpcverify.summary.diagnosis import diagnose_run
 from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.verdict import (
     MAX_LINE_CHARACTERS,
@@ -165,7 +165,7 @@ def test_each_kind_of_failure_of_a_check_is_in_its_line() -> None:
         [Limit(name="sram", high=0, remedy=Remedy.CONTACT_VENDOR)],
         rulings,
     )
-    first, second = diagnose(a_run(verdict=Verdict.FAIL, results=(found,)))
+    first, second = diagnose_run(a_run(verdict=Verdict.FAIL, results=(found,)))
 
     assert (first.remedy, {*first.part_ids}) == (Remedy.CONTACT_VENDOR, {"gpu7", "gpu6"})
     assert (second.remedy, second.sentence) == (Remedy.REPLACE, "gpu5: row remap failed")

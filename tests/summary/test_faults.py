@@ -24,8 +24,17 @@ from hpcverify.model import (
     Verdict,
     verdict_of,
 )
-from hpcverify.summary.actions import FaultIndex, list_actions, list_affected_parts
-from hpcverify.summary.diagnosis import diagnose
+from hpcverify.summary.diagnosis import diagnose_run
+from hpcverify.summary.faults import (
+    PartFaults,
+    get_subject,
+    group_by_part,
+    index_faults,
+    list_checks,
+    list_faults,
+    list_run_faults,
+    recall_gone_parts,
+)
 from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.verdict import explain_verdict
 from hpcverify.testing import judge_by
@@ -62,8 +71,12 @@ def run(*results: Result, **changes: Any) -> Run:
     return a_run(results=results, **base)
 
 
-def actions_of(of: Run) -> list[tuple[Verdict, Remedy, list[str]]]:
-    return [(a.verdict, a.remedy, [p.part_id for p in a.parts]) for a in list_actions(of)]
+def list_steps(of: Run) -> list[tuple[Verdict, Remedy, list[str]]]:
+    return [(*step, [p[0].part_id for p in parts]) for step, parts in summarize(of).steps.items()]
+
+
+def list_parts(of: Run) -> list[PartFaults]:
+    return [*group_by_part(list_run_faults(of), recall_gone_parts(of)).values()]
 
 
 FOUR = run(
@@ -79,24 +92,22 @@ FOUR = run(
 
 
 def test_each_part_is_listed_under_what_its_own_faults_call_for() -> None:
-    assert actions_of(FOUR) == [
+    assert list_steps(FOUR) == [
         (Verdict.FAIL, Remedy.CONTACT_VENDOR, ["gpu-7"]),
         (Verdict.FAIL, Remedy.REPLACE, ["gpu-5"]),
         (Verdict.FAIL, Remedy.RESET_GPU, ["gpu-2"]),
         (Verdict.WARN, Remedy.INSPECT, ["gpu-1"]),
     ]
-    assert list_actions(FOUR)[0].remedy is Remedy.CONTACT_VENDOR
 
 
 def test_a_part_is_named_once_with_all_that_speaks_against_it() -> None:
-    (seventh,) = (part for part in list_affected_parts(FOUR) if part.part_id == "gpu-7")
+    (seventh,) = (part for part in list_parts(FOUR) if part[0].part_id == "gpu-7")
 
-    assert [(c.verdict, c.text) for c in seventh.faults] == [
+    assert [(c.verdict, c.text) for c in seventh] == [
         (Verdict.FAIL, "sram 1 > 0 (NVML)"),
         (Verdict.WARN, "rate 2 1/s > 1 (default)"),
     ]
-    assert (seventh.label, seventh.facts["serial"]) == ("GPU 7", "165007")
-    assert seventh.checks == ("ecc",)
+    assert list_checks(seventh) == ("ecc",)
 
 
 def count_passes(count: int, codes: int) -> int:
@@ -139,42 +150,25 @@ def test_a_fault_counts_for_the_check_of_its_result_whatever_a_node_wrote() -> N
     lost = result("ecc", Finding("gpu_lost", "gpu-1", "lost"))
     forged = replace(lost.faults[0], checks=("`rm -rf /`",))
 
-    (part,) = list_affected_parts(run(replace(lost, faults=(forged,))))
+    (part,) = list_parts(run(replace(lost, faults=(forged,))))
 
-    assert part.checks == ("ecc",)
+    assert list_checks(part) == ("ecc",)
 
 
 def test_a_healthy_node_calls_for_nothing() -> None:
     found = Measurement("sram", 0.0, "", "gpu-7"), Finding("cold", "gpu-3", "it is cold")
     well = run(result("ecc", *found))
 
-    assert (well.verdict, list_actions(well)) == (Verdict.PASS, ())
+    assert (well.verdict, list_steps(well)) == (Verdict.PASS, [])
 
 
 def test_what_several_checks_report_in_the_same_words_is_listed_once() -> None:
     lost = Finding("gpu_lost", "node", "GPU with NVML index 2: GPU is lost")
     names = ("inventory", "recovery", "ecc", "nvlink")
     six = run(*(result(name, lost) for name in names))
-    (action,), (part,) = list_actions(six), list_affected_parts(six)
+    (part,) = list_parts(six)
 
-    assert action.parts == (part,)
-    assert [(c.checks, c.text) for c in part.faults] == [(names, lost.text)]
-
-
-def test_a_part_that_is_gone_is_known_by_what_was_known_of_it() -> None:
-    evidence = {"was": "GPU 6 (…cf03)", "serial": "165", "pci_address": "0000:ba:00.0"}
-    gone = Finding("gpu_missing", "GPU-8c6e", "gpu H100 is gone", evidence)
-    (part,) = list_affected_parts(run(result("inventory", gone)))
-
-    assert part.label == "GPU 6 (…cf03)"
-    assert part.facts == {"serial": "165", "pci_address": "0000:ba:00.0"}
-
-
-def test_the_evidence_of_an_event_is_no_name_of_the_node() -> None:
-    event = Finding("gpu_lost", "node", "Xid 79", {"name": "Xid 79", "serial": "9"})
-    (part,) = list_affected_parts(run(result("xid", event)))
-
-    assert part.facts == {}
+    assert [(c.checks, c.text) for c in part] == [(names, lost.text)]
 
 
 def test_the_part_that_is_farthest_off_comes_first() -> None:
@@ -183,10 +177,10 @@ def test_the_part_that_is_farthest_off_comes_first() -> None:
         for i, value in enumerate((99.0, 98.0, 97.0, 12.0, 96.0))
     ]
     gemm = result("gemm", *slow)
-    (action,) = list_actions(run(gemm))
+    ((*_, ids),) = list_steps(run(gemm))
 
-    assert [p.part_id for p in action.parts] == ["gpu-3", "gpu-4", "gpu-2", "gpu-1", "gpu-0"]
-    (diagnosis,) = diagnose(run(gemm))
+    assert ids == ["gpu-3", "gpu-4", "gpu-2", "gpu-1", "gpu-0"]
+    (diagnosis,) = diagnose_run(run(gemm))
     assert diagnosis.part_ids == ("gpu-3", "gpu-4", "gpu-2", "gpu-1", "gpu-0")
 
 
@@ -197,7 +191,7 @@ def test_what_ails_all_parts_alike_is_said_once_of_all_of_them() -> None:
     )
     unable = result("gemm", verdict=Verdict.ERROR, shortfalls=shortfalls)
 
-    (slowness,), (failure,) = diagnose(run(slow)), diagnose(run(unable))
+    (slowness,), (failure,) = diagnose_run(run(slow)), diagnose_run(run(unable))
     assert slowness.sentence == "all 8 GPUs: speed 50 GB/s < 100 (spec)"
     assert failure.sentence == "all 8 GPUs: the driver is too old"
 
@@ -207,7 +201,7 @@ def test_a_worker_for_all_gpus_accuses_only_the_one_that_it_found() -> None:
     ended = Shortfall("node", "the check ended early: it is lost", Cause.CRASHED, code="gpu_lost")
     p2p = result("p2p", lost, shortfalls=(ended,))
 
-    assert [part.part_id for part in list_affected_parts(run(p2p))] == ["gpu-3"]
+    assert [part[0].part_id for part in list_parts(run(p2p))] == ["gpu-3"]
 
 
 def test_the_node_is_named_after_its_parts_and_stands_for_their_configuration() -> None:
@@ -243,28 +237,28 @@ def test_of_several_rounds_a_metric_is_listed_once_at_its_worst() -> None:
         result("gemm", Measurement("speed", value, "GB/s", "gpu-3"), round=n)
         for n, value in enumerate((90.0, 12.0, 80.0), 1)
     ]
-    (part,) = list_affected_parts(run(*rounds))
+    (part,) = list_parts(run(*rounds))
 
-    assert [c.text for c in part.faults] == ["speed 12 GB/s < 100 (spec)"]
+    assert [c.text for c in part] == ["speed 12 GB/s < 100 (spec)"]
 
 
 def test_a_check_in_beta_accuses_nobody() -> None:
     young = result("gemm", Measurement("speed", 1.0, "GB/s", "gpu-3"), maturity=Maturity.BETA)
 
-    assert actions_of(run(young)) == [(Verdict.WARN, Remedy.INSPECT, ["gpu-3"])]
+    assert list_steps(run(young)) == [(Verdict.WARN, Remedy.INSPECT, ["gpu-3"])]
 
 
 def test_errors_are_kept_apart_from_failures() -> None:
-    short = Shortfall("gpu-4", "GPU 4: the worker died", Cause.CRASHED, Remedy.RERUN)
+    short = Shortfall("gpu-4", "the worker died", Cause.CRASHED, Remedy.RERUN)
     died = Result(check="sdc", verdict=Verdict.ERROR, shortfalls=(short,))
     both = run(died, result("gemm", Measurement("speed", 1.0, "GB/s", "gpu-3")))
 
-    assert actions_of(both) == [
+    assert list_steps(both) == [
         (Verdict.FAIL, Remedy.REPLACE, ["gpu-3"]),
         (Verdict.ERROR, Remedy.RERUN, ["gpu-4"]),
     ]
-    (fourth,) = (part for part in list_affected_parts(both) if part.part_id == "gpu-4")
-    assert [c.text for c in fourth.faults] == ["the worker died"]
+    (fourth,) = (part for part in list_parts(both) if part[0].part_id == "gpu-4")
+    assert [c.text for c in fourth] == ["the worker died"]
 
 
 @pytest.mark.parametrize("worker", ["node", "telemetry"])
@@ -274,7 +268,7 @@ def test_the_worker_that_met_the_error_of_a_gpu_is_not_listed_beside_that_gpu(wo
     inventory = Inventory(parts=(Part("node", "node", "n1"), *GPUS))
     of = run(met, inventory=inventory)
 
-    assert [part.part_id for part in list_affected_parts(of)] == ["gpu-1"]
+    assert [part[0].part_id for part in list_parts(of)] == ["gpu-1"]
 
 
 def test_a_worker_without_a_part_is_not_listed_as_one() -> None:
@@ -287,12 +281,12 @@ def test_a_worker_without_a_part_is_not_listed_as_one() -> None:
         findings=(found,),
         rulings={"driver": FindingRule(Verdict.ERROR, Remedy.RERUN)},
     )
-    (part,) = list_affected_parts(
+    (part,) = list_parts(
         run(ruled, Result(check="ecc", verdict=Verdict.ERROR, shortfalls=(short,)))
     )
 
-    assert (part.part_id, part.label) == ("node", "node")
-    assert [c.checks for c in part.faults] == [("inventory", "ecc")]
+    assert part[0].part_id == "node"
+    assert [c.checks for c in part] == [("inventory", "ecc")]
 
 
 @pytest.mark.parametrize("parts", [GPUS, (*GPUS, Part("system", "node", "node"))])
@@ -304,15 +298,35 @@ def test_a_worker_that_ended_by_what_a_gpu_is_accused_of_is_told_once(
     copies = result("p2p", Finding("gpu_reset", "gpu-2", "it failed"), shortfalls=(short,))
     failed = run(copies, inventory=Inventory(parts=parts))
 
-    assert actions_of(failed) == [(Verdict.FAIL, Remedy.RESET_GPU, ["gpu-2"])]
+    assert list_steps(failed) == [(Verdict.FAIL, Remedy.RESET_GPU, ["gpu-2"])]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"verdict": Verdict.FAIL, "remedy": Remedy.REPLACE}, (Verdict.FAIL, Remedy.REPLACE)),
+        ({"verdict": Verdict.FAIL, "maturity": Maturity.BETA}, (Verdict.WARN, Remedy.INSPECT)),
+        ({"verdict": Verdict.SKIP, "required": True}, (Verdict.ERROR, Remedy.INSPECT)),
+        ({"verdict": Verdict.PASS}, None),
+    ],
+)
+def test_a_verdict_that_no_fault_explains_has_its_reason_as_fault(
+    changes: dict[str, Any], expected: tuple[Verdict, Remedy] | None
+) -> None:
+    faults = list_faults(
+        replace(Result(check="c", verdict=Verdict.PASS, reason="broke"), **changes)
+    )
+
+    assert [(f.verdict, f.remedy) for f in faults] == ([expected] if expected else [])
+    assert all((f.part_id, f.checks, f.text) == ("node", ("c",), "broke") for f in faults)
 
 
 def test_a_skip_that_counts_is_a_matter_of_the_node() -> None:
     skipped = Result(check="edac", verdict=Verdict.SKIP, reason="no sensor", required=True)
-    (part,) = list_affected_parts(run(skipped))
+    (part,) = list_parts(run(skipped))
 
-    assert (part.part_id, part.verdict) == ("node", Verdict.ERROR)
-    assert part.faults[0].text == "no sensor"
+    assert (part[0].part_id, part[0].verdict) == ("node", Verdict.ERROR)
+    assert part[0].text == "no sensor"
 
 
 @pytest.mark.parametrize(
@@ -324,31 +338,18 @@ def test_a_skip_that_counts_is_a_matter_of_the_node() -> None:
 )
 def test_a_run_that_ended_early_asks_for_another(results: tuple[Result, ...], text: str) -> None:
     cut = run(*results, verdict=Verdict.ERROR, complete=False)
-    (part,) = list_affected_parts(cut)
+    (part,) = list_parts(cut)
 
-    assert (list_actions(cut)[0].remedy, part.faults[0].text) == (Remedy.RERUN, text)
+    assert (part[0].remedy, part[0].text) == (Remedy.RERUN, text)
 
 
 def test_a_fault_is_found_by_what_it_is_about() -> None:
     slow, fast = (Measurement("speed", value, "", "gpu-1") for value in (50.0, 70.0))
     lost, unruled = Finding("gpu_lost", "gpu-1", "lost"), Finding("odd", "gpu-1", "lost")
-    judged = result("ecc", slow, fast, slow, lost, unruled)
-    faults = FaultIndex(judged)
+    faults = index_faults(result("ecc", slow, fast, slow, lost, unruled))
 
-    assert [(c.name, c.value) for c in faults.find(slow)] == [("speed", 50.0)]
-    assert [(c.name, c.value) for c in faults.find(fast)] == [("speed", 70.0)]
-    assert [c.verdict for c in faults.find(lost)] == [Verdict.FAIL]
-    assert [c.cause for c in faults.find(unruled)] == [Cause.CHECKER]
-    assert faults.find(Measurement("speed", 50.0, "", "gpu-2")) == []
-    assert faults.rank(Finding("gpu_lost", "gpu-2", "lost"))[0] is Verdict.PASS
-
-
-def test_faults_are_found_without_comparing_each_with_each() -> None:
-    count = 50
-    judged = result("ecc", *(Finding("gpu_lost", f"gpu-{i}", "lost") for i in range(count)))
-    faults = FaultIndex(judged)
-    CountedId.compared.clear()
-    sought = [Finding("gpu_lost", CountedId(f"gpu-{i}"), "lost") for i in range(count)]
-
-    assert sum(len(faults.find(finding)) for finding in sought) == count
-    assert len(CountedId.compared) <= 4 * count
+    assert [faults[get_subject(item)].value for item in (slow, fast)] == [50.0, 70.0]
+    assert faults[get_subject(lost)].verdict is Verdict.FAIL
+    assert faults[get_subject(unruled)].cause is Cause.CHECKER
+    assert get_subject(Measurement("speed", 50.0, "", "gpu-2")) not in faults
+    assert get_subject(Finding("gpu_lost", "gpu-2", "lost")) not in faults
