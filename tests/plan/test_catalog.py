@@ -14,7 +14,7 @@ import pytest
 from hpcverify.check import Placement
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.model import Device, Inventory, Part, Side
-from hpcverify.plan.catalog import list_check_names, load_check
+from hpcverify.plan.catalog import list_check_names, load_check, refuse_wrong_types
 from hpcverify.telemetry import problems
 from hpcverify.testing import CPU, INVENTORY, make_context
 from hpcverify.units import UNIT_FACTORS
@@ -27,6 +27,7 @@ HEAVY = {"torch", "numpy", "pandas", "jinja2", "rich"}
 def test_every_check_measures_in_known_units_and_can_be_judged(name: str) -> None:
     check = load_check(name)
 
+    refuse_wrong_types(check, name)
     assert {m.unit for m in check.metrics.values()} <= UNIT_FACTORS.keys()
     assert check.rules or check.finding_rules, "a check without either can never fail"
     assert check.summary == check.summary.strip().rstrip(".")

@@ -26,26 +26,25 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcverify.check import (
-    LISTED,
-    NOT_SET_UP,
     Cause,
     Check,
     CheckItem,
     Context,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Placement,
     Remedy,
-    Rule,
-    Verdict,
-    warn_outside,
+    error_on,
+    fail_on,
+    listed,
+    not_set_up,
+    warn_on,
 )
 from hpcverify.processes import ToolRunner, run_tool
 from hpcverify.telemetry.blockdev import list_mounts
 from hpcverify.telemetry.memory import read_memory
-from hpcverify_checks.common.disk_health import SMART_FINDINGS, SMART_METRICS, SMART_RULES
+from hpcverify_checks.common.disk_health import SMART_FINDINGS, SMART_METRICS, limit_growth
 from hpcverify_checks.common.mounts import MOUNT_MISSING
 from hpcverify_checks.host.clock import KernelClockReader, measure_clock, read_kernel_clock
 from hpcverify_checks.host.disks import measure_disks
@@ -177,97 +176,67 @@ CHECK = Check(
     measure=measure,
     params=HostParams,
     metrics={
-        "sockets": Metric(unit="", worse="low", meaning="processors"),
-        "cores": Metric(unit="", worse="low", meaning="physical cores"),
-        "threads": Metric(unit="", worse="low", meaning="logical CPUs that are online"),
-        "numa_nodes": Metric(unit="", worse="neither", meaning="NUMA nodes with cores and memory"),
-        "memory.total": Metric(unit="GiB", worse="low", meaning="memory that the kernel manages"),
-        "memory.available": Metric(unit="GiB", worse="low", meaning="memory that a job can have"),
-        "memory.available_share": Metric(
-            unit="ratio", worse="low", meaning="the same as a share of all"
+        "sockets": Metric("", "low", "processors"),
+        "cores": Metric("", "low", "physical cores"),
+        "threads": Metric("", "low", "logical CPUs that are online"),
+        "numa_nodes": Metric("", "neither", "NUMA nodes with cores and memory"),
+        "memory.total": Metric("GiB", "low", "memory that the kernel manages"),
+        "memory.available": Metric("GiB", "low", "memory that a job can have"),
+        "memory.available_share": Metric("ratio", "low", "the same as a share of all").warn(
+            low=0.01, source="hpcverify default: nearly none"
         ),
-        "swap.total": Metric(unit="GiB", worse="neither", meaning="swap"),
-        "swap.free": Metric(unit="GiB", worse="neither", meaning="swap that is not used"),
-        "load.*": Metric(
-            unit="", worse="neither", meaning="tasks that run or wait, mean of 1, 5 and 15 minutes"
+        "swap.total": Metric("GiB", "neither", "swap"),
+        "swap.free": Metric("GiB", "neither", "swap that is not used"),
+        "load.*": Metric("", "neither", "tasks that run or wait, mean of 1, 5 and 15 minutes"),
+        "processes.zombies": Metric("", "high", "processes that were not reaped"),
+        "processes.share": Metric("ratio", "high", "threads of all that there may be").warn(
+            high=0.9, source="hpcverify default: nearly all taken"
         ),
-        "processes.zombies": Metric(
-            unit="", worse="high", meaning="processes that were not reaped"
-        ),
-        "processes.share": Metric(
-            unit="ratio", worse="high", meaning="threads of all that there may be"
-        ),
-        "processes.stuck": Metric(
-            unit="", worse="high", meaning="in uninterruptible sleep for over 120 s"
-        ),
-        "processes.left_over": Metric(
-            unit="", worse="high", meaning="processes of Slurm jobs that are over"
-        ),
-        "clock.error": Metric(
-            unit="s", worse="neither", meaning="error of the clock as reported to the kernel"
-        ),
-        "clock.offset": Metric(
-            unit="s", worse="neither", meaning="absolute offset, by the time daemon"
-        ),
-        "space.size": Metric(unit="GiB", worse="neither", meaning="size of a file system"),
-        "space.free": Metric(unit="GiB", worse="neither", meaning="free for users"),
-        "space.used": Metric(unit="GiB", worse="neither", meaning="used"),
-        "space.free_share": Metric(
-            unit="ratio", worse="neither", meaning="free for users, of what they can have"
-        ),
-        "inodes.free_share": Metric(unit="ratio", worse="neither", meaning="inodes that are free"),
-        **SMART_METRICS,
-        "smart.*.delta": Metric(
-            unit="", worse="high", meaning="growth of a count since the last run"
-        ),
-    },
-    rules={
-        "space.free_share": warn_outside(low=0.03, source=f"{NHC_SOURCE}: check_fs_free / 3%"),
-        "inodes.free_share": warn_outside(low=0.01, source="hpcverify default: nearly none left"),
-        "memory.available_share": warn_outside(low=0.01, source="hpcverify default: nearly none"),
-        "processes.share": warn_outside(high=0.9, source="hpcverify default: nearly all taken"),
-        "clock.offset": Rule(
+        "processes.stuck": Metric("", "high", "in uninterruptible sleep for over 120 s"),
+        "processes.left_over": Metric("", "high", "processes of Slurm jobs that are over"),
+        "clock.error": Metric("s", "neither", "error of the clock as reported to the kernel"),
+        "clock.offset": Metric("s", "neither", "absolute offset, by the time daemon").error(
             high=300,
-            otherwise=Verdict.ERROR,
             cause=Cause.MISCONFIGURED,
             remedy=Remedy.FIX_CONFIGURATION,
             optional=True,
             source="munge and Kerberos: what is older than 300 s is refused",
         ),
-        **SMART_RULES,
+        "space.size": Metric("GiB", "neither", "size of a file system"),
+        "space.free": Metric("GiB", "neither", "free for users"),
+        "space.used": Metric("GiB", "neither", "used"),
+        "space.free_share": Metric(
+            "ratio", "neither", "free for users, of what they can have"
+        ).warn(low=0.03, source=f"{NHC_SOURCE}: check_fs_free / 3%"),
+        "inodes.free_share": Metric("ratio", "neither", "inodes that are free").warn(
+            low=0.01, source="hpcverify default: nearly none left"
+        ),
+        **SMART_METRICS,
+        "smart.*.delta": limit_growth("growth of a count since the last run"),
     },
     finding_rules={
         **SMART_FINDINGS,
         # What the hardware lost, or what its failure did.
-        "cores_missing": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-        "turned_read_only": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+        **fail_on("cores_missing", "turned_read_only"),
         # What a job would meet, and no part of this node need be bad for.
-        "full": FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.NO_SPACE),
-        "mount_hung": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.HUNG),
-        "disk_hung": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.HUNG),
-        "mount_stale": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.MISCONFIGURED),
-        "names_hung": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.TIMEOUT),
+        **error_on("full", remedy=Remedy.FIX_CONFIGURATION, cause=Cause.NO_SPACE),
+        **error_on("mount_hung", "disk_hung", cause=Cause.HUNG),
+        **error_on("mount_stale", cause=Cause.MISCONFIGURED),
+        **error_on("names_hung", cause=Cause.TIMEOUT),
         # What the site needs, and the node is not.
-        **dict.fromkeys(
-            (
-                *(MOUNT_MISSING, "mount_wrong", "mount_read_only", "outside_bounds"),
-                *("service_down", "service_unknown", "process_missing", "process_unwanted"),
-                *("file_wrong", "module_missing", "kernel_argument", "sysctl", "hugepages"),
-                *("governor", "frequency", "smt", "name_unknown", "clock_unsynchronized"),
-            ),
-            NOT_SET_UP,
+        **not_set_up(
+            *(MOUNT_MISSING, "mount_wrong", "mount_read_only", "outside_bounds"),
+            *("service_down", "service_unknown", "process_missing", "process_unwanted"),
+            *("file_wrong", "module_missing", "kernel_argument", "sysctl", "hugepages"),
+            *("governor", "frequency", "smt", "name_unknown", "clock_unsynchronized"),
         ),
-        "cores_fewer": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "cores_offline": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "file_system_errors": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "maybe_read_only": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "numa_missing": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "fuse_hung": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "fuse_stale": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "process_stuck": FindingRule(Verdict.WARN, Remedy.REBOOT),
-        "process_left_over": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "memory_left_over": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "clock_free": LISTED,
+        **warn_on(
+            *("cores_fewer", "file_system_errors", "maybe_read_only", "numa_missing", "fuse_hung"),
+            *("fuse_stale", "process_left_over", "memory_left_over"),
+        ),
+        **warn_on("cores_offline", remedy=Remedy.FIX_CONFIGURATION),
+        **warn_on("process_stuck", remedy=Remedy.REBOOT),
+        **listed("clock_free"),
     },
     placement=Placement.PASSIVE,
     timeout=120,
