@@ -350,7 +350,7 @@ class Rule(Setting, frozen=True, kw_only=True, forbid_unknown_fields=True):
             **bounds,
             otherwise=self.otherwise or rule.verdict,
             remedy=self.remedy or rule.remedy,
-            cause=rule.cause if same_verdict else Cause.NONE,
+            cause=self.cause or (rule.cause if same_verdict else Cause.NONE),
             optional=rule.optional if self.optional is None else self.optional,
             source=self.source if own else f"{rule.source}, changed by {self.source}",
             conclusive=rule.conclusive and same_verdict,
@@ -549,6 +549,8 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
             the run does not wait for the devices to settle.
         params: The type of the second argument of *measure*; `Params` has nothing to
             set.
+        demand: Lists the limits that its parameters are on a node of this name, where a site
+            needs more than our defaults.
         metrics: What it measures, by name or by pattern with ``*``, with the default limits.
         finding_rules: What each code of its findings means.
         placement: Where and beside what it runs.
@@ -572,6 +574,7 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
     summary: str
     measure: Callable[[Context, P], Iterator[CheckItem]]
     params: type[P] = Params  # type: ignore[assignment]
+    demand: Callable[[P, str], Iterator[Rule]] | None = None
     metrics: Mapping[str, Metric] = {}
     finding_rules: Mapping[str, FindingRule] = {}
     placement: Placement = Placement.DEVICES

@@ -19,7 +19,7 @@ from hpcverify.model import Side
 
 BUILTIN_PACKAGE = "hpcverify_checks"
 CALLED = {"measure": True} | dict.fromkeys(
-    ("estimate", "observe", "applies", "reconcile", "selftest", "interpret"), False
+    ("estimate", "demand", "observe", "applies", "reconcile", "selftest", "interpret"), False
 )
 """The functions that a check declares, and whether it must."""
 OTHER_FOLDERS = frozenset({"common", "qualification"})

@@ -332,7 +332,9 @@ def _build_step(
     for file in site.files:  # first by itself, so that a mistake is reported as one of its file
         if own := file.content.params.get(entry.name):
             convert_config(own, check.params, f"{file.path}: params.{entry.name}")
-    params = entry.params | site.params.get(entry.name, {})
+    params = convert_config(
+        entry.params | site.params.get(entry.name, {}), check.params, f"{subject}: params"
+    )
     overrides: tuple[Rule, ...] = ()
     for settings, source in (
         (entry.limits, f"suite {suite.name}"),
@@ -345,8 +347,8 @@ def _build_step(
     return Step(
         name=entry.name,
         check=check,
-        params=convert_config(params, check.params, f"{subject}: params"),
-        overrides=overrides,
+        params=params,
+        overrides=(*overrides, *(check.demand(params, node) if check.demand else ())),
         required=entry.required,
         timeout=check.timeout if entry.timeout is None else entry.timeout,
     )

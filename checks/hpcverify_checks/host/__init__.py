@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.check import (
     Cause,
@@ -31,10 +32,11 @@ from hpcverify.check import (
     CheckItem,
     Context,
     Finding,
-    Measurement,
     Metric,
     Placement,
     Remedy,
+    Rule,
+    Verdict,
     error_on,
     fail_on,
     listed,
@@ -52,10 +54,11 @@ from hpcverify_checks.host.mounts import (
     ERRORS,
     LEFT_BEHIND,
     READ_ONLY,
+    SPACE_METRICS,
     WRITABLE,
     measure_mounts,
 )
-from hpcverify_checks.host.needs import Expectation, HostParams, names_node
+from hpcverify_checks.host.needs import Bound, HostParams, names_node
 from hpcverify_checks.host.processes import (
     LEFT_OVER,
     STUCK,
@@ -95,16 +98,6 @@ def measure(ctx: Context, params: HostParams) -> Iterator[CheckItem]:
 def inspect(ctx: Context, params: HostParams, node: HostSeams) -> Iterator[CheckItem]:
     """Report on *node*, the quick and the certain first."""
     needs = [need for need in params.expect if names_node(need.nodes, ctx.node)]
-    shown: list[CheckItem] = []
-    for item in _measure_all(ctx, params, node, needs):
-        shown.append(item)
-        yield item
-    yield from _compare_bounds(needs, shown)
-
-
-def _measure_all(
-    ctx: Context, params: HostParams, node: HostSeams, needs: list[Expectation]
-) -> Iterator[CheckItem]:
     root, seconds = node.root, params.deadline
     began = time.monotonic()
     memory = read_memory(root)
@@ -155,18 +148,27 @@ def _report_left_memory(
         yield from report_shared_memory(root / SHARED_MEMORY, tasks, root, least, seconds)
 
 
-def _compare_bounds(needs: list[Expectation], shown: list[CheckItem]) -> Iterator[Finding]:
-    values = {m.name: m for m in shown if isinstance(m, Measurement)}
-    for need in needs:
-        for name, bound in need.bounds.items():
-            measured = values.get(name)
-            if measured is None or measured.value is None:
-                text = f"{name} is not measured on this node: take it out of bounds"
-                yield Finding("outside_bounds", "node", text)
-            elif not bound.admits(measured.value):
-                value = f"{measured.value:.6g} {measured.unit}".rstrip()
-                text = f"{name} is {value}, the site needs {bound}: correct the node, or the site"
-                yield Finding("outside_bounds", measured.part_id, f"{text}'s params.host.expect")
+def demand(params: HostParams, node: str) -> Iterator[Rule]:
+    """List the limits that the site's expectations of *node* are, the strictest first."""
+    rules: list[Rule] = []
+    for need in (n for n in params.expect if names_node(n.nodes, node)):
+        bounds: list[tuple[str, str, Bound]] = [(n, "", bound) for n, bound in need.bounds.items()]
+        for want in need.space:
+            bounds += [(SPACE_METRICS[n][0], want.path, bound) for n, bound in want.bounds.items()]
+        bounds.append(("clock.offset", "", Bound(high=need.clock_offset or None)))
+        for metric, part, bound in bounds:
+            rule = Rule(
+                metric=metric,
+                part=part,
+                otherwise=Verdict.ERROR,
+                cause=Cause.MISCONFIGURED,
+                remedy=Remedy.FIX_CONFIGURATION,
+                optional=metric not in need.bounds,
+                source="the site's params.host.expect",
+            )
+            ends = (("low", bound.low), ("high", bound.high))
+            rules += (replace(rule, **{end: at}) for end, at in ends if at is not None)
+    yield from sorted(rules, key=lambda rule: rule.high or 0 if rule.low is None else -rule.low)
 
 
 NHC_SOURCE = "NHC's sample configuration"
@@ -175,6 +177,7 @@ CHECK = Check(
     summary="what a job needs of the host: mounts, space, memory, cores, services, clock, disks",
     measure=measure,
     params=HostParams,
+    demand=demand,
     metrics={
         "sockets": Metric("", "low", "processors"),
         "cores": Metric("", "low", "physical cores"),
@@ -208,6 +211,9 @@ CHECK = Check(
         "space.free_share": Metric(
             "ratio", "neither", "free for users, of what they can have"
         ).warn(low=0.03, source=f"{NHC_SOURCE}: check_fs_free / 3%"),
+        "inodes.total": Metric("", "neither", "inodes, where the site bounds them"),
+        "inodes.free": Metric("", "neither", "inodes that are free, likewise"),
+        "inodes.used": Metric("", "neither", "inodes in use, likewise"),
         "inodes.free_share": Metric("ratio", "neither", "inodes that are free").warn(
             low=0.01, source="hpcverify default: nearly none left"
         ),
@@ -225,7 +231,7 @@ CHECK = Check(
         **error_on("names_hung", cause=Cause.TIMEOUT),
         # What the site needs, and the node is not.
         **not_set_up(
-            *(MOUNT_MISSING, "mount_wrong", "mount_read_only", "outside_bounds"),
+            *(MOUNT_MISSING, "mount_wrong", "mount_read_only"),
             *("service_down", "service_unknown", "process_missing", "process_unwanted"),
             *("file_wrong", "module_missing", "kernel_argument", "sysctl", "hugepages"),
             *("governor", "frequency", "smt", "name_unknown", "clock_unsynchronized"),
