@@ -74,8 +74,6 @@ LINKS_UP = "links up"
 """The carry-over with the links that were up."""
 FABRIC_PLACE = "fabric"
 """The carry-over with the place in the fabric that a GPU is held to."""
-MIN_SPEED_SHARE = 0.95
-"""The share of the fastest link of the same GPU; training steps are far larger."""
 WINDOW_SECONDS = 10.0
 """Window under load in which errors are counted."""
 
@@ -319,9 +317,8 @@ def _report_speeds(linkage: Linkage, sheet: Spec | None, part_id: str) -> Iterat
         one_way = sheet.nvlink_link_gbs / 2
         yield Measurement("speed.of_spec", slowest / one_way, "ratio", part_id)
     for number, rate in rates.items():
-        if rate < MIN_SPEED_SHARE * fastest:
-            text = f"NVLink {number} runs at {rate:g} GB/s, others at {fastest:g}"
-            yield Finding("nvlink_slow", part_id, text, {"link": str(number)})
+        if rate < fastest:
+            yield Measurement(f"link.{number}.of_fastest", rate / fastest, "ratio", part_id)
 
 
 def report_errors(linkage: Linkage, ctx: Context, part_id: str, root: Path) -> Iterator[CheckItem]:
@@ -541,6 +538,9 @@ CHECK = Check(
         "speed.of_spec": Metric("ratio", "low", "speed / data sheet").fail(
             low=0.9, source="data sheet; trained in larger steps"
         ),
+        "link.*.of_fastest": Metric("ratio", "low", "its speed / fastest link of the GPU").fail(
+            low=0.95, source="links are trained in larger steps"
+        ),
         "recovery": Metric("", "high", "recoveries (retrainings) since driver start").warn(
             high=0, source=DCGM_RECOVERY_SOURCE
         ),
@@ -568,7 +568,7 @@ CHECK = Check(
             *("fabric_partition", "fabric_manager"),
         ),
         **fail_on(
-            *("nvlink_down", "nvlink_slow", "fabric_degraded_bandwidth", "fabric_lost"),
+            *("nvlink_down", "fabric_degraded_bandwidth", "fabric_lost"),
             "fabric_differs",
         ),
         **warn_on(
