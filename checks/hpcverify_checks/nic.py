@@ -479,7 +479,12 @@ def _find_falls(
 
     One that fell far more often than most is left out: it has a trouble of its own.
     """
-    falls = {p.part_id: _count_falls(deltas[p.part_id].counts) for p in ports}
+    falls = {
+        p.part_id: max(
+            (n for kind in FALLS for n in _select_kind(deltas[p.part_id].counts, kind)), default=0
+        )
+        for p in ports
+    }
     hit = {part_id for part_id, count in falls.items() if count}
     for what, like in _group_alike(ports, known, hit):
         counts = sorted(falls[port.part_id] for port in like if port.part_id in hit)
@@ -505,10 +510,6 @@ def _list_counts(port: PortReading) -> dict[str, int]:
             if name not in HARMLESS_ERRORS
         }
     return counts
-
-
-def _count_falls(counts: Mapping[str, int]) -> int:
-    return max((count for kind in FALLS for count in _select_kind(counts, kind)), default=0)
 
 
 def _select_kind(counts: Mapping[str, int], kind: str) -> list[int]:

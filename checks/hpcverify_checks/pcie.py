@@ -146,7 +146,8 @@ def _report_missing(
         if sheet and sheet.key.startswith(SUPERCHIP_KEY_PREFIXES):
             continue
         like = [s.now for w, s in levels.items() if find_model(ctx, w) == find_model(ctx, part_id)]
-        before = _recall_level(ctx, what, part_id)
+        reached = None if ctx.accepts_parts else ctx.recall(f"{what} reached", part_id)
+        before = int(reached) if reached and reached.isdecimal() else 0
         usual = sorted(like)[(len(like) - 1) // 2]
         missing = max(0, min(level.best, max(level.peak, before, usual)) - level.now)
         yield Measurement(f"{what}.missing{suffix}", missing, "", part_id)
@@ -165,12 +166,6 @@ def _report_missing(
             )
             yield Finding(f"{what}_limited", part_id, text)
         yield CarryOver(f"{what} reached", str(max(level.peak, before)), part_id)
-
-
-def _recall_level(ctx: Context, what: str, part_id: str) -> int:
-    """Recall the most that earlier runs saw; 0 if there were none, or with --accept-parts."""
-    text = None if ctx.accepts_parts else ctx.recall(f"{what} reached", part_id)
-    return int(text) if text and text.isdecimal() else 0
 
 
 def _report_platform_limits(link: PcieLink, ctx: Context, part_id: str) -> Iterator[Finding]:

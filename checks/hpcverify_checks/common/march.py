@@ -66,9 +66,7 @@ MARCH_METRICS = {
         source="memory holds what was written",
     ),
 }
-MARCH_FINDING_RULES = {
-    **fail_on(CORRUPTED_CODE, remedy=Remedy.REPLACE, conclusive=True),
-}
+MARCH_FINDING_RULES = fail_on(CORRUPTED_CODE, remedy=Remedy.REPLACE, conclusive=True)
 """Every check that marches over memory has these, so that a fault counts the same in each."""
 MAX_DESCRIBED_WORDS = 3
 

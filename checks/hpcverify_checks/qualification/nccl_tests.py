@@ -78,9 +78,7 @@ CHECK = Check(
         "time.*": Metric("us", "high", "mean time of a step, in place"),
     },
     # Which GPU is at fault, its output does not say: `allreduce` does.
-    finding_rules={
-        **warn_on("wrong_sum"),
-    },
+    finding_rules=warn_on("wrong_sum"),
     estimate=estimate,
     placement=Placement.DEVICES_TOGETHER,
     timeout=300.0,

@@ -69,9 +69,7 @@ CHECK = Check(
     summary="versions of driver, CUDA, torch, NCCL and Triton; the wiring of the GPUs",
     measure=measure,
     metrics={},
-    finding_rules={
-        **listed("versions", "topology"),
-    },
+    finding_rules=listed("versions", "topology"),
     estimate=estimate,
     placement=Placement.NODE,
     timeout=120.0,

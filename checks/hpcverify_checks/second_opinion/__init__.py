@@ -170,9 +170,7 @@ CHECK = Check(
     estimate=estimate,
     params=SecondOpinionParams,
     metrics={"*.errors": Metric("", "high", "hardware errors that the tool counted")},
-    finding_rules={
-        **fail_on(MISCOMPARE_CODE),
-    },
+    finding_rules=fail_on(MISCOMPARE_CODE),
     placement=Placement.NODE,
     timeout=900.0,
     only_named=True,  # only a burn-in has the time for what our own checks test as well
