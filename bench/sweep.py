@@ -42,7 +42,7 @@ CHECK = '''\
 import time
 from collections.abc import Iterator
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule
+from hpcverify.check import Check, Context, Metric, Params, Placement
 from hpcverify.model import CheckItem, Measurement
 
 
@@ -60,8 +60,7 @@ CHECK = Check(
     summary="takes a second",
     measure=measure,
     params=Nothing,
-    metrics={"seconds": Metric(unit="s", meaning="what it took")},
-    rules={"seconds": Rule(high=2, source="a benchmark")},
+    metrics={"seconds": Metric("s", "high", "what it took").fail(high=2, source="a benchmark")},
     placement=Placement.NODE,
     timeout=30,
 )

@@ -264,43 +264,35 @@ FOUND_NOTHING, CHECKER_BROKEN = "nothing found", "checker broken"
 """Outcomes of trials, in the words of all checks."""
 
 
-class Metric(Struct, frozen=True, kw_only=True):
-    """What a check measures under one name (or pattern): its unit, its bad side and meaning."""
-
-    unit: str
-    worse: Side
-    """Which of two like parts is the worse one. "neither" if a difference says nothing of the
-    part, or if the healthy value is about 0, of which nothing is a share: the metric's own limits
-    judge it, and peers and the past leave it alone."""
-    meaning: str
-
-
-class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Setting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    How to make a `Limit` for a measurement; the ways can be combined.
+    What a file says about a limit, in the file's own unit.
 
-    *low* and *high* are absolute. The others are fractions of what the measured
-    part should reach: *of_spec* of what good ones typically do, or of the least that they do if a
-    value outside fails (`limits.floors`), *of_siblings* of the
-    median over the like parts of this node in this run (three or more), and
-    *of_baseline* of the median over this node's earlier runs (five or more).
-    Fractions below 1 are lower limits, those above 1 upper limits.
+    What it leaves out comes from the limit that would apply without it.
     """
 
     low: float | None = None
+    """The lowest healthy value."""
     high: float | None = None
+    """The highest healthy value."""
+    unit: str | None = None
+    """The unit of *low* and *high*; without one, that of the measurement."""
     of_spec: float | None = None
+    """The limit as a share of what good parts reach: typically, or the least if it fails."""
     of_siblings: float | None = None
+    """The limit as a share of the median of equal parts in the node."""
     of_baseline: float | None = None
-    otherwise: Verdict = Verdict.FAIL
-    remedy: Remedy = Remedy.INSPECT
-    cause: Cause = Cause.NONE
-    """Why we could not tell, where a value outside is an ERROR."""
-    optional: bool = False
-    """Whether a run in which nothing was measured against it is still sound."""
-    source: str = "hpcverify default"
-    conclusive: bool = False
-    """Whether a rerun cannot undo its FAIL; as for a `FindingRule`."""
+    """The limit as a share of the median of the node's earlier runs."""
+    otherwise: Verdict | None = None
+    """The verdict on a value outside the limit."""
+    remedy: Remedy | None = None
+    """What to do about a value outside the limit."""
+    optional: bool | None = None
+    """Whether a run is sound if nothing was measured."""
+    part: str = ""
+    """The label or the id of a part, or a pattern; empty: all parts."""
+    nodes: str = ""
+    """A host list, as Slurm writes it; empty: all nodes."""
 
 
 BOUNDS = ("low", "high", "of_spec", "of_siblings", "of_baseline")
@@ -308,47 +300,99 @@ BOUNDS = ("low", "high", "of_spec", "of_siblings", "of_baseline")
 ANY_PART = "*"
 
 
-class RuleOverride(Struct, frozen=True, kw_only=True):
+class Rule(Setting, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    What a suite or the site says about the limit on a measurement.
+    A limit as a check, a suite, the site or an option declares it; the ways can be combined.
+
+    *low* and *high* are absolute. The others are fractions of what the measured
+    part should reach: *of_spec* of what good ones typically do, or of the least that they do if a
+    value outside fails (`limits.floors`), *of_siblings* of the
+    median over the like parts of this node in this run (three or more), and
+    *of_baseline* of the median over this node's earlier runs (five or more).
+    Fractions below 1 are lower limits, those above 1 upper limits.
 
     *metric* and *part* may be patterns; *part* is compared with `Part.aliases`. A field
-    that is None stays as the next weaker override, or the check's own rule, has it.
+    that is None stays as the next weaker rule has it.
     """
 
-    metric: str
-    part: str = ANY_PART
-    low: float | None = None
-    high: float | None = None
-    of_spec: float | None = None
-    of_siblings: float | None = None
-    of_baseline: float | None = None
-    otherwise: Verdict | None = None
-    remedy: Remedy | None = None
-    optional: bool | None = None
-    source: str
+    metric: str = ""
+    """Empty for a rule of a check: it is in the declaration of its `Metric`."""
+    source: str = "hpcverify default"
+    cause: Cause = Cause.NONE
+    """Why we could not tell, where a value outside is an ERROR."""
+    conclusive: bool = False
+    """Whether a rerun cannot undo its FAIL; as for a `FindingRule`."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on a value outside, FAIL unless another is declared."""
+        return self.otherwise or Verdict.FAIL
 
     def covers(self, metric: str, part_names: Iterable[str]) -> bool:
         """Whether it applies to *metric*, measured on the part with these names."""
         return matches(metric, self.metric) and (
-            self.part == ANY_PART or any(matches(name, self.part) for name in part_names)
+            self.part in ("", ANY_PART) or any(matches(name, self.part) for name in part_names)
         )
 
+    @property
+    def key(self) -> RuleKey:
+        """The metric and the part that it is declared for."""
+        return self.metric, self.part or ANY_PART
+
     def refine(self, rule: Rule) -> Rule:
-        """Return *rule* with what this override says; a bound replaces those on its side."""
+        """Return *rule* with what this one says; a bound replaces those on its side."""
         own = _list_bounds(self)
         sides = {_is_upper(name, value) for name, value in own.items()}
         kept = {n: v for n, v in _list_bounds(rule).items() if _is_upper(n, v) not in sides}
-        same_verdict = self.otherwise in (None, rule.otherwise)
+        bounds: dict[str, Any] = kept | own
+        same_verdict = self.otherwise in (None, rule.verdict)
         return Rule(
-            **(kept | own),
-            otherwise=self.otherwise or rule.otherwise,
+            **bounds,
+            otherwise=self.otherwise or rule.verdict,
             remedy=self.remedy or rule.remedy,
-            cause=rule.cause if same_verdict else Cause.NONE,
+            cause=self.cause or (rule.cause if same_verdict else Cause.NONE),
             optional=rule.optional if self.optional is None else self.optional,
             source=self.source if own else f"{rule.source}, changed by {self.source}",
             conclusive=rule.conclusive and same_verdict,
         )
+
+
+RuleKey = tuple[str, str]
+"""The metric and the part, both perhaps patterns, that a rule is declared for."""
+
+
+class Metric(Struct, frozen=True):
+    """
+    What a check measures under one name (or pattern), and its default limits.
+
+    *worse* says which of two like parts is the worse one. It is "neither" if a difference says
+    nothing of the part, or if the healthy value is about 0, of which nothing is a share: the
+    metric's own limits judge it, and peers and the past leave it alone.
+    """
+
+    unit: str
+    worse: Side
+    meaning: str
+    limits: Mapping[str, Rule] = {}
+    """By the name or pattern that they are for; empty: all that the metric measures."""
+
+    def fail(self, *names: str, **terms: Any) -> Metric:
+        """
+        Add a limit outside of which a value fails: for all, or only for these *names*.
+
+        *terms* are fields of `Rule`. If nothing is measured, nothing is judged.
+        """
+        usual: dict[str, Any] = {"otherwise": Verdict.FAIL, "remedy": Remedy.INSPECT}
+        added = dict.fromkeys(names or ("",), Rule(**(usual | {"optional": True} | terms)))
+        return replace(self, limits={**self.limits, **added})
+
+    def warn(self, *names: str, **terms: Any) -> Metric:
+        """Add a limit as `fail`, but outside of which a value only warns."""
+        return self.fail(*names, otherwise=Verdict.WARN, **terms)
+
+    def error(self, *names: str, **terms: Any) -> Metric:
+        """Add a limit that says what it takes to judge at all; it must be measured."""
+        return self.fail(*names, **({"otherwise": Verdict.ERROR, "optional": False} | terms))
 
 
 def has_bound(rule: Rule) -> bool:
@@ -356,7 +400,7 @@ def has_bound(rule: Rule) -> bool:
     return bool(_list_bounds(rule))
 
 
-def _list_bounds(rule: Rule | RuleOverride) -> dict[str, float]:
+def _list_bounds(rule: Rule) -> dict[str, float]:
     values = {name: getattr(rule, name) for name in BOUNDS}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -366,19 +410,15 @@ def _is_upper(name: str, value: float) -> bool:
     return name == "high" or (name != "low" and value > 1)
 
 
-RuleKey = tuple[str, str]
-"""The metric and the part, both perhaps patterns, that a rule is declared for."""
-
-
-def list_rule_keys(rules: Mapping[str, Rule], overrides: Sequence[RuleOverride]) -> list[RuleKey]:
+def list_rule_keys(rules: Mapping[str, Rule], overrides: Sequence[Rule]) -> list[RuleKey]:
     """List what *rules* and *overrides* are declared for, each once, the check's own first."""
     keys = [(metric, ANY_PART) for metric in rules]
-    return list(dict.fromkeys(keys + [(o.metric, o.part) for o in reversed(overrides)]))
+    return list(dict.fromkeys(keys + [o.key for o in reversed(overrides)]))
 
 
 def find_rule(
     rules: Mapping[str, Rule],
-    overrides: Sequence[RuleOverride],
+    overrides: Sequence[Rule],
     metric: str,
     part_names: Iterable[str] = (),
 ) -> tuple[RuleKey, Rule] | None:
@@ -394,14 +434,14 @@ def find_rule(
     own = max((p for p in rules if matches(metric, p)), key=rank_pattern, default=None)
     if own is None and not applying:
         return None
-    rule = refine_by_all(Rule() if own is None else rules[own], applying)
-    key = (applying[0].metric, applying[0].part) if applying else (own or "", ANY_PART)
-    return key, rule
+    weakest = Rule(remedy=Remedy.INSPECT, optional=False) if own is None else rules[own]
+    key = applying[0].key if applying else (own or "", ANY_PART)
+    return key, refine_by_all(weakest, applying)
 
 
 def find_rules(
     rules: Mapping[str, Rule],
-    overrides: Sequence[RuleOverride],
+    overrides: Sequence[Rule],
     metric: str,
     part_names: Iterable[str] = (),
 ) -> list[tuple[RuleKey, Rule]]:
@@ -423,7 +463,7 @@ def find_rules(
     ]
 
 
-def refine_by_all(rule: Rule, overrides: Sequence[RuleOverride]) -> Rule:
+def refine_by_all(rule: Rule, overrides: Sequence[Rule]) -> Rule:
     """Refine *rule* by the weakest of *overrides* first: the strongest has the last word."""
     for override in reversed(overrides):
         rule = override.refine(rule)
@@ -441,13 +481,25 @@ def is_pattern(text: str) -> bool:
     return not GLOB_CHARACTERS.isdisjoint(text)
 
 
-fail_outside = partial(Rule, optional=True)
-"""Makes a `Rule` by which a value outside fails; nothing measured, nothing judged."""
-warn_outside = partial(fail_outside, otherwise=Verdict.WARN)
-"""The same, but a value outside only warns."""
+def _rule_on(
+    verdict: Verdict,
+    *codes: str,
+    remedy: Remedy = Remedy.INSPECT,
+    cause: Cause = Cause.NONE,
+    conclusive: bool = False,
+    shared: bool = False,
+) -> dict[str, FindingRule]:
+    return dict.fromkeys(codes, FindingRule(verdict, remedy, cause, conclusive, shared))
 
-LISTED = FindingRule(Verdict.PASS, Remedy.NONE)
-"""The rule for a finding that is only reported."""
+
+fail_on = partial(_rule_on, Verdict.FAIL)
+"""Make the rules of findings, by their codes, that fail."""
+warn_on = partial(_rule_on, Verdict.WARN)
+error_on = partial(_rule_on, Verdict.ERROR)
+not_set_up = partial(error_on, remedy=Remedy.FIX_CONFIGURATION, cause=Cause.MISCONFIGURED)
+"""The same for findings that a wrong set-up keeps us from judging."""
+listed = partial(_rule_on, Verdict.PASS, remedy=Remedy.NONE)
+"""The same for findings that are only reported."""
 HUNG_CODE = "gpu_hung_under_load"
 """The code of the engine's finding on a GPU that hangs where its siblings do not."""
 UNOWNED_CODE = "gpu_memory_unowned"
@@ -462,9 +514,9 @@ TELEMETRY_WORKER = "telemetry"
 """The name of the worker that reads the hardware, and computes on none of it."""
 ENGINE_FINDING_RULES: Mapping[str, FindingRule] = {
     # A PASS says so in its reason, since a cpuset may be meant.
-    CORES_LEFT_OUT_CODE: FindingRule(Verdict.PASS, Remedy.FIX_CONFIGURATION),
-    HUNG_CODE: FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
-    UNOWNED_CODE: FindingRule(Verdict.WARN, Remedy.RESET_GPU),
+    **_rule_on(Verdict.PASS, CORES_LEFT_OUT_CODE, remedy=Remedy.FIX_CONFIGURATION),
+    **fail_on(HUNG_CODE, remedy=Remedy.RESET_GPU),
+    **warn_on(UNOWNED_CODE, remedy=Remedy.RESET_GPU),
 }
 """The rules of findings that any check may have."""
 MAX_FAULTS = 20_000
@@ -483,8 +535,6 @@ SETUP_CODES = frozenset(
     }
 )
 """The codes of an `Unable` that no later check on the same device would escape."""
-NOT_SET_UP = FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)
-"""The rule for a finding that a wrong set-up keeps us from judging."""
 
 
 class Check(Struct, Generic[P], frozen=True, kw_only=True):
@@ -499,8 +549,9 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
             the run does not wait for the devices to settle.
         params: The type of the second argument of *measure*; `Params` has nothing to
             set.
-        metrics: What it measures, by name or by pattern with ``*``.
-        rules: The default limits by name or pattern; suites and sites override.
+        demand: Lists the limits that its parameters are on a node of this name, where a site
+            needs more than our defaults.
+        metrics: What it measures, by name or by pattern with ``*``, with the default limits.
         finding_rules: What each code of its findings means.
         placement: Where and beside what it runs.
         timeout: Seconds after which a worker is ended, whatever the parameters.
@@ -523,8 +574,8 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
     summary: str
     measure: Callable[[Context, P], Iterator[CheckItem]]
     params: type[P] = Params  # type: ignore[assignment]
+    demand: Callable[[P, str], Iterator[Rule]] | None = None
     metrics: Mapping[str, Metric] = {}
-    rules: Mapping[str, Rule] = {}
     finding_rules: Mapping[str, FindingRule] = {}
     placement: Placement = Placement.DEVICES
     timeout: float = 300.0
@@ -536,6 +587,12 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
     reconcile: Callable[[Sequence[JudgedItem], Inventory], Iterator[JudgedItem]] | None = None
     selftest: Callable[[Context], Iterator[Trial]] | None = None
     interpret: Callable[[Any, Context, P], Iterator[CheckItem]] | None = None
+
+    @property
+    def rules(self) -> dict[str, Rule]:
+        """The default limits by name or pattern; suites and sites override."""
+        declared = self.metrics.items()
+        return {name or own: rule for own, m in declared for name, rule in m.limits.items()}
 
     def find_metric(self, name: str) -> Metric | None:
         """Find the metric for *name*; for a pattern, the first of those that it may cover."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from hpcverify.check import Check, Context, judge
+from hpcverify.check import Check, Context, Rule, judge
 from hpcverify.limits.resolve import PastValues
 from hpcverify.model import (
     CheckItem,
@@ -74,9 +74,10 @@ def judge_items(
     items: Iterable[CheckItem],
     inventory: Inventory = INVENTORY,
     past: PastValues = has_no_past,
+    overrides: Sequence[Rule] = (),
 ) -> Result:
     """
-    Judge *items* as a run does, by the default limits and rulings of *check*.
+    Judge *items* as a run does, by the default limits and rulings of *check*, and by *overrides*.
 
     They are those of all devices, and reconciled first if the check does that. *past*
     gives what earlier runs measured, newest first, by name and part.
@@ -93,7 +94,10 @@ def judge_items(
         metric = check.find_metric(item.name)
         assert metric is not None, f"{item.name} is not among the check's metrics"  # noqa: S101 - a test's helper
         assert metric.unit == item.unit, f"{item.name} is in {item.unit!r}, not {metric.unit!r}"  # noqa: S101
-    return judge_result(_build_result(yielded), check.rules, check.finding_rules, inventory, past)
+    return judge_result(
+        *(_build_result(yielded), check.rules, check.finding_rules, inventory, past),
+        overrides=overrides,
+    )
 
 
 def judge_by(

@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
-from hpcverify.plan.config import Setting, SiteFile
+from hpcverify.check import Setting
+from hpcverify.plan.config import SiteFile
 from hpcverify.plan.suite import Suite, SuiteEntry
 
 REQUIRED, NO_DEFAULT = "required", "none"

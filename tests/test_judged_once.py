@@ -18,7 +18,11 @@ ROOT = Path(__file__).parents[1]
 JUDGES = {"hpcverify/check.py"}
 """Where a value meets its limit."""
 CALLERS = {
-    "judge": {"hpcverify/run/conclude.py", "hpcverify/testing.py"},
+    "judge": {
+        "hpcverify/run/conclude.py",
+        "hpcverify/insight/comparison.py",
+        "hpcverify/testing.py",
+    },
     "add_faults": {
         "hpcverify/run/conclude.py",
         "hpcverify/fleet/external_run.py",
@@ -26,8 +30,9 @@ CALLERS = {
     "compute_margin": {"hpcverify/summary/wording.py"},
 }
 """
-Who may call what compares: those who write a result, and who reads one from before there were
-faults. The terminal shows the tightest margin of a result that passed; it judges nothing.
+Who may call what compares: those who write a result, who reads one from before there were
+faults, and who asks whether a part that peers name fails by its own limits too. The terminal
+shows the tightest margin of a result that passed; it judges nothing.
 """
 SENTENCE_READERS = (
     "hpcverify/summary",

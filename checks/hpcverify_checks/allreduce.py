@@ -35,7 +35,6 @@ from hpcverify.check import (
     Context,
     Coverage,
     Finding,
-    FindingRule,
     Inventory,
     JudgedItem,
     Measurement,
@@ -45,9 +44,7 @@ from hpcverify.check import (
     Remedy,
     Skip,
     Unable,
-    Verdict,
-    fail_outside,
-    warn_outside,
+    fail_on,
 )
 from hpcverify.limits.floors import Floor, find_floor
 from hpcverify.limits.specs import explain_unknown, find_achievable, find_spec
@@ -72,7 +69,7 @@ from hpcverify_checks.common.parts import classify_wiring, has_optional_links
 from hpcverify_checks.common.process_group import report_nccl_settings
 from hpcverify_checks.common.rendezvous import RANK_LOST_RULE, merge_lost_ranks, report_lost_ranks
 from hpcverify_checks.common.sizes import format_size
-from hpcverify_checks.common.stalls import OWN_WORK, STALL_METRIC, STALL_RULE
+from hpcverify_checks.common.stalls import OWN_WORK, STALL
 from hpcverify_checks.common.step_data import MAX_RANKS, StepMismatch
 from hpcverify_checks.common.wrong_sums import (
     WITNESS_CODE,
@@ -364,32 +361,24 @@ CHECK = Check(
     estimate=estimate,
     params=AllreduceParams,
     metrics={
-        "busbw.*": Metric(unit="GB/s", worse="low", meaning="bus bandwidth of the median step"),
-        "ring.busbw": Metric(
-            unit="GB/s", worse="low", meaning="the same by rings through switches"
+        "busbw.*": Metric("GB/s", "low", "bus bandwidth of the median step").warn(of_baseline=0.7),
+        "ring.busbw": Metric("GB/s", "low", "the same by rings through switches").fail(
+            of_spec=0.75, source=HALF_SOURCE
         ),
-        "nvls.busbw": Metric(unit="GB/s", worse="low", meaning="the same in switches that add up"),
-        "tray.busbw": Metric(
-            unit="GB/s", worse="low", meaning="the same through the switches of a rack"
+        "nvls.busbw": Metric("GB/s", "low", "the same in switches that add up")
+        .fail(of_spec=0.65, source=HALF_SOURCE)
+        .warn("nvls.*", of_spec=0.85, source=NVLS_SOURCE),
+        "tray.busbw": Metric("GB/s", "low", "the same through the switches of a rack").warn(
+            of_spec=0.75, source=HALF_SOURCE
         ),
-        "mesh.busbw": Metric(
-            unit="GB/s", worse="low", meaning="the same between GPUs wired to each other"
+        "mesh.busbw": Metric("GB/s", "low", "the same between GPUs wired to each other").warn(
+            of_spec=0.65, source=HALF_SOURCE
         ),
-        "time_p50.*": Metric(unit="us", worse="high", meaning="median time of an all-reduce"),
-        "time_p95.*": Metric(unit="us", worse="high", meaning="95 % of them take at most this"),
-        "time_p99.*": Metric(unit="us", worse="high", meaning="99 % of them take at most this"),
-        "stall": STALL_METRIC,
-        "jitter.*": Metric(unit="ratio", worse="high", meaning="time_p99 / time_p50"),
-    },
-    rules={
-        "busbw.*": warn_outside(of_baseline=0.7),
-        "ring.busbw": fail_outside(of_spec=0.75, source=HALF_SOURCE),
-        "nvls.busbw": fail_outside(of_spec=0.65, source=HALF_SOURCE),
-        "nvls.*": warn_outside(of_spec=0.85, source=NVLS_SOURCE),
-        "tray.busbw": warn_outside(of_spec=0.75, source=HALF_SOURCE),
-        "mesh.busbw": warn_outside(of_spec=0.65, source=HALF_SOURCE),
-        "stall": STALL_RULE,
-        "jitter.*": warn_outside(
+        "time_p50.*": Metric("us", "high", "median time of an all-reduce"),
+        "time_p95.*": Metric("us", "high", "95 % of them take at most this"),
+        "time_p99.*": Metric("us", "high", "99 % of them take at most this"),
+        "stall": STALL,
+        "jitter.*": Metric("ratio", "high", "time_p99 / time_p50").warn(
             high=20.0,
             remedy=Remedy.RERUN,
             source="hpcverify default: something else may load the node",
@@ -398,7 +387,7 @@ CHECK = Check(
     reconcile=reconcile,
     finding_rules={
         **WRONG_SUM_RULES,
-        SHARE_WRONG_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
+        **fail_on(SHARE_WRONG_CODE, remedy=Remedy.REPLACE, conclusive=True),
         RANK_LOST_CODE: RANK_LOST_RULE,
     },
     placement=Placement.DEVICES,

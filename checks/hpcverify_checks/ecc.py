@@ -23,7 +23,7 @@ fails.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +31,6 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from hpcverify.check import (
-    LISTED,
     CarryOver,
     Cause,
     Check,
@@ -39,7 +38,6 @@ from hpcverify.check import (
     Context,
     Coverage,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Params,
@@ -47,10 +45,9 @@ from hpcverify.check import (
     Remedy,
     Skip,
     Unable,
-    Verdict,
     Watch,
-    fail_outside,
-    warn_outside,
+    listed,
+    warn_on,
 )
 from hpcverify.telemetry import Reading, problems
 from hpcverify.telemetry.edac import EdacReader
@@ -228,13 +225,13 @@ def report_modes(ctx: Context, reply: EccAnswers) -> Iterator[Finding]:
             enable = write_fix("ecc", gpu_source.name_vendor(ctx))
             name = find_model(ctx, uuid)
             yield from _report_mode(uuid, name, enable, on=bool(mode), next_on=bool(pending))
-        elif spec and uuid not in unwell and not _counts_errors(values):
+        elif (
+            spec
+            and uuid not in unwell
+            and not any(n.startswith("ecc.") and not n.startswith("ecc.mode") for n in values)
+        ):
             text = "reports no ECC, although its data sheet lists it"
             yield Finding("ecc_unsupported", uuid, text)
-
-
-def _counts_errors(names: Iterable[str]) -> bool:
-    return any(n.startswith("ecc.") and not n.startswith("ecc.mode") for n in names)
 
 
 def _report_mode(
@@ -276,24 +273,21 @@ def observe(watch: Watch, ctx: Context, params: EccParams) -> Iterator[CheckItem
                     yield Measurement(f"{name}.{suffix}", rate, "1/s", part_id)
 
 
-UNCORRECTED_RULE = fail_outside(
-    high=0,
-    remedy=Remedy.RESET_GPU,
-    conclusive=True,
-    source="uncorrected errors lose work: reset, rerun",
-)
-REMAPPED_RULE = warn_outside(
-    high=0, remedy=Remedy.RERUN, source="further rows or pages may fail: load the GPU again"
-)
-CORRECTED_WARN_RULE = warn_outside(
-    high=WARN_ERRORS_PER_SECOND, source="good memory corrects a handful in a year"
-)
-CORRECTED_FAIL_RULE = fail_outside(
-    high=FAIL_ERRORS_PER_SECOND, source="no good memory corrects that many"
-)
-HOST_UNCORRECTED_RULE = fail_outside(high=0, conclusive=True)
-PENDING_RESET_RULE = warn_outside(high=0, remedy=Remedy.RESET_GPU)
-CONTACT_VENDOR_RULE = fail_outside(high=0, remedy=Remedy.CONTACT_VENDOR)
+LOST_WORK = {
+    "high": 0,
+    "remedy": Remedy.RESET_GPU,
+    "conclusive": True,
+    "source": "uncorrected errors lose work: reset, rerun",
+}
+LOST_WORK_OF_HOST = {"high": 0, "conclusive": True}
+REMAPPED = {
+    "high": 0,
+    "remedy": Remedy.RERUN,
+    "source": "further rows or pages may fail: load the GPU again",
+}
+MANY = {"high": WARN_ERRORS_PER_SECOND, "source": "good memory corrects a handful in a year"}
+TOO_MANY = {"high": FAIL_ERRORS_PER_SECOND, "source": "no good memory corrects that many"}
+RESET_DUE = {"high": 0, "remedy": Remedy.RESET_GPU}
 
 CHECK = Check(
     summary="ECC errors, remapped rows, retired pages: now, since the last run, in this run",
@@ -301,95 +295,89 @@ CHECK = Check(
     observe=observe,
     params=EccParams,
     metrics={
-        "ecc.corrected.rate": Metric(unit="1/s", worse="high", meaning="corrected, worst minute"),
+        "ecc.corrected.rate": Metric("1/s", "high", "corrected, worst minute").warn(**MANY),
         "ecc.corrected.sustained": Metric(
-            unit="1/s", worse="high", meaning="the same, a shorter run spread over a minute"
-        ),
+            "1/s", "high", "the same, a shorter run spread over a minute"
+        ).fail(**TOO_MANY, remedy=Remedy.CONTACT_VENDOR),
         "ecc.corrected.since.rate": Metric(
-            unit="1/s", worse="high", meaning="corrected since the last run, on average"
+            "1/s", "high", "corrected since the last run, on average"
+        ).warn(**MANY),
+        "ecc.host.corrected.rate": Metric("1/s", "high", "the same for a DIMM").warn(**MANY),
+        "ecc.host.corrected.sustained": Metric("1/s", "high", "the same").fail(**TOO_MANY),
+        "ecc.host.corrected.since.rate": Metric("1/s", "high", "the same").warn(**MANY),
+        "ecc.*.delta": Metric("", "high", "errors during the run")
+        .fail("ecc.uncorrected.delta", "ecc.sram.uncorrected.delta", **LOST_WORK)
+        .fail("ecc.host.uncorrected.delta", **LOST_WORK_OF_HOST),
+        "ecc.*.since": Metric("", "high", "errors since the last run")
+        .fail("ecc.uncorrected.since", "ecc.sram.uncorrected.since", **LOST_WORK)
+        .fail("ecc.host.uncorrected.since", **LOST_WORK_OF_HOST),
+        "ecc.*.lifetime": Metric("", "high", "errors over the life of the part"),
+        "ecc.host.*": Metric("", "high", "host memory errors since boot").warn(
+            "ecc.host.uncorrected", high=0
         ),
-        "ecc.host.corrected.rate": Metric(unit="1/s", worse="high", meaning="the same for a DIMM"),
-        "ecc.host.corrected.sustained": Metric(unit="1/s", worse="high", meaning="the same"),
-        "ecc.host.corrected.since.rate": Metric(unit="1/s", worse="high", meaning="the same"),
-        "ecc.*.delta": Metric(unit="", worse="high", meaning="errors during the run"),
-        "ecc.*.since": Metric(unit="", worse="high", meaning="errors since the last run"),
-        "ecc.*.lifetime": Metric(unit="", worse="high", meaning="errors over the life of the part"),
-        "ecc.host.*": Metric(unit="", worse="high", meaning="host memory errors since boot"),
-        "ecc.corrected": Metric(
-            unit="", worse="high", meaning="corrected since the driver started"
+        "ecc.corrected": Metric("", "high", "corrected since the driver started"),
+        "ecc.uncorrected": Metric("", "high", "uncorrected since then").warn(
+            **RESET_DUE, source="uncorrected since the driver started: a reset clears it"
         ),
-        "ecc.uncorrected": Metric(unit="", worse="high", meaning="uncorrected since then"),
-        "ecc.sram.*": Metric(unit="", worse="high", meaning="errors in caches and registers"),
-        "ecc.dram.*": Metric(unit="", worse="high", meaning="errors in the memory itself"),
-        "ecc.mode": Metric(unit="", worse="low", meaning="1 if ECC is on"),
-        "ecc.mode.pending": Metric(unit="", worse="low", meaning="1 if it is on after a reset"),
-        "ecc.sram_threshold": Metric(unit="", worse="high", meaning="1 past NVIDIA's SRAM limit"),
-        "remap.banks.*": Metric(unit="", worse="neither", meaning="banks by spare rows left"),
-        "remap.*": Metric(unit="", worse="high", meaning="memory rows remapped, or waiting for it"),
-        "retired.*": Metric(unit="", worse="high", meaning="memory pages retired, or about to be"),
-    },
-    rules={
-        "ecc.uncorrected.delta": UNCORRECTED_RULE,
-        "ecc.sram.uncorrected.delta": UNCORRECTED_RULE,
-        "ecc.uncorrected.since": UNCORRECTED_RULE,
-        "ecc.sram.uncorrected.since": UNCORRECTED_RULE,
-        "ecc.uncorrected": replace(
-            PENDING_RESET_RULE, source="uncorrected since the driver started: a reset clears it"
+        "ecc.sram.*": Metric("", "high", "errors in caches and registers"),
+        "ecc.dram.*": Metric("", "high", "errors in the memory itself"),
+        "ecc.mode": Metric("", "low", "1 if ECC is on"),
+        "ecc.mode.pending": Metric("", "low", "1 if it is on after a reset"),
+        "ecc.sram_threshold": Metric("", "high", "1 past NVIDIA's SRAM limit").fail(
+            high=0, remedy=Remedy.CONTACT_VENDOR, source="NVML's SRAM threshold flag"
         ),
-        "ecc.corrected.rate": CORRECTED_WARN_RULE,
-        "ecc.corrected.since.rate": CORRECTED_WARN_RULE,
-        "ecc.corrected.sustained": replace(CORRECTED_FAIL_RULE, remedy=Remedy.CONTACT_VENDOR),
-        "ecc.host.uncorrected.delta": HOST_UNCORRECTED_RULE,
-        "ecc.host.uncorrected.since": HOST_UNCORRECTED_RULE,
-        "ecc.host.uncorrected": replace(
-            HOST_UNCORRECTED_RULE, otherwise=Verdict.WARN, conclusive=False
+        "remap.banks.*": Metric("", "neither", "banks by spare rows left").warn(
+            "remap.banks.none",
+            high=0,
+            remedy=Remedy.CONTACT_VENDOR,
+            source="banks without a spare row: the next bad one there cannot be remapped",
         ),
-        "ecc.host.corrected.rate": CORRECTED_WARN_RULE,
-        "ecc.host.corrected.since.rate": CORRECTED_WARN_RULE,
-        "ecc.host.corrected.sustained": CORRECTED_FAIL_RULE,
-        "ecc.sram_threshold": replace(CONTACT_VENDOR_RULE, source="NVML's SRAM threshold flag"),
-        "remap.failed": fail_outside(
+        "remap.*": Metric("", "high", "memory rows remapped, or waiting for it")
+        .fail(
+            "remap.failed",
             high=0,
             remedy=Remedy.REPLACE,
             conclusive=True,
             source="NVIDIA memory error management: a failed row remap",
-        ),
-        "remap.uncorrectable": replace(
-            CONTACT_VENDOR_RULE, high=511, source="DCGM 4.6: 512 uncorrectable remaps"
-        ),
-        "remap.pending": replace(
-            PENDING_RESET_RULE, source="NVIDIA memory error management: a remap waits for a reset"
-        ),
-        "remap.banks.none": replace(
-            CONTACT_VENDOR_RULE,
-            otherwise=Verdict.WARN,
-            source="banks without a spare row: the next bad one there cannot be remapped",
-        ),
-        "remap.bank.pending": replace(
-            PENDING_RESET_RULE, source="Blackwell and later: a bank remap waits for a reset"
-        ),
-        "remap.bank.exhausted": replace(
-            CONTACT_VENDOR_RULE,
-            otherwise=Verdict.WARN,
+        )
+        .fail(
+            "remap.uncorrectable",
+            high=511,
+            remedy=Remedy.CONTACT_VENDOR,
+            source="DCGM 4.6: 512 uncorrectable remaps",
+        )
+        .warn(
+            "remap.pending",
+            **RESET_DUE,
+            source="NVIDIA memory error management: a remap waits for a reset",
+        )
+        .warn(
+            "remap.bank.pending",
+            **RESET_DUE,
+            source="Blackwell and later: a bank remap waits for a reset",
+        )
+        .warn(
+            "remap.bank.exhausted",
+            high=0,
+            remedy=Remedy.CONTACT_VENDOR,
             source="groups without a spare bank: the next bad one there cannot be remapped",
-        ),
-        "remap.*.delta": REMAPPED_RULE,
-        "remap.*.since": REMAPPED_RULE,
-        "retired.*.since": REMAPPED_RULE,
-        "retired.pending": replace(
-            PENDING_RESET_RULE, source="NVIDIA page retirement: it takes effect with a reset"
-        ),
-        "retired.pages": fail_outside(
-            high=62, remedy=Remedy.REPLACE, source="DCGM 4.6: 63 retired pages"
-        ),
+        )
+        .warn("remap.*.delta", "remap.*.since", **REMAPPED),
+        "retired.*": Metric("", "high", "memory pages retired, or about to be")
+        .warn("retired.*.since", **REMAPPED)
+        .warn(
+            "retired.pending",
+            **RESET_DUE,
+            source="NVIDIA page retirement: it takes effect with a reset",
+        )
+        .fail("retired.pages", high=62, remedy=Remedy.REPLACE, source="DCGM 4.6: 63 retired pages"),
     },
     finding_rules={
         **problems.PROBLEM_RULES,
-        "gpu_pause": LISTED,
-        "ecc_disabled": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "ecc_reset_due": FindingRule(Verdict.WARN, Remedy.RESET_GPU),
-        "ecc_unsupported": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "ecc_off_as_delivered": LISTED,
+        **listed("gpu_pause", "ecc_off_as_delivered"),
+        **warn_on("ecc_disabled", remedy=Remedy.FIX_CONFIGURATION),
+        **warn_on("ecc_reset_due", remedy=Remedy.RESET_GPU),
+        **warn_on("ecc_unsupported"),
     },
     placement=Placement.PASSIVE,
     timeout=60,

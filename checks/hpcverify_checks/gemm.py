@@ -39,9 +39,7 @@ from hpcverify.check import (
     Series,
     Unable,
     Verdict,
-    fail_outside,
     operation,
-    warn_outside,
 )
 from hpcverify.limits.specs import DTYPES
 from hpcverify.stats import find_percentile
@@ -357,36 +355,26 @@ CHECK = Check(
     estimate=estimate,
     params=GemmParams,
     metrics={
-        "int8.burst": Metric(unit="GOP/s", worse="low", meaning="throughput of a short burst"),
-        "int8.sustained": Metric(unit="GOP/s", worse="low", meaning="throughput that lasts"),
-        "*.burst": Metric(unit="GFLOP/s", worse="low", meaning="throughput of a short burst"),
-        "*.sustained": Metric(unit="GFLOP/s", worse="low", meaning="throughput that lasts"),
-        "*.step_p50": Metric(unit="ms", worse="high", meaning="median time of a product"),
-        "*.step_p95": Metric(unit="ms", worse="high", meaning="95 % of products take at most this"),
-        "*.spread": Metric(unit="ratio", worse="high", meaning="step_p95 / step_p50"),
-        "*.of_peak": Metric(
-            unit="ratio", worse="low", meaning="sustained / dense peak of the part"
-        ),
-        "*.peak_derived": Metric(
-            unit="GFLOP/s", worse="neither", meaning="peak from cores, clock and vector width"
-        ),
-        "*.core": Metric(unit="GFLOP/s", worse="low", meaning="throughput of one core alone"),
-    },
-    rules={
-        "*.sustained": fail_outside(of_spec=0.9, of_siblings=0.8, source=SPREAD_SOURCE),
-        "*sustained": warn_outside(of_spec=0.9, of_siblings=0.9, source=SPREAD_SOURCE),
-        "*.burst": warn_outside(
+        "int8.burst": Metric("GOP/s", "low", "throughput of a short burst"),
+        "int8.sustained": Metric("GOP/s", "low", "throughput that lasts"),
+        "*.burst": Metric("GFLOP/s", "low", "throughput of a short burst").warn(
             of_spec=0.75,
             of_baseline=0.7,
             source="hpcverify default: only what lasts fails a part; a burst may begin hot",
         ),
-        "*.step_p50": warn_outside(of_baseline=1.4),
-        "*.spread": warn_outside(
+        "*.sustained": Metric("GFLOP/s", "low", "throughput that lasts")
+        .fail(of_spec=0.9, of_siblings=0.8, source=SPREAD_SOURCE)
+        .warn("*sustained", of_spec=0.9, of_siblings=0.9, source=SPREAD_SOURCE),
+        "*.step_p50": Metric("ms", "high", "median time of a product").warn(of_baseline=1.4),
+        "*.step_p95": Metric("ms", "high", "95 % of products take at most this"),
+        "*.spread": Metric("ratio", "high", "step_p95 / step_p50").warn(
             high=3.0,
             remedy=Remedy.RERUN,
             source="hpcverify default: something else may load the node",
         ),
-        "*.core": warn_outside(of_siblings=0.5),
+        "*.of_peak": Metric("ratio", "low", "sustained / dense peak of the part"),
+        "*.peak_derived": Metric("GFLOP/s", "neither", "peak from cores, clock and vector width"),
+        "*.core": Metric("GFLOP/s", "low", "throughput of one core alone").warn(of_siblings=0.5),
     },
     finding_rules={
         DTYPE_REFUSED_CODE: DTYPE_REFUSED_RULE,

@@ -28,23 +28,21 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from hpcverify.check import (
-    LISTED,
-    NOT_SET_UP,
     Check,
     CheckItem,
     Context,
     Coverage,
     Fact,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Params,
     Placement,
     Remedy,
-    Verdict,
     Watch,
-    warn_outside,
+    listed,
+    not_set_up,
+    warn_on,
 )
 from hpcverify.limits.floors import shares_module_power
 from hpcverify.limits.specs import Spec, find_spec
@@ -456,37 +454,26 @@ CHECK = Check(
     observe=observe,
     params=GpuSetupParams,
     metrics={
-        "power.limit": Metric(unit="W", worse="low", meaning="the power limit that is set"),
-        "memory.leftover": Metric(
-            unit="GiB", worse="high", meaning="in use, but held by no process"
-        ),
-    },
-    rules={
-        "memory.leftover": warn_outside(
+        "power.limit": Metric("W", "low", "the power limit that is set"),
+        "memory.leftover": Metric("GiB", "high", "in use, but held by no process").warn(
             high=MAX_LEFTOVER_GIB,
             remedy=Remedy.RESET_GPU,
             source="memory that no process holds is lost until a reset",
-        )
+        ),
     },
     finding_rules={
         **problems.PROBLEM_RULES,
-        "persistence_off": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "mig_on": LISTED,
-        "mig_pending": FindingRule(Verdict.WARN, Remedy.RESET_GPU),
-        "compute_exclusive": LISTED,
-        "compute_prohibited": NOT_SET_UP,
-        "power_limited": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "slowed_down": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "power_capped": LISTED,
-        "power_shared": LISTED,
-        "power_raised": LISTED,
-        "power_held": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "firmware_differs": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "process_dead": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "process_left": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "in_use": LISTED,
-        "clocks_locked": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "clocks_limited": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        **warn_on(
+            *("persistence_off", "power_limited", "firmware_differs", "clocks_locked"),
+            "clocks_limited",
+            remedy=Remedy.FIX_CONFIGURATION,
+        ),
+        **listed(
+            "mig_on", "compute_exclusive", "power_capped", "power_shared", "power_raised", "in_use"
+        ),
+        **warn_on("mig_pending", remedy=Remedy.RESET_GPU),
+        **not_set_up("compute_prohibited"),
+        **warn_on("slowed_down", "power_held", "process_dead", "process_left"),
     },
     placement=Placement.PASSIVE,
     timeout=60,

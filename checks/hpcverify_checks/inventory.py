@@ -25,8 +25,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from hpcverify.check import (
-    LISTED,
-    NOT_SET_UP,
     Check,
     CheckItem,
     Context,
@@ -42,7 +40,10 @@ from hpcverify.check import (
     Placement,
     Remedy,
     Verdict,
-    warn_outside,
+    fail_on,
+    listed,
+    not_set_up,
+    warn_on,
 )
 from hpcverify.limits.floors import SPEED_SETTINGS
 from hpcverify.limits.specs import count_missing_from_board, explain_unknown, find_spec
@@ -397,53 +398,33 @@ def _is_smt_change(now: Mapping[str, str], before: Mapping[str, str]) -> bool:
 
 FINDING_RULES = {
     **problems.PROBLEM_RULES,
-    "disk_missing": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-    "nic_missing": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-    **dict.fromkeys(
-        ("gpu_hidden", "nic_hidden", "disk_hidden"),
-        FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-    ),
-    "part_detached": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "memory_resized": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "nic_without_driver": NOT_SET_UP,
+    **fail_on("disk_missing", "nic_missing", "memory_shrunk"),
+    **warn_on("gpu_hidden", "nic_hidden", "disk_hidden", remedy=Remedy.FIX_CONFIGURATION),
+    **warn_on("part_detached", "memory_resized", "mount_changed", "part_missing", "part_changed"),
+    **not_set_up("nic_without_driver"),
     # Only root can list the modules; lost memory shows in the total anyway.
-    "dimm_missing": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    **warn_on("dimm_missing"),
     # It may have been unmounted on purpose, but the disk below is not the one meant.
-    "mount_missing": NOT_SET_UP,
-    "mount_changed": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "memory_shrunk": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-    "part_missing": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "part_replaced": FindingRule(Verdict.WARN, Remedy.NONE),
-    "part_changed": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "part_added": LISTED,
+    **not_set_up("mount_missing"),
+    **warn_on("part_replaced", remedy=Remedy.NONE),
+    **listed("part_added", "setting_changed", "software_changed"),
     # A PASS has it in its reason: nothing else shows that all GPUs of the node are slow.
     NO_REFERENCE_CODE: FindingRule(Verdict.PASS, Remedy.INSPECT),
-    "setting_changed": LISTED,
-    "software_changed": LISTED,
 }
 
 CHECK = Check(
     summary="nothing is missing, hidden or changed since the last run",
     measure=measure,
     metrics={
-        "gpus": Metric(unit="", worse="low", meaning="GPUs that the driver lists"),
+        "gpus": Metric("", "low", "GPUs that the driver lists"),
         "gpus.missing_from_board": Metric(
-            unit="",
-            worse="high",
-            meaning="GPUs that a board of 4 or 8 lacks, where all are of a part that is sold so",
-        ),
-        "disks": Metric(unit="", worse="low", meaning="drives"),
-        "nics": Metric(unit="", worse="low", meaning="network ports and adapters"),
-        "dimms": Metric(
-            unit="", worse="low", meaning="memory modules, where the firmware reports them"
-        ),
-        "cpus": Metric(unit="", worse="low", meaning="logical CPUs that are online"),
-        "memory": Metric(unit="GiB", worse="low", meaning="total memory"),
-    },
-    rules={
-        "gpus.missing_from_board": warn_outside(
-            high=0, source="boards of this part have 4 or 8 GPUs"
-        ),
+            "", "high", "GPUs that a board of 4 or 8 lacks, where all are of a part that is sold so"
+        ).warn(high=0, source="boards of this part have 4 or 8 GPUs"),
+        "disks": Metric("", "low", "drives"),
+        "nics": Metric("", "low", "network ports and adapters"),
+        "dimms": Metric("", "low", "memory modules, where the firmware reports them"),
+        "cpus": Metric("", "low", "logical CPUs that are online"),
+        "memory": Metric("GiB", "low", "total memory"),
     },
     finding_rules=FINDING_RULES,
     placement=Placement.PASSIVE,

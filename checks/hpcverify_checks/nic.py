@@ -36,8 +36,6 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from hpcverify.check import (
-    LISTED,
-    NOT_SET_UP,
     CarryOver,
     Cause,
     Check,
@@ -45,16 +43,17 @@ from hpcverify.check import (
     Context,
     Coverage,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Params,
     Placement,
     Remedy,
     Skip,
-    Verdict,
-    fail_outside,
-    warn_outside,
+    error_on,
+    fail_on,
+    listed,
+    not_set_up,
+    warn_on,
 )
 from hpcverify.telemetry import nics
 from hpcverify.telemetry.aer import Link
@@ -480,7 +479,12 @@ def _find_falls(
 
     One that fell far more often than most is left out: it has a trouble of its own.
     """
-    falls = {p.part_id: _count_falls(deltas[p.part_id].counts) for p in ports}
+    falls = {
+        p.part_id: max(
+            (n for kind in FALLS for n in _select_kind(deltas[p.part_id].counts, kind)), default=0
+        )
+        for p in ports
+    }
     hit = {part_id for part_id, count in falls.items() if count}
     for what, like in _group_alike(ports, known, hit):
         counts = sorted(falls[port.part_id] for port in like if port.part_id in hit)
@@ -506,10 +510,6 @@ def _list_counts(port: PortReading) -> dict[str, int]:
             if name not in HARMLESS_ERRORS
         }
     return counts
-
-
-def _count_falls(counts: Mapping[str, int]) -> int:
-    return max((count for kind in FALLS for count in _select_kind(counts, kind)), default=0)
 
 
 def _select_kind(counts: Mapping[str, int], kind: str) -> list[int]:
@@ -580,100 +580,70 @@ CHECK = Check(
     measure=measure,
     params=NicParams,
     metrics={
-        "rate": Metric(unit="Gb/s", worse="low", meaning="rate of the link now"),
-        "module.headroom": Metric(
-            unit="°C", worse="low", meaning="below the critical heat of the module"
+        "rate": Metric("Gb/s", "low", "rate of the link now"),
+        "module.headroom": Metric("°C", "low", "below the critical heat of the module").warn(
+            low=0, source="the module's own threshold"
         ),
-        "link_down.delta": Metric(
-            unit="", worse="high", meaning="times the link fell since the last run"
+        "link_down.delta": Metric("", "high", "times the link fell since the last run").warn(
+            high=0, source="a job on this port lost its connections"
         ),
-        "link_down.rate": Metric(unit="1/h", worse="high", meaning="times the link fell"),
-        "carrier.delta": Metric(
-            unit="", worse="high", meaning="times the carrier went since the last run"
-        ),
-        "carrier.rate": Metric(unit="1/h", worse="high", meaning="times the carrier went"),
-        "symbol.rate": Metric(
-            unit="1/h", worse="high", meaning="symbol errors that were not corrected"
-        ),
-        "recovery.rate": Metric(
-            unit="1/h", worse="high", meaning="times the link had to be retrained"
-        ),
-        "receive.rate": Metric(unit="1/h", worse="high", meaning="broken packets received"),
-        "transmit.rate": Metric(
-            unit="1/h", worse="high", meaning="packets not sent for want of a carrier"
-        ),
-        "integrity.delta": Metric(
-            unit="", worse="high", meaning="overruns and too many physical errors"
-        ),
-        "timeout.rate": Metric(
-            unit="1/h", worse="high", meaning="acknowledgements that did not come in time"
-        ),
-        "sequence.rate": Metric(
-            unit="1/h", worse="high", meaning="packets out of sequence or sent again"
-        ),
-        "receiver_not_ready.rate": Metric(
-            unit="1/h", worse="high", meaning="answers of a receiver not ready"
-        ),
-        "slow_restart.rate": Metric(unit="1/h", worse="high", meaning="slow restarts of RoCE"),
-        "module.delta": Metric(
-            unit="", worse="high", meaning="events of the module: heat, bus, short circuit"
-        ),
-        "pcie.fatal.delta": Metric(
-            unit="", worse="high", meaning="fatal errors of PCIe since the last run"
-        ),
-        "pcie.non_fatal.delta": Metric(
-            unit="", worse="high", meaning="uncorrected, non-fatal, likewise"
-        ),
-        "pcie.correctable.rate": Metric(
-            unit="ratio", worse="high", meaning="corrected errors of PCIe / what is allowed"
-        ),
-    },
-    rules={
-        "module.headroom": warn_outside(low=0, source="the module's own threshold"),
-        "link_down.delta": warn_outside(high=0, source="a job on this port lost its connections"),
-        "link_down.rate": fail_outside(
+        "link_down.rate": Metric("1/h", "high", "times the link fell").fail(
             high=2, source="gpud: a port that came back three times is flapping"
         ),
-        "carrier.delta": warn_outside(
+        "carrier.delta": Metric("", "high", "times the carrier went since the last run").warn(
             high=0, source="a link that fell, or work on the interface: a job lost connections"
         ),
-        "carrier.rate": fail_outside(
+        "carrier.rate": Metric("1/h", "high", "times the carrier went").fail(
             high=20, source="hpcverify default: no interface is set up that often"
         ),
-        "symbol.rate": warn_outside(
+        "symbol.rate": Metric("1/h", "high", "symbol errors that were not corrected").warn(
             high=120, source=f"InfiniBand: a bit error rate of 1e-12 ({NVSENTINEL})"
         ),
-        "recovery.rate": warn_outside(high=300, source=f"5 a minute: {NVSENTINEL}"),
-        "receive.rate": warn_outside(high=36_000, source=f"10 a second: {NVSENTINEL}"),
-        "transmit.rate": warn_outside(high=36_000, source="hpcverify default: as for receive"),
-        "integrity.delta": warn_outside(high=0, source=NVSENTINEL),
-        "timeout.rate": warn_outside(high=3600, source=f"1 a second: {NVSENTINEL}"),
-        "slow_restart.rate": warn_outside(high=36_000, source=f"10 a second: {NVSENTINEL}"),
-        "module.delta": warn_outside(high=0, source="mlx5: events of the module"),
-        "pcie.fatal.delta": fail_outside(high=0, conclusive=True, source=FATAL_SOURCE),
-        "pcie.non_fatal.delta": warn_outside(high=0, source="PCI Express: a request was lost"),
-        "pcie.correctable.rate": warn_outside(high=1, source="as for GPUs (check pcie)"),
+        "recovery.rate": Metric("1/h", "high", "times the link had to be retrained").warn(
+            high=300, source=f"5 a minute: {NVSENTINEL}"
+        ),
+        "receive.rate": Metric("1/h", "high", "broken packets received").warn(
+            high=36_000, source=f"10 a second: {NVSENTINEL}"
+        ),
+        "transmit.rate": Metric("1/h", "high", "packets not sent for want of a carrier").warn(
+            high=36_000, source="hpcverify default: as for receive"
+        ),
+        "integrity.delta": Metric("", "high", "overruns and too many physical errors").warn(
+            high=0, source=NVSENTINEL
+        ),
+        "timeout.rate": Metric("1/h", "high", "acknowledgements that did not come in time").warn(
+            high=3600, source=f"1 a second: {NVSENTINEL}"
+        ),
+        "sequence.rate": Metric("1/h", "high", "packets out of sequence or sent again"),
+        "receiver_not_ready.rate": Metric("1/h", "high", "answers of a receiver not ready"),
+        "slow_restart.rate": Metric("1/h", "high", "slow restarts of RoCE").warn(
+            high=36_000, source=f"10 a second: {NVSENTINEL}"
+        ),
+        "module.delta": Metric("", "high", "events of the module: heat, bus, short circuit").warn(
+            high=0, source="mlx5: events of the module"
+        ),
+        "pcie.fatal.delta": Metric("", "high", "fatal errors of PCIe since the last run").fail(
+            high=0, conclusive=True, source=FATAL_SOURCE
+        ),
+        "pcie.non_fatal.delta": Metric("", "high", "uncorrected, non-fatal, likewise").warn(
+            high=0, source="PCI Express: a request was lost"
+        ),
+        "pcie.correctable.rate": Metric(
+            "ratio", "high", "corrected errors of PCIe / what is allowed"
+        ).warn(high=1, source="as for GPUs (check pcie)"),
     },
     finding_rules={
-        "port_down": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-        "all_ports_down": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-        "port_slow": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-        "pcie_narrow": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-        "port_starting": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.UNMEASURED),
-        "port_not_active": NOT_SET_UP,
-        "gid_missing": NOT_SET_UP,
-        "pkey_missing": NOT_SET_UP,
-        "nic_hung": FindingRule(Verdict.ERROR, Remedy.REBOOT, Cause.HUNG),
-        "port_disabled": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "port_unlinked": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "port_narrow": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "pcie_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "firmware_mixed": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "all_ports_slow": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "ports_fell_together": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "falls_uncounted": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "port_errors": LISTED,
-        "counter_saturated": LISTED,
+        **fail_on("port_down", "all_ports_down", "port_slow", "pcie_narrow"),
+        **error_on("port_starting", remedy=Remedy.RERUN, cause=Cause.UNMEASURED),
+        **not_set_up("port_not_active", "gid_missing", "pkey_missing"),
+        **error_on("nic_hung", remedy=Remedy.REBOOT, cause=Cause.HUNG),
+        **warn_on(
+            "port_disabled", "firmware_mixed", "falls_uncounted", remedy=Remedy.FIX_CONFIGURATION
+        ),
+        **warn_on(
+            "port_unlinked", "port_narrow", "pcie_limited", "all_ports_slow", "ports_fell_together"
+        ),
+        **listed("port_errors", "counter_saturated"),
     },
     placement=Placement.PASSIVE,
     timeout=30,

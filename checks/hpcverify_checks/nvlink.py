@@ -32,8 +32,6 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from hpcverify.check import (
-    LISTED,
-    NOT_SET_UP,
     CarryOver,
     Cause,
     Check,
@@ -42,17 +40,18 @@ from hpcverify.check import (
     Coverage,
     Fact,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Params,
     Placement,
     Remedy,
     Skip,
-    Verdict,
     Watch,
-    fail_outside,
-    warn_outside,
+    error_on,
+    fail_on,
+    listed,
+    not_set_up,
+    warn_on,
 )
 from hpcverify.limits.specs import Spec
 from hpcverify.telemetry import problems
@@ -75,8 +74,6 @@ LINKS_UP = "links up"
 """The carry-over with the links that were up."""
 FABRIC_PLACE = "fabric"
 """The carry-over with the place in the fabric that a GPU is held to."""
-MIN_SPEED_SHARE = 0.95
-"""The share of the fastest link of the same GPU; training steps are far larger."""
 WINDOW_SECONDS = 10.0
 """Window under load in which errors are counted."""
 
@@ -320,9 +317,8 @@ def _report_speeds(linkage: Linkage, sheet: Spec | None, part_id: str) -> Iterat
         one_way = sheet.nvlink_link_gbs / 2
         yield Measurement("speed.of_spec", slowest / one_way, "ratio", part_id)
     for number, rate in rates.items():
-        if rate < MIN_SPEED_SHARE * fastest:
-            text = f"NVLink {number} runs at {rate:g} GB/s, others at {fastest:g}"
-            yield Finding("nvlink_slow", part_id, text, {"link": str(number)})
+        if rate < fastest:
+            yield Measurement(f"link.{number}.of_fastest", rate / fastest, "ratio", part_id)
 
 
 def report_errors(linkage: Linkage, ctx: Context, part_id: str, root: Path) -> Iterator[CheckItem]:
@@ -535,64 +531,58 @@ CHECK = Check(
     observe=observe,
     params=NvlinkParams,
     metrics={
-        "links": Metric(unit="", worse="low", meaning="links that are up"),
-        "speed": Metric(
-            unit="GB/s", worse="low", meaning="slowest link, one direction, signalling rate"
+        "links": Metric("", "low", "links that are up"),
+        "speed": Metric("GB/s", "low", "slowest link, one direction, signalling rate").fail(
+            of_siblings=0.95, source="links are trained in larger steps"
         ),
-        "speed.of_spec": Metric(unit="ratio", worse="low", meaning="speed / data sheet"),
-        "recovery": Metric(
-            unit="", worse="high", meaning="recoveries (retrainings) since driver start"
+        "speed.of_spec": Metric("ratio", "low", "speed / data sheet").fail(
+            low=0.9, source="data sheet; trained in larger steps"
         ),
-        "recovery_failed": Metric(
-            unit="", worse="high", meaning="failed recoveries since driver start"
+        "link.*.of_fastest": Metric("ratio", "low", "its speed / fastest link of the GPU").fail(
+            low=0.95, source="links are trained in larger steps"
         ),
-        "*.delta": Metric(unit="", worse="high", meaning="since the last run"),
-        "replay.rate": Metric(
-            unit="1/h", worse="high", meaning="packets resent since the last run"
+        "recovery": Metric("", "high", "recoveries (retrainings) since driver start").warn(
+            high=0, source=DCGM_RECOVERY_SOURCE
         ),
-        "recovered.rate": Metric(unit="1/h", worse="high", meaning="successful recoveries"),
-        "*.rate": Metric(unit="1/s", worse="high", meaning="since the last run, on all links"),
-        "errors.rate": Metric(unit="1/s", worse="high", meaning="in the worst 10 s of the run"),
-    },
-    rules={
-        "speed": fail_outside(of_siblings=0.95, source="links are trained in larger steps"),
-        "speed.of_spec": fail_outside(low=0.9, source="data sheet; trained in larger steps"),
-        "recovery": warn_outside(high=0, source=DCGM_RECOVERY_SOURCE),
-        "recovery.delta": fail_outside(high=0, source=DCGM_RECOVERY_SOURCE),
-        "recovery_failed": warn_outside(high=0, source=DCGM_RECOVERY_SOURCE),
-        "recovery_failed.delta": fail_outside(high=0, conclusive=True, source=DCGM_RECOVERY_SOURCE),
-        "replay.rate": warn_outside(high=60, source="DCGM 4 health watch: one a minute"),
-        "crc.rate": fail_outside(high=100, source=DCGM_CRC_SOURCE),
-        "receive.rate": warn_outside(high=100, source=DCGM_CRC_SOURCE),
-        "effective.rate": warn_outside(high=100, source=DCGM_CRC_SOURCE),
-        "errors.rate": fail_outside(high=100, source=DCGM_CRC_SOURCE),
+        "recovery_failed": Metric("", "high", "failed recoveries since driver start").warn(
+            high=0, source=DCGM_RECOVERY_SOURCE
+        ),
+        "*.delta": Metric("", "high", "since the last run")
+        .fail("recovery.delta", high=0, source=DCGM_RECOVERY_SOURCE)
+        .fail("recovery_failed.delta", high=0, conclusive=True, source=DCGM_RECOVERY_SOURCE),
+        "replay.rate": Metric("1/h", "high", "packets resent since the last run").warn(
+            high=60, source="DCGM 4 health watch: one a minute"
+        ),
+        "recovered.rate": Metric("1/h", "high", "successful recoveries"),
+        "*.rate": Metric("1/s", "high", "since the last run, on all links")
+        .fail("crc.rate", high=100, source=DCGM_CRC_SOURCE)
+        .warn("receive.rate", "effective.rate", high=100, source=DCGM_CRC_SOURCE),
+        "errors.rate": Metric("1/s", "high", "in the worst 10 s of the run").fail(
+            high=100, source=DCGM_CRC_SOURCE
+        ),
     },
     finding_rules={
         **problems.PROBLEM_RULES,
-        "nvlink_off": NOT_SET_UP,
-        "nvlink_down": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-        "nvlink_fewer": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "nvlink_unread": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.UNMEASURED),
-        "nvlink_slow": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-        "nvlink_bridge_missing": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "nvlink_errors": LISTED,
-        "nvlink_recovered": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "fabric_not_ready": NOT_SET_UP,
-        "fabric_starting": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.MISCONFIGURED),
-        "fabric_failed": FindingRule(Verdict.FAIL, Remedy.REBOOT),
-        "fabric_degraded_bandwidth": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-        "fabric_route_recovery": FindingRule(Verdict.WARN, Remedy.RERUN),
-        "fabric_route_unhealthy": FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
-        "fabric_access_timeout": FindingRule(Verdict.WARN, Remedy.RESET_GPU),
-        "fabric_incorrect_configuration": NOT_SET_UP,
-        "fabric_partition": NOT_SET_UP,
-        "fabric_manager": NOT_SET_UP,
-        "fabric_unhealthy": FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
-        "fabric_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "fabric_lost": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-        "fabric_differs": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-        "fabric_split": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "fabric_moved": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        **not_set_up(
+            *("nvlink_off", "fabric_not_ready", "fabric_incorrect_configuration"),
+            *("fabric_partition", "fabric_manager"),
+        ),
+        **fail_on(
+            *("nvlink_down", "fabric_degraded_bandwidth", "fabric_lost"),
+            "fabric_differs",
+        ),
+        **warn_on(
+            *("nvlink_fewer", "nvlink_bridge_missing", "nvlink_recovered", "fabric_limited"),
+            "fabric_moved",
+        ),
+        **error_on("nvlink_unread", remedy=Remedy.RERUN, cause=Cause.UNMEASURED),
+        **listed("nvlink_errors"),
+        **error_on("fabric_starting", remedy=Remedy.RERUN, cause=Cause.MISCONFIGURED),
+        **fail_on("fabric_failed", remedy=Remedy.REBOOT),
+        **warn_on("fabric_route_recovery", remedy=Remedy.RERUN),
+        **fail_on("fabric_route_unhealthy", "fabric_unhealthy", remedy=Remedy.RESET_GPU),
+        **warn_on("fabric_access_timeout", remedy=Remedy.RESET_GPU),
+        **warn_on("fabric_split", remedy=Remedy.FIX_CONFIGURATION),
     },
     placement=Placement.PASSIVE,
     timeout=60,

@@ -35,25 +35,23 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from hpcverify.check import (
-    LISTED,
-    NOT_SET_UP,
     Check,
     CheckItem,
     Context,
     Coverage,
     Device,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Params,
     Placement,
     Remedy,
     Skip,
-    Verdict,
-    fail_outside,
+    fail_on,
+    listed,
+    not_set_up,
     operation,
-    warn_outside,
+    warn_on,
 )
 from hpcverify.telemetry.problems import NOT_USED
 from hpcverify.units import GIGA, format_count
@@ -334,33 +332,27 @@ CHECK = Check(
     applies=applies,
     params=P2pParams,
     metrics={
-        "*.write": Metric(unit="GB/s", worse="low", meaning="to another GPU, median of its pairs"),
-        "*.read": Metric(unit="GB/s", worse="low", meaning="from another GPU, median of its pairs"),
-        "*.ring": Metric(unit="GB/s", worse="low", meaning="to the next GPU, all at the same time"),
-        "*.slowest": Metric(unit="ratio", worse="low", meaning="slowest pair / median pair"),
-    },
-    rules={
-        "p2p.write": fail_outside(of_spec=0.9, of_siblings=0.85, source=SPREAD_SOURCE),
-        **dict.fromkeys(
-            (
-                *("p2p.read", "p2p.ring", "mesh.write", "mesh.read", "mesh.ring"),
-                *("tray.write", "tray.read", "tray.ring"),
-            ),
-            fail_outside(of_siblings=0.85, source=SPREAD_SOURCE),
+        "*.write": Metric("GB/s", "low", "to another GPU, median of its pairs")
+        .fail("p2p.write", of_spec=0.9, of_siblings=0.85, source=SPREAD_SOURCE)
+        .fail("mesh.write", "tray.write", of_siblings=0.85, source=SPREAD_SOURCE)
+        .warn("tray*.write", of_spec=0.9, source=TRAY_SOURCE)
+        .warn("peer.write", of_baseline=0.8),
+        "*.read": Metric("GB/s", "low", "from another GPU, median of its pairs")
+        .fail("p2p.read", "mesh.read", "tray.read", of_siblings=0.85, source=SPREAD_SOURCE)
+        .warn("peer.read", of_baseline=0.8),
+        "*.ring": Metric("GB/s", "low", "to the next GPU, all at the same time")
+        .fail("p2p.ring", "mesh.ring", "tray.ring", of_siblings=0.85, source=SPREAD_SOURCE)
+        .warn("peer.ring", of_baseline=0.8),
+        "*.slowest": Metric("ratio", "low", "slowest pair / median pair").fail(
+            *("p2p.slowest", "mesh.slowest", "tray.slowest"), low=0.85, source=SPREAD_SOURCE
         ),
-        **dict.fromkeys(
-            ("p2p.slowest", "mesh.slowest", "tray.slowest"),
-            fail_outside(low=0.85, source=SPREAD_SOURCE),
-        ),
-        "tray*.write": warn_outside(of_spec=0.9, source=TRAY_SOURCE),
-        **dict.fromkeys(("peer.write", "peer.read", "peer.ring"), warn_outside(of_baseline=0.8)),
     },
     finding_rules={
-        "p2p_corrupted": FindingRule(Verdict.FAIL, Remedy.INSPECT, conclusive=True),
-        "p2p_misrouted": NOT_SET_UP,
-        "words_wrong": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
-        "p2p_refused": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "p2p_by_host": LISTED,
+        **fail_on("p2p_corrupted", conclusive=True),
+        **not_set_up("p2p_misrouted"),
+        **fail_on("words_wrong", remedy=Remedy.REPLACE, conclusive=True),
+        **warn_on("p2p_refused", remedy=Remedy.FIX_CONFIGURATION),
+        **listed("p2p_by_host"),
     },
     placement=Placement.DEVICES_TOGETHER,
     timeout=300.0,

@@ -32,7 +32,6 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from hpcverify.check import (
-    LISTED,
     CarryOver,
     Cause,
     Check,
@@ -40,18 +39,15 @@ from hpcverify.check import (
     Context,
     Coverage,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Params,
     Placement,
-    Remedy,
     Sample,
     Skip,
-    Verdict,
     Watch,
-    fail_outside,
-    warn_outside,
+    listed,
+    warn_on,
 )
 from hpcverify.limits.specs import PCIE_LANE_RATES
 from hpcverify.telemetry import aer, problems
@@ -150,7 +146,8 @@ def _report_missing(
         if sheet and sheet.key.startswith(SUPERCHIP_KEY_PREFIXES):
             continue
         like = [s.now for w, s in levels.items() if find_model(ctx, w) == find_model(ctx, part_id)]
-        before = _recall_level(ctx, what, part_id)
+        reached = None if ctx.accepts_parts else ctx.recall(f"{what} reached", part_id)
+        before = int(reached) if reached and reached.isdecimal() else 0
         usual = sorted(like)[(len(like) - 1) // 2]
         missing = max(0, min(level.best, max(level.peak, before, usual)) - level.now)
         yield Measurement(f"{what}.missing{suffix}", missing, "", part_id)
@@ -169,12 +166,6 @@ def _report_missing(
             )
             yield Finding(f"{what}_limited", part_id, text)
         yield CarryOver(f"{what} reached", str(max(level.peak, before)), part_id)
-
-
-def _recall_level(ctx: Context, what: str, part_id: str) -> int:
-    """Recall the most that earlier runs saw; 0 if there were none, or with --accept-parts."""
-    text = None if ctx.accepts_parts else ctx.recall(f"{what} reached", part_id)
-    return int(text) if text and text.isdecimal() else 0
 
 
 def _report_platform_limits(link: PcieLink, ctx: Context, part_id: str) -> Iterator[Finding]:
@@ -343,56 +334,44 @@ CHECK = Check(
     observe=observe,
     params=PcieParams,
     metrics={
-        "width": Metric(unit="", worse="low", meaning="lanes of the link now"),
+        "width": Metric("", "low", "lanes of the link now"),
         "width.missing": Metric(
-            unit="", worse="high", meaning="lanes fewer than it or most siblings were seen to have"
+            "", "high", "lanes fewer than it or most siblings were seen to have"
+        ).fail(high=0, source=SEEN_SOURCE),
+        "width.missing.run": Metric("", "high", "the same at its worst in the run").fail(
+            high=0, source=SEEN_SOURCE
         ),
-        "width.missing.run": Metric(
-            unit="", worse="high", meaning="the same at its worst in the run"
-        ),
-        "generation": Metric(unit="", worse="low", meaning="the lowest while the GPU worked"),
+        "generation": Metric("", "low", "the lowest while the GPU worked"),
         "generation.missing": Metric(
-            unit="", worse="high", meaning="generations below what it or most siblings did"
+            "", "high", "generations below what it or most siblings did"
+        ).fail(high=0, source=SEEN_SOURCE),
+        "fatal": Metric("", "high", "fatal errors since the driver started").warn(
+            high=0, source=FATAL_SOURCE
         ),
-        "fatal": Metric(unit="", worse="high", meaning="fatal errors since the driver started"),
-        "fatal.delta": Metric(unit="", worse="high", meaning="fatal errors since the last run"),
-        "non_fatal.delta": Metric(
-            unit="", worse="high", meaning="uncorrected, non-fatal, since the last run"
+        "fatal.delta": Metric("", "high", "fatal errors since the last run").fail(
+            high=0, conclusive=True, source=FATAL_SOURCE
+        ),
+        "non_fatal.delta": Metric("", "high", "uncorrected, non-fatal, since the last run").warn(
+            high=0, source="PCI Express: a request was lost"
         ),
         "correctable.rate": Metric(
-            unit="ratio", worse="high", meaning="corrected errors, either end / what is allowed"
+            "ratio", "high", "corrected errors, either end / what is allowed"
+        ).warn(high=1, source="hpcverify default: as for replays"),
+        "replays.rate": Metric("ratio", "high", "packets resent since the last run, likewise").warn(
+            high=1, source=BIT_ERRORS_SOURCE
         ),
-        "replays.rate": Metric(
-            unit="ratio", worse="high", meaning="packets resent since the last run, likewise"
-        ),
-        "replays.minute": Metric(
-            unit="ratio", worse="high", meaning="the most in a minute of the run, likewise"
+        "replays.minute": Metric("ratio", "high", "the most in a minute of the run, likewise").warn(
+            high=1, source=BIT_ERRORS_SOURCE
         ),
         "replays.quarter": Metric(
-            unit="ratio", worse="high", meaning="the most in 15 minutes of the run, likewise"
-        ),
-        "recoveries.run": Metric(
-            unit="", worse="high", meaning="times the link recovered in the run"
-        ),
-    },
-    rules={
-        "width.missing": fail_outside(high=0, source=SEEN_SOURCE),
-        "width.missing.run": fail_outside(high=0, source=SEEN_SOURCE),
-        "generation.missing": fail_outside(high=0, source=SEEN_SOURCE),
-        "fatal": warn_outside(high=0, source=FATAL_SOURCE),
-        "fatal.delta": fail_outside(high=0, conclusive=True, source=FATAL_SOURCE),
-        "non_fatal.delta": warn_outside(high=0, source="PCI Express: a request was lost"),
-        "correctable.rate": warn_outside(high=1, source="hpcverify default: as for replays"),
-        "replays.rate": warn_outside(high=1, source=BIT_ERRORS_SOURCE),
-        "replays.minute": warn_outside(high=1, source=BIT_ERRORS_SOURCE),
-        "replays.quarter": fail_outside(high=1, source=BIT_ERRORS_SOURCE),
+            "ratio", "high", "the most in 15 minutes of the run, likewise"
+        ).fail(high=1, source=BIT_ERRORS_SOURCE),
+        "recoveries.run": Metric("", "high", "times the link recovered in the run"),
     },
     finding_rules={
         **problems.PROBLEM_RULES,
-        "width_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "generation_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "platform_limit": LISTED,
-        "pcie_errors": LISTED,
+        **warn_on("width_limited", "generation_limited"),
+        **listed("platform_limit", "pcie_errors"),
     },
     placement=Placement.PASSIVE,
     timeout=60,

@@ -29,17 +29,13 @@ from hpcverify.check import (
     Context,
     Coverage,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Params,
     Placement,
-    Remedy,
     Skip,
-    Verdict,
-    fail_outside,
+    fail_on,
     operation,
-    warn_outside,
 )
 from hpcverify.telemetry import aer
 from hpcverify.telemetry.vendors import NVIDIA
@@ -49,7 +45,7 @@ from hpcverify_checks.common.cores import format_ranges, list_near_cores
 from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
 from hpcverify_checks.common.gpu_source import name_vendor
 from hpcverify_checks.common.mismatch import Mismatch, find_mismatch
-from hpcverify_checks.common.stalls import STALL_METRIC, STALL_RULE, StallMeter, read_core_wait
+from hpcverify_checks.common.stalls import STALL, StallMeter, read_core_wait
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import Copy, copy, make_pattern
 from hpcverify_checks.common.vote import (
@@ -244,27 +240,25 @@ CHECK = Check(
     applies=applies,
     params=PcieBandwidthParams,
     metrics={
-        "h2d": Metric(unit="GB/s", worse="low", meaning="host to GPU, pinned, median copy"),
-        "d2h": Metric(unit="GB/s", worse="low", meaning="GPU to host, pinned, median copy"),
-        "*.stall": STALL_METRIC,
-        "*.link": Metric(unit="GB/s", worse="low", meaning="maximum of the link at that moment"),
-        "*.of_link": Metric(unit="ratio", worse="low", meaning="rate / maximum of the link"),
-    },
-    rules={
-        "?2?": warn_outside(of_siblings=0.7, of_baseline=0.85),
-        "?2?.of_link": fail_outside(
+        "h2d": Metric("GB/s", "low", "host to GPU, pinned, median copy").warn(
+            "?2?", of_siblings=0.7, of_baseline=0.85
+        ),
+        "d2h": Metric("GB/s", "low", "GPU to host, pinned, median copy"),
+        "*.stall": STALL,
+        "*.link": Metric("GB/s", "low", "maximum of the link at that moment").warn(
+            of_siblings=1, source="links of GPUs of one model; see pcie"
+        ),
+        "*.of_link": Metric("ratio", "low", "rate / maximum of the link")
+        .fail(
+            "?2?.of_link",
             low=0.6,
             of_siblings=0.85,
             source="Azure NHC: floors of 0.63 (V100), 0.67 (A100), 0.76 (H100)",
-        ),
-        "*.of_link": warn_outside(
-            low=0.75, source="nvbandwidth: 0.76 to 0.88 of the link on good nodes"
-        ),
-        "*.stall": STALL_RULE,
-        "*.link": warn_outside(of_siblings=1, source="links of GPUs of one model; see pcie"),
+        )
+        .warn(low=0.75, source="nvbandwidth: 0.76 to 0.88 of the link on good nodes"),
     },
     finding_rules={
-        "transfer_corrupted": FindingRule(Verdict.FAIL, Remedy.INSPECT, conclusive=True),
+        **fail_on("transfer_corrupted", conclusive=True),
         MEMORY_CODE: PRODUCT_FINDING_RULES[MEMORY_CODE],
     },
     placement=Placement.DEVICES_ALONE,

@@ -23,6 +23,8 @@ from hpcverify.check import (
     Placement,
     Remedy,
     Verdict,
+    fail_on,
+    warn_on,
 )
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, Recovery
@@ -113,9 +115,9 @@ CHECK = Check(
     finding_rules={
         **problems.PROBLEM_RULES,
         **{name: rule for name, (_, rule) in RECOVERY_ACTIONS.items()},
-        "action_unknown": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "repair_pending": FindingRule(Verdict.WARN, Remedy.RESET_GPU),
-        "memory_unrepairable": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
+        **warn_on("action_unknown"),
+        **warn_on("repair_pending", remedy=Remedy.RESET_GPU),
+        **fail_on("memory_unrepairable", remedy=Remedy.REPLACE, conclusive=True),
     },
     placement=Placement.PASSIVE,
     timeout=60,

@@ -12,7 +12,7 @@ from typing import TextIO
 
 import msgspec
 
-from hpcverify.check import TELEMETRY_WORKER, RuleOverride, write_clauses
+from hpcverify.check import TELEMETRY_WORKER, Rule, write_clauses
 from hpcverify.commands._request import RunRequest
 from hpcverify.console import echo, ignore_closed_pipe, say
 from hpcverify.errors import ConfigError, StoreError
@@ -97,7 +97,7 @@ def expect_gpus(todo: Plan, count: int | None) -> Plan:
     """
     if count is None:
         return todo
-    limit = RuleOverride(metric="gpus", low=count, high=count, source="--expect-gpus")
+    limit = Rule(metric="gpus", low=count, high=count, source="--expect-gpus")
     steps = [
         msgspec.structs.replace(step, overrides=(limit, *step.overrides))
         if step.name == INVENTORY

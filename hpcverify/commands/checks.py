@@ -36,6 +36,8 @@ REFERENCES = {
     "of_baseline": "the median of the node's earlier runs",
 }
 """What each fraction in a `Rule` refers to."""
+FILE_FIELDS = {"metric", "part", "nodes", "unit"}
+"""The fields of a `Rule` that say where a file's limit applies: its name here does."""
 
 
 @click.command("checks")
@@ -90,7 +92,10 @@ def describe_check(
         "metrics": {n: m.unit for n, m in check.metrics.items()},
         "worse": {n: m.worse for n, m in check.metrics.items()},
         "meanings": {n: m.meaning for n, m in check.metrics.items()},
-        "rules": msgspec.to_builtins(dict(rules)),
+        "rules": {
+            n: {k: v for k, v in msgspec.to_builtins(rule).items() if k not in FILE_FIELDS}
+            for n, rule in rules.items()
+        },
         "finding_rules": msgspec.to_builtins(dict(check.finding_rules)),
     }
 
@@ -112,7 +117,7 @@ def explain_check(step: Step, console: Console) -> None:
     params = [(n, str(v)) for n, v in msgspec.structs.asdict(step.params).items()]
     metrics = [(n, m.unit, m.worse, m.meaning) for n, m in check.metrics.items()]
     rules = [
-        (name_rule(key), format_rule(rule, unit), render_badge(rule.otherwise), rule.source)
+        (name_rule(key), format_rule(rule, unit), render_badge(rule.verdict), rule.source)
         for key, rule in step.rules.items()
         for unit in [getattr(check.find_metric(key[0]), "unit", "")]
     ]
@@ -147,7 +152,7 @@ def format_rule(rule: Rule, unit: str) -> str:
         if bound is not None
     ]
     least = {"of_spec": "the least that good parts reach of their data sheet"}
-    references = REFERENCES | (least if rule.otherwise is Verdict.FAIL else {})
+    references = REFERENCES | (least if rule.verdict is Verdict.FAIL else {})
     bounds += [
         f"{'>=' if fraction <= 1 else '<='} {fraction:g} x {reference}"
         for name, reference in references.items()

@@ -418,7 +418,7 @@ def _describe_floors(gpu: Part, count: int, steps: Sequence[Step]) -> Iterator[A
         alike: dict[str, list[str]] = {}
         for name, floor, rule in group:
             least = format_scaled(floor.compute(rule.of_spec or 0.0), floor.promise.unit)
-            verdict = floor.cap_verdict(rule.otherwise)
+            verdict = floor.cap_verdict(rule.verdict)
             text = f"{name.partition('.')[2]} {least} else {verdict.value}".lstrip()
             why = f"confidence {floor.confidence}, {floor.evidence}: {floor.source}"
             alike.setdefault(why, []).append(text)
@@ -435,7 +435,7 @@ def _find_floors(gpu: Part, spec: Spec, steps: Sequence[Step]) -> Iterator[tuple
             (name, floor, rule)
             for _, rule in hits
             if rule.of_spec is not None
-            and isinstance(floor := find_floor(gpu, name, rule.otherwise), Floor)
+            and isinstance(floor := find_floor(gpu, name, rule.verdict), Floor)
         ]
         # Without a sound figure, a rule that fails has the floor of the one that warns.
         yield from {

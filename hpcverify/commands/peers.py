@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import click
@@ -21,6 +22,7 @@ from hpcverify.history.reader import Choice
 from hpcverify.history.table import TableScreen, open_table
 from hpcverify.insight.comparison import (
     describe_compared,
+    exceeds,
     judge_peers,
     make_locator,
     map_kinds,
@@ -34,7 +36,7 @@ from hpcverify.insight.judgement import (
 )
 from hpcverify.insight.night import PAST_NIGHTS, PEER_NIGHTS, list_changes
 from hpcverify.insight.past import judge_past
-from hpcverify.model import Verdict
+from hpcverify.model import Limit, Verdict
 from hpcverify.peers.document import (
     PeersDocument,
     describe_least,
@@ -50,7 +52,7 @@ from hpcverify.peers.fleet import (
 from hpcverify.peers.floors import Worse, make_floor_finder
 from hpcverify.peers.foreign import make_foreign_side_finder
 from hpcverify.peers.rule import MIN_COMPARED
-from hpcverify.peers.values import MetricName, PartRuns, reduce_runs
+from hpcverify.peers.values import MetricName, PartRuns, PartValue, reduce_runs
 from hpcverify.plan.catalog import make_side_finder
 from hpcverify.plan.config import load_site, state_dir
 from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
@@ -153,6 +155,11 @@ def judge_history(
     return replace(peers.document, compared=compared), judge_past(state, quarter, site)
 
 
+def _exceeds_own(metric: str, worse: Worse, part: PartValue) -> bool:
+    own = Limit(metric, part.limit) if worse == "low" else Limit(metric, high=part.limit)
+    return exceeds(part.value, metric, [own])
+
+
 def judge_table(
     file: Path, table: TableScreen, worse: Worse | None
 ) -> tuple[PeersDocument, dict[MetricName, TrendJudgement]]:
@@ -177,7 +184,8 @@ def judge_table(
         if len(parts) < MIN_COMPARED:
             too_few.append(str(name))
         else:
-            judged.append(judge_metric(name, parts, floor, floor.worse_side))
+            fails = partial(_exceeds_own, name.metric, floor.worse_side)
+            judged.append(judge_metric(name, parts, floor, floor.worse_side, fails))
         if histories := list(filter(None, map(make_history, runs.values()))):
             limits = {(own.node, own.part): own.limit for own in runs.values()}
             past[name] = judge_histories(

@@ -15,17 +15,17 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpcverify.check import judge
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.history.reader import Choice
 from hpcverify.history.screen import open_screen
 from hpcverify.history.values import Locate, ScreenedFleet, read_fleet
 from hpcverify.insight.node_names import fold_names
-from hpcverify.model import Limit, Run, Verdict
+from hpcverify.model import Inventory, Limit, Measurement, Result, Run, Verdict
 from hpcverify.peers.document import PeersDocument, judge_fleet
-from hpcverify.peers.fleet import MetricJudgement
 from hpcverify.peers.floors import Worse, make_floor_finder
 from hpcverify.peers.rule import MIN_COMPARED
-from hpcverify.peers.values import NODE_PART, MetricName, PartValue
+from hpcverify.peers.values import NODE_PART, MetricName
 from hpcverify.plan.catalog import make_side_finder
 from hpcverify.plan.config import Site
 from hpcverify.plan.hostlist import expand
@@ -125,11 +125,15 @@ def judge_peers(
         fleet = read_fleet(screen, find_floor, locate)
         last_nights = screen.read_last_nights() if newest else {}
         left_out = screen.left_out
+    limits = Limits(Store(state))
     document = judge_fleet(
         fleet.values,
         source="history",
         find_floor=find_floor,
         screened=fleet.screened,
+        fails=lambda name, p: exceeds(
+            p.value, name.metric, limits.list_failing(p.node, p.part, fleet.suites[name], name)
+        ),
     )
     document = replace(
         document,
@@ -137,31 +141,15 @@ def judge_peers(
         too_few=fleet.too_few,
         least={**fleet.least, **document.least},
     )
-    limited = _add_limits(fleet, document.metrics, Limits(Store(state)))
-    if limited:
-        again = judge_fleet(limited, source="", find_floor=find_floor)
-        by_name = {entry.name: entry for entry in again.metrics}
-        metrics = tuple(by_name.get(entry.name, entry) for entry in document.metrics)
-        document = replace(document, metrics=metrics)
     return JudgedPeers(document, fleet, last_nights, left_out)
 
 
-def _add_limits(
-    fleet: ScreenedFleet, judged: Iterable[MetricJudgement], limits: Limits
-) -> dict[MetricName, list[PartValue]]:
-    limited: dict[MetricName, list[PartValue]] = {}
-    for entry in judged:
-        named = {name for outlier in entry.outliers for name in outlier.members}
-        suite = fleet.suites[entry.name]
-        parts = [
-            replace(part, limit=limits.find(part.node, part.part, suite, entry.name, entry.worse))
-            if part.name in named
-            else part
-            for part in fleet.values[entry.name]
-        ]
-        if any(part.limit is not None for part in parts):
-            limited[entry.name] = parts
-    return limited
+def exceeds(value: float, metric: str, limits: Iterable[Limit]) -> bool:
+    """Whether *value* of *metric* fails by *limits*, all of one part."""
+    own = tuple(replace(limit, part_id="") for limit in limits)
+    item = Measurement(metric, value)
+    result = Result(check="", verdict=Verdict.PASS, measurements=(item,), limits=own)
+    return judge(result, Inventory()).verdict is Verdict.FAIL
 
 
 class Limits:
@@ -171,24 +159,28 @@ class Limits:
         self._store = store
         self._runs: dict[tuple[str, str], Run | None] = {}
 
-    def find(
-        self, node: str, part: str, suite: str, name: MetricName, worse: Worse
-    ) -> float | None:
-        """Find the limit of a *part* in a metric; None if its run had none that fails."""
+    def list_failing(self, node: str, part: str, suite: str, name: MetricName) -> list[Limit]:
+        """List the limits of a *part* in a metric; none if its run had none that fails."""
         run = self._read_run(node, suite)
         if run is None:
-            return None
+            return []
         ids = {known.label: known.id for known in run.inventory.parts}
         part_id = NODE_PART if part == NODE_PART else ids.get(part, part)
-        bounds = [
-            bound
+        return [
+            limit
             for result in run.results
             if result.check == name.check
             for limit in result.limits
             if _fits(limit, name.metric, part_id)
-            and (bound := limit.low if worse == "low" else limit.high) is not None
         ]
-        return bounds[-1] if bounds else None
+
+    def find(
+        self, node: str, part: str, suite: str, name: MetricName, worse: Worse
+    ) -> float | None:
+        """Find the bound of a *part* in a metric on the side that is *worse*."""
+        limits = self.list_failing(node, part, suite, name)
+        bounds = [limit.low if worse == "low" else limit.high for limit in limits]
+        return next((bound for bound in reversed(bounds) if bound is not None), None)
 
     def _read_run(self, node: str, suite: str) -> Run | None:
         if (node, suite) not in self._runs:

@@ -16,7 +16,6 @@ from hpcverify.check import (
     ANY_PART,
     Rule,
     RuleKey,
-    RuleOverride,
     find_rule,
     find_rules,
     format_quantity,
@@ -24,7 +23,7 @@ from hpcverify.check import (
     matches,
 )
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor
-from hpcverify.model import Inventory, Limit, Measurement, Part
+from hpcverify.model import Inventory, Limit, Measurement, Part, Remedy
 from hpcverify.stats import MAD_SCALE, find_mad, median
 from hpcverify.units import convert_unit, scale_unit
 
@@ -43,7 +42,7 @@ def resolve(
     measurements: Sequence[Measurement],
     inventory: Inventory,
     past: PastValues,
-    overrides: Sequence[RuleOverride] = (),
+    overrides: Sequence[Rule] = (),
 ) -> tuple[Limit, ...]:
     """
     Make the limits of *measurements* from *rules* and *overrides*, strongest first.
@@ -83,7 +82,7 @@ def _is_measured(key: RuleKey, measurements: Sequence[Measurement], inventory: I
 
 
 def _make_unmeasured_limit(
-    key: RuleKey, rules: Mapping[str, Rule], overrides: Sequence[RuleOverride]
+    key: RuleKey, rules: Mapping[str, Rule], overrides: Sequence[Rule]
 ) -> Iterator[Limit]:
     """Make a limit that nothing meets, unless it is optional: a typo must not pass."""
     metric, part = key
@@ -142,8 +141,8 @@ def _make_absolute_limit(name: str, rule: Rule) -> Limit:
         name=name,
         low=rule.low,
         high=rule.high,
-        otherwise=rule.otherwise,
-        remedy=rule.remedy,
+        otherwise=rule.verdict,
+        remedy=rule.remedy or Remedy.INSPECT,
         cause=rule.cause,
         conclusive=rule.conclusive,
         source=rule.source,
@@ -165,7 +164,7 @@ def _make_unresolved_limit(rule: Rule, item: Measurement, without: str) -> Itera
     yield Limit(
         name=item.name,
         part_id=item.part_id,
-        otherwise=rule.otherwise,
+        otherwise=rule.verdict,
         source=rule.source,
         noisy=f"not judged: neither a data sheet nor {MIN_SIBLINGS} siblings to "
         f"make the limit from ({rule.source}){without}",
@@ -176,7 +175,7 @@ def _look_up_floor(rule: Rule, item: Measurement, inventory: Inventory) -> Floor
     part = _find_gpu(item.part_id, inventory)
     if part is None or rule.of_spec is None:
         return None
-    return find_floor(part, item.name, rule.otherwise)
+    return find_floor(part, item.name, rule.verdict)
 
 
 def _find_gpu(part_id: str, inventory: Inventory) -> Part | None:
@@ -198,9 +197,9 @@ def _make_floor_limit(rule: Rule, item: Measurement, floor: Floor | str | None) 
         convert_unit(floor.compute(1.0), floor.promise.unit, item.unit),
         floor.describe(rule.of_spec, format_quantity(*scale_unit(promised, item.unit))),
     )
-    otherwise = floor.cap_verdict(rule.otherwise)
+    otherwise = floor.cap_verdict(rule.verdict)
     yield replace(
-        limit, otherwise=otherwise, conclusive=rule.conclusive and otherwise is rule.otherwise
+        limit, otherwise=otherwise, conclusive=rule.conclusive and otherwise is rule.verdict
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import median
 
 from msgspec import Struct
@@ -47,6 +48,7 @@ def judge_fleet(
     source: str,
     find_floor: FindFloor,
     screened: int = 0,
+    fails: Callable[[MetricName, PartValue], bool] = lambda _name, _part: False,
 ) -> PeersDocument:
     """
     Judge each metric of *fleet* by its peers.
@@ -56,6 +58,7 @@ def judge_fleet(
         source: Where they are from, for people.
         find_floor: What is worth a word, and which side is bad.
         screened: How many other metrics a screen turned away.
+        fails: Says whether a part fails by its own limits on a metric.
 
     """
     judged, unjudged = [], []
@@ -63,7 +66,9 @@ def judge_fleet(
         floor = find_floor(name.check, name.metric)
         if floor.worse_side:
             try:
-                judged.append(judge_metric(name, parts, floor, floor.worse_side))
+                judged.append(
+                    judge_metric(name, parts, floor, floor.worse_side, partial(fails, name))
+                )
             except (ArithmeticError, ValueError) as exc:  # of absurd values; the others are judged
                 unjudged.append(f"{name} ({exc})")
         elif floor.worse is None:

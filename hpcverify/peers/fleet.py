@@ -7,7 +7,7 @@ four GPUs, one that is slow drags the other three along, and it is the node that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from statistics import median, median_low
@@ -111,13 +111,17 @@ class MetricJudgement(Struct, frozen=True, kw_only=True):
         return max((outlier.verdict for outlier in self.outliers), default=Verdict.PASS)
 
 
+Fails = Callable[[PartValue], bool]
+"""Says whether a part fails by its own limits."""
+
+
 class PeerComparison(Struct, dict=True):
     """The parts of a fleet, and what of each distance no group explains yet."""
 
     parts: Sequence[PartValue]
     left: list[float]
     floor: PeerFloor
-    low_is_bad: bool
+    fails: Fails
     errors: Sequence[float] = ()
     resolution: float = 0.0
     outliers: list[PeerOutlier] = []
@@ -157,7 +161,8 @@ class PeerComparison(Struct, dict=True):
                 level=level,
                 name=name,
                 node=members[0].node if level in {"part", "node"} else "",
-                verdict=self._judge_verdict(members),
+                # FAIL where the parts' own limits say the same, or where the site says so.
+                verdict=Verdict.FAIL if all(map(self.fails, members)) else self.floor.otherwise,
                 distance=distance,
                 members=tuple(part.name for part in members),
                 runs=sum(part.runs for part in members),
@@ -167,20 +172,15 @@ class PeerComparison(Struct, dict=True):
         for i in who:
             self.left[i] -= distance
 
-    def _judge_verdict(self, members: Iterable[PartValue]) -> Verdict:
-        """FAIL where the limits of the specification say the same, or where the site says so."""
-        beyond = all(
-            part.limit is not None
-            and (part.value < part.limit if self.low_is_bad else part.value > part.limit)
-            for part in members
-        )
-        return Verdict.FAIL if beyond else self.floor.otherwise
-
 
 def judge_metric(
-    name: MetricName, parts: Sequence[PartValue], floor: PeerFloor, worse: Worse
+    name: MetricName,
+    parts: Sequence[PartValue],
+    floor: PeerFloor,
+    worse: Worse,
+    fails: Fails = lambda _part: False,
 ) -> MetricJudgement:
-    """Judge the values of *parts* in one metric by each other."""
+    """Judge the values of *parts* in one metric by each other, and who is worse by *fails* too."""
     centre = median(part.value for part in parts)
     entry = MetricJudgement(
         name=name,
@@ -203,7 +203,7 @@ def judge_metric(
         errors=find_errors(parts, centre),
         resolution=resolution,
         floor=replace(floor, floor=max(floor.floor, MIN_STEPS * resolution)),
-        low_is_bad=low,
+        fails=fails,
     )
     fields = sorted({field for part in parts for field in part.groups})
     if versions := [field for field in fields if field not in PLACES]:

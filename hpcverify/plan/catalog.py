@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from hpcverify.check import Check, FindingRule, Maturity, Metric, Placement, Rule
+from hpcverify.check import Check, FindingRule, Maturity, Metric, Placement
 from hpcverify.errors import BrokenCheckError, ConfigError, UnknownNameError
 from hpcverify.model import Side
 
 BUILTIN_PACKAGE = "hpcverify_checks"
 CALLED = {"measure": True} | dict.fromkeys(
-    ("estimate", "observe", "applies", "reconcile", "selftest", "interpret"), False
+    ("estimate", "demand", "observe", "applies", "reconcile", "selftest", "interpret"), False
 )
 """The functions that a check declares, and whether it must."""
 OTHER_FOLDERS = frozenset({"common", "qualification"})
@@ -94,7 +94,6 @@ def refuse_wrong_types(check: Check[Any], subject: str) -> None:
         ("summary", str),
         ("params", type),
         ("metrics", Mapping),
-        ("rules", Mapping),
         ("finding_rules", Mapping),
         ("placement", Placement),
         ("maturity", Maturity),
@@ -109,7 +108,7 @@ def refuse_wrong_types(check: Check[Any], subject: str) -> None:
         value = getattr(check, field)
         if not callable(value) and (is_needed or value is not None):
             raise BrokenCheckError(f"{subject}.{field} is {value!r}, which cannot be called")
-    for field, kind in (("metrics", Metric), ("rules", Rule), ("finding_rules", FindingRule)):
+    for field, kind in (("metrics", Metric), ("finding_rules", FindingRule)):
         for name, value in getattr(check, field).items():
             try:
                 msgspec.convert(msgspec.to_builtins(value), kind)

@@ -24,8 +24,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from hpcverify.check import Setting
 from hpcverify.errors import ConfigError
-from hpcverify.model import Cause, Remedy, Verdict
+from hpcverify.model import Cause
 from hpcverify.peers.floors import PeerFloor
 from hpcverify.trust import refuse_folder_of_others, refuse_if_others_can_change
 
@@ -34,37 +35,6 @@ T = TypeVar("T")
 CONFIG_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 MAX_CONFIG_BYTES = 4 * 2**20
 """Larger files are not read: no site has that many limits."""
-
-
-class Setting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """
-    What a file says about a limit, in the file's own unit.
-
-    What it leaves out comes from the limit that would apply without it.
-    """
-
-    low: float | None = None
-    """The lowest healthy value."""
-    high: float | None = None
-    """The highest healthy value."""
-    unit: str | None = None
-    """The unit of *low* and *high*; without one, that of the measurement."""
-    of_spec: float | None = None
-    """The limit as a share of what good parts reach: typically, or the least if it fails."""
-    of_siblings: float | None = None
-    """The limit as a share of the median of equal parts in the node."""
-    of_baseline: float | None = None
-    """The limit as a share of the median of the node's earlier runs."""
-    otherwise: Verdict | None = None
-    """The verdict on a value outside the limit."""
-    remedy: Remedy | None = None
-    """What to do about a value outside the limit."""
-    optional: bool | None = None
-    """Whether a run is sound if nothing was measured."""
-    part: str = ""
-    """The label or the id of a part, or a pattern; empty: all parts."""
-    nodes: str = ""
-    """A host list, as Slurm writes it; empty: all nodes."""
 
 
 MetricSettings = Mapping[str, Setting | tuple[Setting, ...]]

@@ -25,7 +25,7 @@ from hpcverify.check import (
     Placement,
     Rule,
     RuleKey,
-    RuleOverride,
+    Setting,
     Unable,
     find_rule,
     has_bound,
@@ -41,7 +41,6 @@ from hpcverify.model import FABRIC_SUITE, Cause, CheckItem, Remedy, Verdict
 from hpcverify.plan import catalog
 from hpcverify.plan.config import (
     MetricSettings,
-    Setting,
     Site,
     convert_config,
     node_name,
@@ -100,7 +99,7 @@ class Step(Struct, frozen=True, kw_only=True):
     name: str
     check: Check[Any]
     params: Params
-    overrides: tuple[RuleOverride, ...] = ()
+    overrides: tuple[Rule, ...] = ()
     """What the site and the suite say about the limits on this node, strongest first."""
     required: bool = False
     timeout: float
@@ -333,8 +332,10 @@ def _build_step(
     for file in site.files:  # first by itself, so that a mistake is reported as one of its file
         if own := file.content.params.get(entry.name):
             convert_config(own, check.params, f"{file.path}: params.{entry.name}")
-    params = entry.params | site.params.get(entry.name, {})
-    overrides: tuple[RuleOverride, ...] = ()
+    params = convert_config(
+        entry.params | site.params.get(entry.name, {}), check.params, f"{subject}: params"
+    )
+    overrides: tuple[Rule, ...] = ()
     for settings, source in (
         (entry.limits, f"suite {suite.name}"),
         *((file.content.limits.get(entry.name, {}), file.path) for file in site.files),
@@ -346,8 +347,8 @@ def _build_step(
     return Step(
         name=entry.name,
         check=check,
-        params=convert_config(params, check.params, f"{subject}: params"),
-        overrides=overrides,
+        params=params,
+        overrides=(*overrides, *(check.demand(params, node) if check.demand else ())),
         required=entry.required,
         timeout=check.timeout if entry.timeout is None else entry.timeout,
     )
@@ -355,14 +356,14 @@ def _build_step(
 
 def _build_overrides(
     check: Check[Any], name: str, settings: MetricSettings, source: str, node: str
-) -> list[RuleOverride]:
+) -> list[Rule]:
     """List what one file says about the limits on *node*, the most specific first."""
-    ranked: list[tuple[tuple[Any, ...], RuleOverride]] = []
+    ranked: list[tuple[tuple[Any, ...], Rule]] = []
     for metric, several in settings.items():
         taken: set[tuple[str, str]] = set()
         for setting in (several,) if isinstance(several, Setting) else several:
             override = _build_override(check, name, metric, setting, source)
-            part, subject = override.part, f"{source}: limits.{name}.{metric!r}"
+            part, subject = override.key[1], f"{source}: limits.{name}.{metric!r}"
             nodes = _expand_nodes(setting, subject) if setting.nodes else [""]
             if both := taken & {(part, each) for each in nodes}:
                 where = ", ".join(filter(None, min(both))).replace(ANY_PART, "any part")
@@ -384,7 +385,7 @@ def _expand_nodes(setting: Setting, subject: str) -> list[str]:
 
 def _build_override(
     check: Check[Any], name: str, metric: str, setting: Setting, source: str
-) -> RuleOverride:
+) -> Rule:
     """Convert a limit from a file to the unit that the check measures in."""
     named = check.find_metric(metric)
     measured = [named] if named else []
@@ -404,30 +405,19 @@ def _build_override(
         low, high = _convert_bounds(setting, measured[0].unit)
     except ConfigError as exc:
         raise ConfigError(f"{source}: limits.{name}.{metric!r}: {exc}") from exc
-    return RuleOverride(
-        metric=metric,
-        part=setting.part or ANY_PART,
-        low=low,
-        high=high,
-        of_spec=setting.of_spec,
-        of_siblings=setting.of_siblings,
-        of_baseline=setting.of_baseline,
-        otherwise=setting.otherwise,
-        remedy=setting.remedy,
-        optional=setting.optional,
-        source=source,
-    )
+    terms = msgspec.structs.asdict(setting) | {"low": low, "high": high, "unit": None}
+    return Rule(**terms, metric=metric, source=source)
 
 
 def _refuse_unmeetable(
-    override: RuleOverride,
+    override: Rule,
     rules: Mapping[str, Rule],
-    overrides: Sequence[RuleOverride],
+    overrides: Sequence[Rule],
     subject: str,
 ) -> None:
     """Refuse an override that, with what it changes, bounds nothing or admits no value."""
     covered = [metric for metric in rules if fnmatchcase(metric, override.metric)]
-    hits = (find_rule(rules, overrides, m, (override.part,)) for m in (override.metric, *covered))
+    hits = (find_rule(rules, overrides, m, (override.key[1],)) for m in (override.metric, *covered))
     made = [hit[1] for hit in hits if hit]
     if not any(has_bound(rule) for rule in made):
         raise ConfigError(

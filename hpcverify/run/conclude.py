@@ -15,7 +15,6 @@ from hpcverify.check import (
     ENGINE_FINDING_RULES,
     LimitIndex,
     Rule,
-    RuleOverride,
     add_faults,
     judge,
 )
@@ -106,7 +105,7 @@ def judge_result(
     inventory: Inventory,
     past: PastValues,
     *,
-    overrides: Sequence[RuleOverride] = (),
+    overrides: Sequence[Rule] = (),
 ) -> Result:
     """Judge *result* by today's *rules*, *overrides* and *rulings*; its shortfalls remain."""
     rulings = add_common_rules(rulings, result.findings)

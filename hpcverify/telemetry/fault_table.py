@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from hpcverify.check import LISTED, FindingRule, Remedy, Verdict
+from hpcverify.check import FindingRule, Remedy, Verdict, listed
 
 OFTEN_SUFFIX, OVER_SUFFIX = "_often", "_over"
 """Added to the code of a finding that is only listed: it came often, or it has ended."""
@@ -53,7 +53,7 @@ class KnownFault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.often:
             rules[OFTEN_SUFFIX] = FindingRule(Verdict.WARN, self.remedy)
         if self.lasting:
-            rules[OVER_SUFFIX] = LISTED
+            rules |= listed(OVER_SUFFIX)
         return rules
 
     def choose_suffix(self, count: int, *, ended: bool) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpcverify.check import Metric, Unable
+from hpcverify.check import Metric, Remedy, Unable
 from hpcverify.model import Cause
 from hpcverify.processes import ToolRunner, run_tool
 
@@ -66,18 +66,21 @@ of those hold in smartmontools' drivedb.h. It knows disks that count something e
 """
 
 METRICS = {
-    "percentage_used": Metric(unit="%", worse="high", meaning="rated endurance that is used up"),
-    "available_spare": Metric(unit="%", worse="low", meaning="spare blocks left"),
-    "spare_margin": Metric(unit="%", worse="low", meaning="spare left above the disk's threshold"),
-    "media_errors": Metric(unit="", worse="high", meaning="data integrity errors, whole life"),
-    "hard_errors": Metric(
-        unit="", worse="high", meaning="SCSI reads and writes that no retry completed, whole life"
+    # A disk may work past 100 %: NVMe says that this does not mean failure.
+    "percentage_used": Metric("%", "high", "rated endurance that is used up").warn(
+        high=80, source="gcm check_blockdev"
     ),
-    "unsafe_shutdowns": Metric(unit="", worse="high", meaning="power losses, whole life"),
-    "reallocated": Metric(unit="", worse="high", meaning="sectors or defects remapped, whole life"),
-    "pending": Metric(unit="", worse="high", meaning="sectors that could not be read, at present"),
-    "uncorrectable": Metric(unit="", worse="high", meaning="sectors or errors beyond repair"),
-    "temperature": Metric(unit="°C", worse="high", meaning="temperature of the disk"),
+    "available_spare": Metric("%", "low", "spare blocks left"),
+    "spare_margin": Metric("%", "low", "spare left above the disk's threshold").fail(
+        low=0, remedy=Remedy.REPLACE, source="the disk's own threshold of spare blocks"
+    ),
+    "media_errors": Metric("", "high", "data integrity errors, whole life").warn(high=0),
+    "hard_errors": Metric("", "high", "SCSI reads and writes that no retry completed, whole life"),
+    "unsafe_shutdowns": Metric("", "high", "power losses, whole life"),
+    "reallocated": Metric("", "high", "sectors or defects remapped, whole life"),
+    "pending": Metric("", "high", "sectors that could not be read, at present").warn(high=0),
+    "uncorrectable": Metric("", "high", "sectors or errors beyond repair").warn(high=0),
+    "temperature": Metric("°C", "high", "temperature of the disk"),
 }
 
 ERROR_COUNTERS = ("media_errors", "hard_errors", "reallocated", "pending", "uncorrectable")

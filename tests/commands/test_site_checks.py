@@ -61,6 +61,10 @@ def package(cli: Cli, tmp_path: Path) -> Path:
             "CHECK.metrics['x']",
         ),
         (
+            write_check(more="metrics={'x': Metric('ms', 'low', '').fail(low='1')}"),
+            "CHECK.metrics['x']",
+        ),
+        (
             "from hpcverify.check import Params\n"
             "class P(Params, frozen=True):\n    level: float\n" + write_check(more="params=P"),
             "every field needs a default",

@@ -67,7 +67,7 @@ def _write_check(name: str, check: Check[Any]) -> Iterator[str]:
             (
                 format_code(name_rule(key)),
                 format_text(format_rule(rule, getattr(check.find_metric(key[0]), "unit", ""))),
-                rule.otherwise.name,
+                rule.verdict.name,
                 format_text(rule.source),
             )
             for key, rule in _list_rules(check)

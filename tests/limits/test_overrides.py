@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.check import Rule, RuleOverride, may_cover
+from hpcverify.check import Rule, Setting, may_cover
 from hpcverify.errors import ConfigError
 from hpcverify.limits.resolve import resolve
 from hpcverify.model import Inventory, Measurement, Part, Verdict
-from hpcverify.plan.config import Setting, Site, read_toml
+from hpcverify.plan.config import Site, read_toml
 from hpcverify.plan.suite import Step, Suite, SuiteEntry, load_suite, make_plan
 from hpcverify.testing import has_no_past, judge_by
 
@@ -123,7 +123,7 @@ def test_a_setting_of_the_site_goes_before_one_of_the_suite() -> None:
 
 def test_a_bound_replaces_only_those_on_its_own_side() -> None:
     own = Rule(low=1, of_spec=0.9, high=100)
-    loosened = RuleOverride(metric="m", low=0.5, source="site.toml").refine(own)
+    loosened = Rule(metric="m", low=0.5, source="site.toml").refine(own)
 
     assert (loosened.low, loosened.of_spec, loosened.high) == (0.5, None, 100)
 
@@ -205,7 +205,7 @@ def test_two_limits_for_one_part_leave_none_unmeasured() -> None:
 
 def test_a_pattern_of_the_site_does_not_excuse_what_was_not_measured() -> None:
     rules = {"a.x": Rule(high=1), "b.x": Rule(high=1)}
-    looser = RuleOverride(metric="*.x", high=2, source="site.toml")
+    looser = Rule(metric="*.x", high=2, source="site.toml")
     limits = resolve(rules, [Measurement("b.x", 1, "", "node")], GPUS, has_no_past, (looser,))
 
     assert [limit.name for limit in limits] == ["a.x", "*.x"]
@@ -241,8 +241,8 @@ def test_two_limits_for_the_same_part_and_node_are_refused(one: Setting, other: 
 
 def test_what_a_site_only_warns_of_is_no_conclusive_evidence() -> None:
     own = Rule(high=0, conclusive=True)
-    warned = RuleOverride(metric="m", otherwise=Verdict.WARN, source="site.toml").refine(own)
-    tightened = RuleOverride(metric="m", high=1, source="site.toml").refine(own)
+    warned = Rule(metric="m", otherwise=Verdict.WARN, source="site.toml").refine(own)
+    tightened = Rule(metric="m", high=1, source="site.toml").refine(own)
 
     assert (warned.conclusive, tightened.conclusive) == (False, True)
 

@@ -309,20 +309,21 @@ def test_an_outlier_is_a_fail_only_where_its_limit_or_the_site_says_the_same() -
     bad = replace(parts[7], value=90.0)
     strict = replace(FLOOR, otherwise=Verdict.FAIL)
 
-    def judge(part: PartValue, floor: PeerFloor = FLOOR) -> Verdict:
-        (outlier,) = judge_metric(NAME, [*parts[:7], part, *parts[8:]], floor, "low").outliers
+    def judge(limit: float = 0.0, floor: PeerFloor = FLOOR) -> Verdict:
+        fleet = [*parts[:7], bad, *parts[8:]]
+        (outlier,) = judge_metric(NAME, fleet, floor, "low", lambda p: p.value < limit).outliers
         return outlier.verdict
 
-    assert judge(bad) is Verdict.WARN
-    assert judge(replace(bad, limit=85.0)) is Verdict.WARN
-    assert judge(replace(bad, limit=95.0)) is Verdict.FAIL
-    assert judge(bad, strict) is Verdict.FAIL
+    assert judge() is Verdict.WARN
+    assert judge(85.0) is Verdict.WARN
+    assert judge(95.0) is Verdict.FAIL
+    assert judge(floor=strict) is Verdict.FAIL
 
 
 def test_what_is_beyond_its_limit_with_all_its_peers_is_no_outlier() -> None:
     rng = random.Random(1)
-    parts = [replace(make_part(i, rng.gauss(100, 0.3)), limit=110.0) for i in range(40)]
-    assert judge_metric(NAME, parts, FLOOR, "low").outliers == ()
+    parts = [make_part(i, rng.gauss(100, 0.3)) for i in range(40)]
+    assert judge_metric(NAME, parts, FLOOR, "low", lambda p: p.value < 110.0).outliers == ()
 
 
 @pytest.mark.parametrize(

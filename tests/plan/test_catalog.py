@@ -14,7 +14,7 @@ import pytest
 from hpcverify.check import Placement
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.model import Device, Inventory, Part, Side
-from hpcverify.plan.catalog import list_check_names, load_check
+from hpcverify.plan.catalog import list_check_names, load_check, refuse_wrong_types
 from hpcverify.telemetry import problems
 from hpcverify.testing import CPU, INVENTORY, make_context
 from hpcverify.units import UNIT_FACTORS
@@ -27,6 +27,7 @@ HEAVY = {"torch", "numpy", "pandas", "jinja2", "rich"}
 def test_every_check_measures_in_known_units_and_can_be_judged(name: str) -> None:
     check = load_check(name)
 
+    refuse_wrong_types(check, name)
     assert {m.unit for m in check.metrics.values()} <= UNIT_FACTORS.keys()
     assert check.rules or check.finding_rules, "a check without either can never fail"
     assert check.summary == check.summary.strip().rstrip(".")
@@ -85,7 +86,8 @@ def test_no_check_takes_a_number_below_zero(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_check_is_given_the_parameters_that_it_takes(name: str) -> None:
     check = load_check(name)
-    assert check.measure.__annotations__["params"] == check.params.__name__
+    taken = check.measure.__annotations__["params"]
+    assert taken.rpartition(".")[2] == check.params.__name__
 
 
 H100 = Part("gpu", "gpu-0", "GPU 0", {"compute_capability": "9.0", "memory": "80 GiB"})

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcverify.check import Setting
 from hpcverify.errors import ConfigError
-from hpcverify.plan.config import Setting, Site, load_site, read_toml, site_path, state_dir
+from hpcverify.plan.config import Site, load_site, read_toml, site_path, state_dir
 
 
 def written(tmp_path: Path, text: str) -> Path:

@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hpcverify.check import Setting
 from hpcverify.errors import ConfigError
 from hpcverify.model import Cause, Remedy, Verdict
-from hpcverify.plan.config import Setting, Site
+from hpcverify.plan.config import Site
 from hpcverify.plan.suite import (
     Plan,
     Suite,

@@ -26,7 +26,7 @@ CHECK = Check(
     summary="c",
     measure=lambda *_: iter(()),
     params=Params,
-    metrics={"speed": Metric(unit="", worse="low", meaning="m")},
+    metrics={"speed": Metric("", "low", "m")},
 )
 
 

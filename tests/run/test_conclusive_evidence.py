@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 import pytest
 
-from hpcverify.check import Rule
+from hpcverify.check import Rule, Setting
 from hpcverify.model import (
     Finding,
     FindingRule,
@@ -22,7 +22,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.plan import catalog
-from hpcverify.plan.config import Setting, Site
+from hpcverify.plan.config import Site
 from hpcverify.plan.suite import Suite, SuiteEntry, make_plan
 from hpcverify.run.conclude import judge_result, list_conclusive
 from tests.tables import read_table
@@ -167,5 +167,5 @@ def test_only_a_failure_or_what_is_left_of_one_is_called_hard(check: str) -> Non
     found = catalog.load_check(check)
     conclusive = {code: r.verdict for code, r in found.finding_rules.items() if r.conclusive}
     verdicts = {verdict for code, verdict in conclusive.items() if (check, code) not in STANDING}
-    verdicts |= {r.otherwise for r in found.rules.values() if r.conclusive}
+    verdicts |= {r.verdict for r in found.rules.values() if r.conclusive}
     assert verdicts <= {Verdict.FAIL}

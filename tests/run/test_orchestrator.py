@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpcverify.check import UNOWNED_CODE, Context, Params, Placement, Rule, Watch
+from hpcverify.check import UNOWNED_CODE, Context, Metric, Params, Placement, Rule, Watch
 from hpcverify.model import (
     CarryOver,
     Cause,
@@ -51,8 +51,8 @@ def observe(_watch: Watch, _ctx: Context, _params: Params) -> Iterator[CheckItem
 
 
 def step(placement: Placement = Placement.DEVICES, **changes: Any) -> Step:
-    rules = {"speed": Rule(low=10.0, optional=True)}
-    return make_step(placement=placement, rules=rules, **changes)
+    metrics = {"speed": Metric("", "low", "m").fail(low=10.0)}
+    return make_step(placement=placement, metrics=metrics, **changes)
 
 
 NOW = 1000.0
@@ -390,9 +390,7 @@ def test_the_maturity_of_a_check_is_kept_with_its_result(tmp_path: Path) -> None
 
 
 def test_a_nodes_past_is_a_limit_with_its_source(tmp_path: Path) -> None:
-    rules = {"speed": Rule(of_baseline=0.5)}
-    check = msgspec.structs.replace(step().check, rules=rules)
-    planned = Step(name="c", check=check, params=Params(), timeout=9)
+    planned = make_step(metrics={"speed": Metric("", "low", "m").fail(of_baseline=0.5)})
     memory = NodeHistory(past_values=lambda _check: lambda _name, _where: [100.0] * 9)
     executor = FakeExecutor(answers={"cpu": make_answer(Measurement("speed", 49))})
     result = only(verified(tmp_path, executor, planned, history=memory))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.check import Metric, Placement, Rule
+from hpcverify.check import Metric, Placement
 from hpcverify.model import (
     CarryOver,
     Cause,
@@ -32,16 +32,16 @@ from hpcverify.testing import ENDED, FakeExecutor, make_answer
 from tests.run import builders
 from tests.run.builders import break_worker, make_step
 
-RULES = {"links": Rule(low=18, optional=True), "errors": Rule(high=0, optional=True)}
-METRICS = {name: Metric(unit="", worse="neither", meaning="m") for name in RULES}
+METRICS = {
+    "links": Metric("", "neither", "m").fail(low=18),
+    "errors": Metric("", "neither", "m").fail(high=0),
+}
 RULINGS = {
     "xid_79": FindingRule(Verdict.FAIL, conclusive=True),
     "noted": FindingRule(Verdict.WARN),
     "starting": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.UNMEASURED),
 }
-READ = make_step(
-    "xid", metrics=METRICS, rules=RULES, finding_rules=RULINGS, placement=Placement.PASSIVE
-)
+READ = make_step("xid", metrics=METRICS, finding_rules=RULINGS, placement=Placement.PASSIVE)
 LOAD = make_step("gemm", metrics=METRICS, finding_rules=RULINGS, placement=Placement.NODE)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.check import ANSWER_CODE, JudgedItem, Rule
+from hpcverify.check import ANSWER_CODE, JudgedItem, Metric
 from hpcverify.model import (
     CarryOver,
     Cause,
@@ -30,7 +30,7 @@ GPUS = make_gpus(3)
 NODE = Inventory(devices=(CPU, *GPUS))
 BAD = Finding("bad", "gpu-1", "a wrong bit")
 SLOW = Measurement("speed", 1.0, "", "gpu-1")
-RULES = {"speed": Rule(low=10.0, optional=True)}
+METRICS = {"speed": Metric("", "low", "m").fail(low=10.0)}
 RULINGS = {"bad": FindingRule(Verdict.FAIL), "unsure": FindingRule(Verdict.ERROR)}
 
 
@@ -41,7 +41,7 @@ def reconcile(found: Sequence[JudgedItem], _inventory: Inventory) -> Iterator[Ju
 def result(executor: FakeExecutor, tmp_path: Path, *, together: bool = True) -> Result:
     """Run the check on the node of *executor*, and give what came of it."""
     together_by = reconcile if together else None
-    step = make_step(rules=RULES, finding_rules=RULINGS, reconcile=together_by)
+    step = make_step(metrics=METRICS, finding_rules=RULINGS, reconcile=together_by)
     (only,) = verify(tmp_path, executor, step, packages=("site",)).results
     return only
 

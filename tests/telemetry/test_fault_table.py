@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcverify.check import LISTED, FindingRule, Remedy, Verdict
+from hpcverify.check import FindingRule, Remedy, Verdict
 from hpcverify.telemetry.fault_table import (
     OFTEN_SUFFIX,
     OVER_SUFFIX,
@@ -73,11 +73,11 @@ def test_each_suffix_of_a_row_has_its_rule(tmp_path: Path) -> None:
     rows = read(tmp_path, "a,pass,,inspect,10,,x,,y,", "b,fail,yes,reboot,3,yes,x,y,z,")
 
     assert build_finding_rules(rows.values()) == {
-        "a": LISTED,
+        "a": FindingRule(Verdict.PASS, Remedy.NONE),
         f"a{OFTEN_SUFFIX}": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "b": FindingRule(Verdict.FAIL, Remedy.REBOOT, conclusive=True),
         f"b{OFTEN_SUFFIX}": FindingRule(Verdict.WARN, Remedy.REBOOT),
-        f"b{OVER_SUFFIX}": LISTED,
+        f"b{OVER_SUFFIX}": FindingRule(Verdict.PASS, Remedy.NONE),
     }
 
 

@@ -24,7 +24,6 @@ import msgspec
 from msgspec import Meta, Struct
 
 from hpcverify.check import (
-    LISTED,
     CarryOver,
     Cause,
     Check,
@@ -33,7 +32,6 @@ from hpcverify.check import (
     Coverage,
     Fact,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Params,
@@ -42,6 +40,9 @@ from hpcverify.check import (
     Skip,
     Unable,
     Verdict,
+    error_on,
+    listed,
+    warn_on,
 )
 from hpcverify.processes import ToolRunner, run_tool
 from hpcverify.telemetry import fault_table, ipmi
@@ -199,15 +200,15 @@ CHECK = Check(
     measure=measure,
     params=ChassisParams,
     metrics={
-        "temperature": Metric(unit="°C", worse="high", meaning="a sensor of the BMC"),
-        "fan.speed": Metric(unit="RPM", worse="neither", meaning="a fan"),
+        "temperature": Metric("°C", "high", "a sensor of the BMC"),
+        "fan.speed": Metric("RPM", "neither", "a fan"),
     },
     finding_rules={
         **PART_RULES,
         **fault_table.build_finding_rules(ROWS.values()),
-        "log_full": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "log_unread": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.UNMEASURED),
-        "before_first_run": LISTED,
+        **warn_on("log_full", remedy=Remedy.FIX_CONFIGURATION),
+        **error_on("log_unread", cause=Cause.UNMEASURED),
+        **listed("before_first_run"),
     },
     interpret=interpret,
     placement=Placement.PASSIVE,

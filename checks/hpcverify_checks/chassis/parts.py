@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from hpcverify.check import LISTED, Finding, FindingRule, Remedy, Verdict
+from hpcverify.check import Finding, Remedy, fail_on, listed, warn_on
 from hpcverify.telemetry.chassis import (
     Chassis,
     ChassisSensor,
@@ -393,37 +393,18 @@ REDUNDANCY_CAUSES = (*DEAD_SUPPLY_CODES, "supplies_doubtful", "fan_failed")
 """Codes of faults that also cost a group its redundancy: only the cause is reported."""
 
 PART_RULES = {
-    "supply_failed": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-    "supply_input_lost": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-    "supply_predicted": FindingRule(Verdict.WARN, Remedy.REPLACE),
-    "supply_input_wrong": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "supply_mismatched": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "supply_warning": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "supplies_doubtful": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "parts_doubtful": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "redundancy_lost": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-    "redundancy_degraded": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "redundancy_none": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "fan_failed": FindingRule(Verdict.FAIL, Remedy.REPLACE),
-    "fan_slow": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "fan_still": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "temperature_critical": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-    "temperature_high": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "room_hot": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "battery_low": FindingRule(Verdict.WARN, Remedy.REPLACE),
-    "voltage_critical": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "drive_failed": FindingRule(Verdict.FAIL, Remedy.REPLACE),
-    "drive_predicted": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "memory_failed": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-    "memory_warning": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "processor_failed": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-    "processor_warning": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "gpu_failed": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-    "gpu_warning": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "leak_detected": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-    "leak_warning": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "controller_warning": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "health_unexplained": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "part_gone": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "sensor_noted": LISTED,
+    **fail_on(
+        *("supply_failed", "supply_input_lost", "redundancy_lost", "temperature_critical"),
+        *("memory_failed", "processor_failed", "gpu_failed", "leak_detected"),
+    ),
+    **warn_on("supply_predicted", "battery_low", remedy=Remedy.REPLACE),
+    **warn_on(
+        *("supply_input_wrong", "supply_mismatched", "supply_warning", "supplies_doubtful"),
+        *("parts_doubtful", "redundancy_degraded", "redundancy_none", "fan_slow", "fan_still"),
+        *("temperature_high", "room_hot", "voltage_critical", "drive_predicted", "memory_warning"),
+        *("processor_warning", "gpu_warning", "leak_warning", "controller_warning"),
+        *("health_unexplained", "part_gone"),
+    ),
+    **fail_on("fan_failed", "drive_failed", remedy=Remedy.REPLACE),
+    **listed("sensor_noted"),
 }

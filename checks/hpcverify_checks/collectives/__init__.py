@@ -26,16 +26,13 @@ from hpcverify.check import (
     Context,
     Coverage,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Params,
     Placement,
-    Remedy,
     Skip,
     Unable,
-    Verdict,
-    warn_outside,
+    fail_on,
 )
 from hpcverify.units import MIB, format_count
 from hpcverify_checks.common.collective import (
@@ -193,18 +190,13 @@ CHECK = Check(
     estimate=estimate,
     params=CollectivesParams,
     metrics={
-        "busbw.*": Metric(unit="GB/s", worse="low", meaning="bus bandwidth of the median step"),
-        "time_p50.*": Metric(
-            unit="us", worse="high", meaning="median time of a step, by its slowest rank"
-        ),
-        "time_p99.*": Metric(
-            unit="us", worse="high", meaning="99 % of the steps take at most this"
-        ),
+        "busbw.*": Metric("GB/s", "low", "bus bandwidth of the median step").warn(of_baseline=0.7),
+        "time_p50.*": Metric("us", "high", "median time of a step, by its slowest rank"),
+        "time_p99.*": Metric("us", "high", "99 % of the steps take at most this"),
     },
-    rules={"busbw.*": warn_outside(of_baseline=0.7)},
     reconcile=merge_lost_ranks,
     finding_rules={
-        WRONG_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT, conclusive=True),
+        **fail_on(WRONG_CODE, conclusive=True),
         RANK_LOST_CODE: RANK_LOST_RULE,
     },
     placement=Placement.DEVICES,

@@ -5,47 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpcverify.check import (
-    LISTED,
     Finding,
-    FindingRule,
     Measurement,
+    Metric,
     Remedy,
-    Verdict,
-    fail_outside,
-    warn_outside,
+    fail_on,
+    listed,
+    warn_on,
 )
 from hpcverify.telemetry import smart
 
 SMART_METRICS = {f"smart.{name}": metric for name, metric in smart.METRICS.items()}
 
-SMART_RULES = {
-    "smart.spare_margin": fail_outside(
-        low=0, remedy=Remedy.REPLACE, source="the disk's own threshold of spare blocks"
-    ),
-    # A disk may work past 100 %: NVMe says that this does not mean failure.
-    "smart.percentage_used": warn_outside(high=80, source="gcm check_blockdev"),
-    "smart.media_errors": warn_outside(high=0),
-    "smart.pending": warn_outside(high=0),
-    "smart.uncorrectable": warn_outside(high=0),
+
+def limit_growth(meaning: str) -> Metric:
+    """Declare the growth of the counts of a disk, over the time in *meaning*."""
     # A sector remapped in time has lost nothing; the others have lost data.
-    "smart.reallocated.delta": warn_outside(high=0),
-    **{
-        f"smart.{name}.delta": fail_outside(
+    return (
+        Metric("", "high", meaning)
+        .warn("smart.reallocated.delta", high=0)
+        .fail(
+            *(
+                f"smart.{n}.delta"
+                for n in ("media_errors", "hard_errors", "pending", "uncorrectable")
+            ),
             high=0,
             remedy=Remedy.REPLACE,
             conclusive=True,
             source="hpcverify default: no new errors",
         )
-        for name in ("media_errors", "hard_errors", "pending", "uncorrectable")
-    },
-}
+    )
+
 
 SMART_FINDINGS = {
-    smart.FAILING: FindingRule(Verdict.FAIL, Remedy.REPLACE),
-    smart.TEMPERATURE: FindingRule(Verdict.WARN, Remedy.INSPECT),
-    smart.WORN: FindingRule(Verdict.WARN, Remedy.INSPECT),
-    smart.WARNING: FindingRule(Verdict.WARN, Remedy.INSPECT),
-    smart.UNDEFINED: LISTED,
+    **fail_on(smart.FAILING, remedy=Remedy.REPLACE),
+    **warn_on(smart.TEMPERATURE, smart.WORN, smart.WARNING),
+    **listed(smart.UNDEFINED),
 }
 FIXES = {
     smart.FAILING: "replace the drive",

@@ -11,15 +11,15 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify.check import (
-    LISTED,
     CarryOver,
     Context,
     Coverage,
     Finding,
-    FindingRule,
     Remedy,
     Unable,
     Verdict,
+    listed,
+    warn_on,
 )
 from hpcverify.telemetry import kernel_log
 from hpcverify.telemetry.fault_table import KnownFault
@@ -30,8 +30,8 @@ from hpcverify_checks.common.log_events import LogEvent
 CURSOR, UNRESOLVED_FAILURE = "cursor", "standing"
 LOG_RULES = {
     # Every check that reads the log meets the same gap.
-    "log_gap": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION, shared=True),
-    "before_first_run": LISTED,
+    **warn_on("log_gap", remedy=Remedy.FIX_CONFIGURATION, shared=True),
+    **listed("before_first_run"),
 }
 NAME_PATTERN = r"(?:\\x[0-9a-f]{2}|#[0-7]{3}|[\s\S]){1,15}?"
 """The name of a process, which its user chooses."""

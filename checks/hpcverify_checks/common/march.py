@@ -33,7 +33,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, count
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Cause, FindingRule, Metric, Remedy, Rule, Unable, Verdict
+from hpcverify.check import Cause, Metric, Remedy, Unable, fail_on
 from hpcverify_checks.common.bits import (
     WORD_BITS,
     WORD_BYTES,
@@ -57,15 +57,16 @@ ACCESSES_PER_PASS = 10
 """Each word is written five times and compared five times."""
 CORRUPTED_CODE = "memory_corrupted"
 MARCH_METRICS = {
-    "passes": Metric(unit="", worse="low", meaning="passes of March C-"),
-    "mismatches": Metric(unit="", worse="high", meaning="wrong 64-bit words"),
+    "passes": Metric("", "low", "passes of March C-"),
+    "mismatches": Metric("", "high", "wrong 64-bit words").fail(
+        high=0,
+        remedy=Remedy.REPLACE,
+        conclusive=True,
+        optional=False,
+        source="memory holds what was written",
+    ),
 }
-MARCH_RULES = {
-    "mismatches": Rule(
-        high=0, remedy=Remedy.REPLACE, conclusive=True, source="memory holds what was written"
-    )
-}
-MARCH_FINDING_RULES = {CORRUPTED_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True)}
+MARCH_FINDING_RULES = fail_on(CORRUPTED_CODE, remedy=Remedy.REPLACE, conclusive=True)
 """Every check that marches over memory has these, so that a fault counts the same in each."""
 MAX_DESCRIBED_WORDS = 3
 

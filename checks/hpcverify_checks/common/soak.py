@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.check import Finding, Measurement, Metric, Remedy, Rule, operation
+from hpcverify.check import Finding, Measurement, Metric, Remedy, operation
 from hpcverify_checks.common.bits import compute_digest, format_word, hash_places
 from hpcverify_checks.common.exact import HOST_DEVICE, PAD_DEPTH, iter_blocks, view_shifted
 from hpcverify_checks.common.investigation import investigate_corruption
@@ -47,7 +47,7 @@ from hpcverify_checks.common.product_loop import (
     ignore_batch,
     poison,
 )
-from hpcverify_checks.common.stalls import STALL_METRIC, STALL_RULE, StallMeter
+from hpcverify_checks.common.stalls import STALL, StallMeter
 from hpcverify_checks.common.vote import (
     UNWITNESSED_CODE,
     Ballot,
@@ -65,30 +65,20 @@ OWN_REFERENCE = "own first product"
 """What a part is compared with here, which is not proven."""
 MISMATCH_METRIC = "stress.mismatched"
 SOAK_METRICS = {
+    # Where all parts agree, the words are disputed instead.
     MISMATCH_METRIC: Metric(
-        unit="",
-        worse="high",
-        meaning="64-bit words that differed from the part's own first product",
-    ),
-    "stress.disputed": Metric(
-        unit="",
-        worse="high",
-        meaning="words in which all parts contradict their own first product alike",
-    ),
-    "stress.stall": STALL_METRIC,
-    "stress.products": Metric(
-        unit="", worse="low", meaning="products compared with the part's own first"
-    ),
-}
-SOAK_RULES = {
-    MISMATCH_METRIC: Rule(
+        "", "high", "64-bit words that differed from the part's own first product"
+    ).fail(
         high=0,
         remedy=Remedy.REPLACE,
-        optional=True,  # where all parts agree, the words are disputed instead
         conclusive=True,
         source="the same product of the same part has the same bits",
     ),
-    "stress.stall": STALL_RULE,
+    "stress.disputed": Metric(
+        "", "high", "words in which all parts contradict their own first product alike"
+    ),
+    "stress.stall": STALL,
+    "stress.products": Metric("", "low", "products compared with the part's own first"),
 }
 """Every check that soaks a part has these, so that a fault counts the same in each."""
 FIRST_PRODUCTS = 2

@@ -25,15 +25,12 @@ from threading import Lock, Thread
 from time import CLOCK_MONOTONIC, clock_gettime, perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
-from hpcverify.check import Measurement, Metric, warn_outside
+from hpcverify.check import Measurement, Metric
 
 if TYPE_CHECKING:
     import torch
 
-STALL_METRIC = Metric(
-    unit="s", worse="high", meaning="by how much its longest step exceeds the median one"
-)
-STALL_RULE = warn_outside(
+STALL = Metric("s", "high", "by how much its longest step exceeds the median one").warn(
     high=5.0, source="hpcverify default: a step takes well below a second on any GPU"
 )
 SCHEDSTAT = Path("/proc/thread-self/schedstat")

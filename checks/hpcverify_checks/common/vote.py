@@ -41,12 +41,14 @@ from hpcverify.check import (
     ANSWER_CODE,
     Cause,
     Finding,
-    FindingRule,
     Inventory,
     JudgedItem,
     Measurement,
     Remedy,
-    Verdict,
+    error_on,
+    fail_on,
+    listed,
+    warn_on,
 )
 from hpcverify_checks.common.reruns import Reruns
 
@@ -70,16 +72,16 @@ MEMORY_TEXT = (
 )
 CORES_GROUP = "cores"
 PRODUCT_FINDING_RULES = {
-    CORRUPTION_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
+    **fail_on(CORRUPTION_CODE, remedy=Remedy.REPLACE, conclusive=True),
     # No proof: the library may compute otherwise on a GPU with its SMs in other clusters.
-    "outvoted": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "dissent": FindingRule(Verdict.WARN, Remedy.RERUN),
-    "disagreement": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
-    "inexact": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
-    UNWITNESSED_CODE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.CHECKER),
+    **warn_on("outvoted"),
+    **warn_on("dissent", remedy=Remedy.RERUN),
+    **error_on("disagreement", remedy=Remedy.RERUN, cause=Cause.NOISY),
+    **error_on("inexact", remedy=Remedy.FIX_CHECKER, cause=Cause.CHECKER),
+    **error_on(UNWITNESSED_CODE, cause=Cause.CHECKER),
     # Not conclusive: it may have been the core that wrote them.
-    MEMORY_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT),
-    ANSWER_CODE: FindingRule(Verdict.PASS, Remedy.NONE),
+    **fail_on(MEMORY_CODE),
+    **listed(ANSWER_CODE),
 }
 """Every check that compares products has these, so that a fault has the same remedy in each."""
 SOAKED_METRIC = "stress.products"

@@ -14,16 +14,15 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from hpcverify.check import LISTED, Finding, FindingRule, Inventory, Remedy, Verdict
+from hpcverify.check import Finding, FindingRule, Inventory, fail_on, listed
 
 S = TypeVar("S", int, tuple[int, int])
 """What orders the sums of a check."""
 
 WRONG_SUM_CODE, COMMON_CODE, WITNESS_CODE = "wrong_sum", "wrong_sums", "sum_of_wrong"
 WRONG_SUM_RULES: Mapping[str, FindingRule] = {
-    WRONG_SUM_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT, conclusive=True),
-    COMMON_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT, conclusive=True),
-    WITNESS_CODE: LISTED,
+    **fail_on(WRONG_SUM_CODE, COMMON_CODE, conclusive=True),
+    **listed(WITNESS_CODE),
 }
 
 

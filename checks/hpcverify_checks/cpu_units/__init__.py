@@ -31,15 +31,13 @@ from hpcverify.check import (
     Context,
     Coverage,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Params,
     Placement,
     Remedy,
-    Rule,
-    Verdict,
-    fail_outside,
+    error_on,
+    fail_on,
     operation,
 )
 from hpcverify.errors import write_install_command
@@ -156,23 +154,18 @@ CHECK = Check(
     estimate=estimate,
     params=CpuUnitsParams,
     metrics={
-        "results": Metric(unit="", worse="low", meaning="answers that another core verified"),
-        "wrong_units": Metric(
-            unit="", worse="high", meaning="units in which the core was found to err"
+        "results": Metric("", "low", "answers that another core verified").error(
+            low=1, source="nothing made, nothing known"
         ),
-    },
-    rules={
-        "results": Rule(low=1, otherwise=Verdict.ERROR, source="nothing made, nothing known"),
-        "wrong_units": fail_outside(
+        "wrong_units": Metric("", "high", "units in which the core was found to err").fail(
             high=0, remedy=Remedy.REPLACE, conclusive=True, source="a core gives the right answer"
         ),
     },
     finding_rules={
-        DEFECTIVE_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
-        UNATTRIBUTED_CODE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.NOISY),
-        INEXACT_CODE: FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
-        BLIND_CODE: FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
-        BLIND_PART_CODE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.CHECKER),
+        **fail_on(DEFECTIVE_CODE, remedy=Remedy.REPLACE, conclusive=True),
+        **error_on(UNATTRIBUTED_CODE, cause=Cause.NOISY),
+        **error_on(INEXACT_CODE, BLIND_CODE, remedy=Remedy.FIX_CHECKER, cause=Cause.CHECKER),
+        **error_on(BLIND_PART_CODE, cause=Cause.CHECKER),
     },
     placement=Placement.NODE,
     timeout=300.0,

@@ -47,13 +47,9 @@ from hpcverify.check import (
     Params,
     Placement,
     Remedy,
-    Rule,
     Skip,
     Unable,
-    Verdict,
-    fail_outside,
     operation,
-    warn_outside,
 )
 from hpcverify.telemetry.gpus import NotStartedError
 from hpcverify.telemetry.vendors import SourceFinder, find_source
@@ -71,7 +67,6 @@ from hpcverify_checks.common.march import (
     CORRUPTED_CODE,
     MARCH_FINDING_RULES,
     MARCH_METRICS,
-    MARCH_RULES,
     PAUSES,
     MarchPass,
     Memory,
@@ -81,7 +76,7 @@ from hpcverify_checks.common.march import (
     run_pass,
 )
 from hpcverify_checks.common.parts import COHERENT_NAME_PREFIXES, find_model
-from hpcverify_checks.common.stalls import STALL_METRIC, STALL_RULE, StallMeter, read_core_wait
+from hpcverify_checks.common.stalls import STALL, StallMeter, read_core_wait
 from hpcverify_checks.common.timing import Step, Timer, choose_timer
 from hpcverify_checks.gpu_memory.allocate import (
     RESERVE_BYTES,
@@ -283,28 +278,18 @@ CHECK = Check(
     applies=applies,
     params=GpuMemoryParams,
     metrics={
-        "memory.*": Metric(unit="GB/s", worse="low", meaning="bandwidth; a copy counts both ways"),
-        "covered": Metric(
-            unit="ratio", worse="low", meaning="tested share of what a process can have"
-        ),
-        **MARCH_METRICS,
-        "stall": STALL_METRIC,
-    },
-    rules={
-        **MARCH_RULES,
-        "stall": STALL_RULE,
-        "covered": Rule(
+        "memory.*": Metric("GB/s", "low", "bandwidth; a copy counts both ways")
+        .fail(of_spec=0.9, of_siblings=0.9, of_baseline=0.9, source=CLOCK_SOURCE)
+        .warn("memory*", of_spec=0.9, of_siblings=0.95, source=CLOCK_SOURCE),
+        "covered": Metric("ratio", "low", "tested share of what a process can have").error(
             low=MIN_COVERED,
-            otherwise=Verdict.ERROR,
             cause=Cause.NO_SPACE,
             remedy=Remedy.FIX_CONFIGURATION,
             source="hpcverify default: untested memory does not pass; end the processes "
             "of others that use the GPU",
         ),
-        "memory.*": fail_outside(
-            of_spec=0.9, of_siblings=0.9, of_baseline=0.9, source=CLOCK_SOURCE
-        ),
-        "memory*": warn_outside(of_spec=0.9, of_siblings=0.95, source=CLOCK_SOURCE),
+        **MARCH_METRICS,
+        "stall": STALL,
     },
     finding_rules=MARCH_FINDING_RULES,
     placement=Placement.DEVICES,

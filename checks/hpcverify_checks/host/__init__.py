@@ -24,28 +24,29 @@ from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.check import (
-    LISTED,
-    NOT_SET_UP,
     Cause,
     Check,
     CheckItem,
     Context,
     Finding,
-    FindingRule,
-    Measurement,
     Metric,
     Placement,
     Remedy,
     Rule,
     Verdict,
-    warn_outside,
+    error_on,
+    fail_on,
+    listed,
+    not_set_up,
+    warn_on,
 )
 from hpcverify.processes import ToolRunner, run_tool
 from hpcverify.telemetry.blockdev import list_mounts
 from hpcverify.telemetry.memory import read_memory
-from hpcverify_checks.common.disk_health import SMART_FINDINGS, SMART_METRICS, SMART_RULES
+from hpcverify_checks.common.disk_health import SMART_FINDINGS, SMART_METRICS, limit_growth
 from hpcverify_checks.common.mounts import MOUNT_MISSING
 from hpcverify_checks.host.clock import KernelClockReader, measure_clock, read_kernel_clock
 from hpcverify_checks.host.disks import measure_disks
@@ -53,10 +54,11 @@ from hpcverify_checks.host.mounts import (
     ERRORS,
     LEFT_BEHIND,
     READ_ONLY,
+    SPACE_METRICS,
     WRITABLE,
     measure_mounts,
 )
-from hpcverify_checks.host.needs import Expectation, HostParams, names_node
+from hpcverify_checks.host.needs import Bound, HostParams, names_node
 from hpcverify_checks.host.processes import (
     LEFT_OVER,
     STUCK,
@@ -96,16 +98,6 @@ def measure(ctx: Context, params: HostParams) -> Iterator[CheckItem]:
 def inspect(ctx: Context, params: HostParams, node: HostSeams) -> Iterator[CheckItem]:
     """Report on *node*, the quick and the certain first."""
     needs = [need for need in params.expect if names_node(need.nodes, ctx.node)]
-    shown: list[CheckItem] = []
-    for item in _measure_all(ctx, params, node, needs):
-        shown.append(item)
-        yield item
-    yield from _compare_bounds(needs, shown)
-
-
-def _measure_all(
-    ctx: Context, params: HostParams, node: HostSeams, needs: list[Expectation]
-) -> Iterator[CheckItem]:
     root, seconds = node.root, params.deadline
     began = time.monotonic()
     memory = read_memory(root)
@@ -156,18 +148,27 @@ def _report_left_memory(
         yield from report_shared_memory(root / SHARED_MEMORY, tasks, root, least, seconds)
 
 
-def _compare_bounds(needs: list[Expectation], shown: list[CheckItem]) -> Iterator[Finding]:
-    values = {m.name: m for m in shown if isinstance(m, Measurement)}
-    for need in needs:
-        for name, bound in need.bounds.items():
-            measured = values.get(name)
-            if measured is None or measured.value is None:
-                text = f"{name} is not measured on this node: take it out of bounds"
-                yield Finding("outside_bounds", "node", text)
-            elif not bound.admits(measured.value):
-                value = f"{measured.value:.6g} {measured.unit}".rstrip()
-                text = f"{name} is {value}, the site needs {bound}: correct the node, or the site"
-                yield Finding("outside_bounds", measured.part_id, f"{text}'s params.host.expect")
+def demand(params: HostParams, node: str) -> Iterator[Rule]:
+    """List the limits that the site's expectations of *node* are, the strictest first."""
+    rules: list[Rule] = []
+    for need in (n for n in params.expect if names_node(n.nodes, node)):
+        bounds: list[tuple[str, str, Bound]] = [(n, "", bound) for n, bound in need.bounds.items()]
+        for want in need.space:
+            bounds += [(SPACE_METRICS[n][0], want.path, bound) for n, bound in want.bounds.items()]
+        bounds.append(("clock.offset", "", Bound(high=need.clock_offset or None)))
+        for metric, part, bound in bounds:
+            rule = Rule(
+                metric=metric,
+                part=part,
+                otherwise=Verdict.ERROR,
+                cause=Cause.MISCONFIGURED,
+                remedy=Remedy.FIX_CONFIGURATION,
+                optional=metric not in need.bounds,
+                source="the site's params.host.expect",
+            )
+            ends = (("low", bound.low), ("high", bound.high))
+            rules += (replace(rule, **{end: at}) for end, at in ends if at is not None)
+    yield from sorted(rules, key=lambda rule: rule.high or 0 if rule.low is None else -rule.low)
 
 
 NHC_SOURCE = "NHC's sample configuration"
@@ -176,98 +177,72 @@ CHECK = Check(
     summary="what a job needs of the host: mounts, space, memory, cores, services, clock, disks",
     measure=measure,
     params=HostParams,
+    demand=demand,
     metrics={
-        "sockets": Metric(unit="", worse="low", meaning="processors"),
-        "cores": Metric(unit="", worse="low", meaning="physical cores"),
-        "threads": Metric(unit="", worse="low", meaning="logical CPUs that are online"),
-        "numa_nodes": Metric(unit="", worse="neither", meaning="NUMA nodes with cores and memory"),
-        "memory.total": Metric(unit="GiB", worse="low", meaning="memory that the kernel manages"),
-        "memory.available": Metric(unit="GiB", worse="low", meaning="memory that a job can have"),
-        "memory.available_share": Metric(
-            unit="ratio", worse="low", meaning="the same as a share of all"
+        "sockets": Metric("", "low", "processors"),
+        "cores": Metric("", "low", "physical cores"),
+        "threads": Metric("", "low", "logical CPUs that are online"),
+        "numa_nodes": Metric("", "neither", "NUMA nodes with cores and memory"),
+        "memory.total": Metric("GiB", "low", "memory that the kernel manages"),
+        "memory.available": Metric("GiB", "low", "memory that a job can have"),
+        "memory.available_share": Metric("ratio", "low", "the same as a share of all").warn(
+            low=0.01, source="hpcverify default: nearly none"
         ),
-        "swap.total": Metric(unit="GiB", worse="neither", meaning="swap"),
-        "swap.free": Metric(unit="GiB", worse="neither", meaning="swap that is not used"),
-        "load.*": Metric(
-            unit="", worse="neither", meaning="tasks that run or wait, mean of 1, 5 and 15 minutes"
+        "swap.total": Metric("GiB", "neither", "swap"),
+        "swap.free": Metric("GiB", "neither", "swap that is not used"),
+        "load.*": Metric("", "neither", "tasks that run or wait, mean of 1, 5 and 15 minutes"),
+        "processes.zombies": Metric("", "high", "processes that were not reaped"),
+        "processes.share": Metric("ratio", "high", "threads of all that there may be").warn(
+            high=0.9, source="hpcverify default: nearly all taken"
         ),
-        "processes.zombies": Metric(
-            unit="", worse="high", meaning="processes that were not reaped"
-        ),
-        "processes.share": Metric(
-            unit="ratio", worse="high", meaning="threads of all that there may be"
-        ),
-        "processes.stuck": Metric(
-            unit="", worse="high", meaning="in uninterruptible sleep for over 120 s"
-        ),
-        "processes.left_over": Metric(
-            unit="", worse="high", meaning="processes of Slurm jobs that are over"
-        ),
-        "clock.error": Metric(
-            unit="s", worse="neither", meaning="error of the clock as reported to the kernel"
-        ),
-        "clock.offset": Metric(
-            unit="s", worse="neither", meaning="absolute offset, by the time daemon"
-        ),
-        "space.size": Metric(unit="GiB", worse="neither", meaning="size of a file system"),
-        "space.free": Metric(unit="GiB", worse="neither", meaning="free for users"),
-        "space.used": Metric(unit="GiB", worse="neither", meaning="used"),
-        "space.free_share": Metric(
-            unit="ratio", worse="neither", meaning="free for users, of what they can have"
-        ),
-        "inodes.free_share": Metric(unit="ratio", worse="neither", meaning="inodes that are free"),
-        **SMART_METRICS,
-        "smart.*.delta": Metric(
-            unit="", worse="high", meaning="growth of a count since the last run"
-        ),
-    },
-    rules={
-        "space.free_share": warn_outside(low=0.03, source=f"{NHC_SOURCE}: check_fs_free / 3%"),
-        "inodes.free_share": warn_outside(low=0.01, source="hpcverify default: nearly none left"),
-        "memory.available_share": warn_outside(low=0.01, source="hpcverify default: nearly none"),
-        "processes.share": warn_outside(high=0.9, source="hpcverify default: nearly all taken"),
-        "clock.offset": Rule(
+        "processes.stuck": Metric("", "high", "in uninterruptible sleep for over 120 s"),
+        "processes.left_over": Metric("", "high", "processes of Slurm jobs that are over"),
+        "clock.error": Metric("s", "neither", "error of the clock as reported to the kernel"),
+        "clock.offset": Metric("s", "neither", "absolute offset, by the time daemon").error(
             high=300,
-            otherwise=Verdict.ERROR,
             cause=Cause.MISCONFIGURED,
             remedy=Remedy.FIX_CONFIGURATION,
             optional=True,
             source="munge and Kerberos: what is older than 300 s is refused",
         ),
-        **SMART_RULES,
+        "space.size": Metric("GiB", "neither", "size of a file system"),
+        "space.free": Metric("GiB", "neither", "free for users"),
+        "space.used": Metric("GiB", "neither", "used"),
+        "space.free_share": Metric(
+            "ratio", "neither", "free for users, of what they can have"
+        ).warn(low=0.03, source=f"{NHC_SOURCE}: check_fs_free / 3%"),
+        "inodes.total": Metric("", "neither", "inodes, where the site bounds them"),
+        "inodes.free": Metric("", "neither", "inodes that are free, likewise"),
+        "inodes.used": Metric("", "neither", "inodes in use, likewise"),
+        "inodes.free_share": Metric("ratio", "neither", "inodes that are free").warn(
+            low=0.01, source="hpcverify default: nearly none left"
+        ),
+        **SMART_METRICS,
+        "smart.*.delta": limit_growth("growth of a count since the last run"),
     },
     finding_rules={
         **SMART_FINDINGS,
         # What the hardware lost, or what its failure did.
-        "cores_missing": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-        "turned_read_only": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+        **fail_on("cores_missing", "turned_read_only"),
         # What a job would meet, and no part of this node need be bad for.
-        "full": FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.NO_SPACE),
-        "mount_hung": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.HUNG),
-        "disk_hung": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.HUNG),
-        "mount_stale": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.MISCONFIGURED),
-        "names_hung": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.TIMEOUT),
+        **error_on("full", remedy=Remedy.FIX_CONFIGURATION, cause=Cause.NO_SPACE),
+        **error_on("mount_hung", "disk_hung", cause=Cause.HUNG),
+        **error_on("mount_stale", cause=Cause.MISCONFIGURED),
+        **error_on("names_hung", cause=Cause.TIMEOUT),
         # What the site needs, and the node is not.
-        **dict.fromkeys(
-            (
-                *(MOUNT_MISSING, "mount_wrong", "mount_read_only", "outside_bounds"),
-                *("service_down", "service_unknown", "process_missing", "process_unwanted"),
-                *("file_wrong", "module_missing", "kernel_argument", "sysctl", "hugepages"),
-                *("governor", "frequency", "smt", "name_unknown", "clock_unsynchronized"),
-            ),
-            NOT_SET_UP,
+        **not_set_up(
+            *(MOUNT_MISSING, "mount_wrong", "mount_read_only"),
+            *("service_down", "service_unknown", "process_missing", "process_unwanted"),
+            *("file_wrong", "module_missing", "kernel_argument", "sysctl", "hugepages"),
+            *("governor", "frequency", "smt", "name_unknown", "clock_unsynchronized"),
         ),
-        "cores_fewer": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "cores_offline": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "file_system_errors": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "maybe_read_only": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "numa_missing": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "fuse_hung": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "fuse_stale": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "process_stuck": FindingRule(Verdict.WARN, Remedy.REBOOT),
-        "process_left_over": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "memory_left_over": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "clock_free": LISTED,
+        **warn_on(
+            *("cores_fewer", "file_system_errors", "maybe_read_only", "numa_missing", "fuse_hung"),
+            *("fuse_stale", "process_left_over", "memory_left_over"),
+        ),
+        **warn_on("cores_offline", remedy=Remedy.FIX_CONFIGURATION),
+        **warn_on("process_stuck", remedy=Remedy.REBOOT),
+        **listed("clock_free"),
     },
     placement=Placement.PASSIVE,
     timeout=120,

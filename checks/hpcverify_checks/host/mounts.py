@@ -52,7 +52,19 @@ Options of a file system that takes no writes. ext4 has had the latter two since
 """
 ERROR_COUNT = "sys/fs/ext4/{}/errors_count"
 """Errors that ext4 found since it was checked last; Linux 6.11 to 6.14 tell no more."""
-SPACE_UNITS = {"size": "GiB", "free": "GiB", "used": "GiB", "free_share": "ratio"}
+SPACE_METRICS = {
+    "size": ("space.size", "GiB"),
+    "free": ("space.free", "GiB"),
+    "used": ("space.used", "GiB"),
+    "free_share": ("space.free_share", "ratio"),
+    "free_inodes_share": ("inodes.free_share", "ratio"),
+    "inodes": ("inodes.total", ""),
+    "free_inodes": ("inodes.free", ""),
+    "used_inodes": ("inodes.used", ""),
+}
+"""The measurement, and its unit, of each field of `SpaceNeed`."""
+USUAL_SPACE = ("size", "free", "used", "free_share", "free_inodes_share")
+"""What is measured of each local file system, whatever a site needs."""
 
 
 def measure_mounts(
@@ -96,11 +108,14 @@ def measure_mounts(
     before, reported = (msgspec.json.decode(m) if m else [] for m in (writable, read_only))
     yield from _report_read_only(watched, table, before, reported, root)
     yield from _report_new_errors(watched, errors, root)
-    for point, answer in replies.answers.items():
-        if point in watched:
-            yield from _report_space(watched[point], point, answer)
-    for want in space:
-        yield from _compare_space(want, table, replies.answers)
+    local = [
+        point
+        for point, answer in replies.answers.items()
+        if point in watched and _is_filled_here(watched[point], point, answer)
+    ]
+    for point in local:
+        yield from _report_full(watched[point], point, replies.answers[point])
+    yield from _measure_space(local, space, table, replies.answers)
     answered = sum(point in watched for point in replies.answers)
     text = f"{answered} of {len(watched)} file systems answered"
     if unasked := len(watched.keys() - {*replies.answers, *replies.errors, *hung}):
@@ -372,21 +387,35 @@ def _report_new_errors(
     yield CarryOver(ERRORS, msgspec.json.encode(now).decode())
 
 
-def _report_space(mount: Mount, point: str, answer: Mapping[str, int]) -> Iterator[CheckItem]:
-    values = list_space(answer)
-    if is_remote(mount.kind) or (mount.kind not in DISK_FILE_SYSTEMS and point not in MEASURED):
-        return  # of a server's file system, which others fill
-    if answer["read_only"]:
-        return  # an image that is full by design
-    for name, unit in SPACE_UNITS.items():
-        if name in values:
-            yield Measurement(f"space.{name}", values[name], unit, point)
-    if "free_inodes_share" in values:
-        yield Measurement("inodes.free_share", values["free_inodes_share"], "ratio", point)
+def _is_filled_here(mount: Mount, point: str, answer: Mapping[str, int]) -> bool:
+    """Whether this node fills it: not others through a server, and no image, full by design."""
+    is_own = mount.kind in DISK_FILE_SYSTEMS or point in MEASURED
+    return is_own and not is_remote(mount.kind) and not answer["read_only"]
+
+
+def _report_full(mount: Mount, point: str, answer: Mapping[str, int]) -> Iterator[Finding]:
     for what, total, left in (("space", "size", "free"), ("inodes", "inodes", "free_inodes")):
         if answer[total] and not answer[left]:
             text = f"no {what} is left on {mount.kind} of {mount.source}: free some"
             yield Finding("full", point, text)
+
+
+def _measure_space(
+    local: Iterable[str],
+    space: Iterable[SpaceNeed],
+    table: Sequence[Mount],
+    answers: Mapping[str, Any],
+) -> Iterator[Measurement]:
+    names = {point: set(USUAL_SPACE) for point in local}
+    for want in space:
+        names.setdefault(want.path, set()).update(want.bounds)
+    for path, asked in names.items():
+        mount = _find_mount(table, path)
+        answer = answers.get(path) or answers.get(str(mount and mount.point))
+        for name, value in list_space(answer).items() if answer else ():
+            if name in asked:
+                metric, unit = SPACE_METRICS[name]
+                yield Measurement(metric, value, unit, path)
 
 
 def list_space(answer: Mapping[str, int]) -> dict[str, float]:
@@ -400,18 +429,3 @@ def list_space(answer: Mapping[str, int]) -> dict[str, float]:
         values["free_inodes_share"] = answer["free_inodes"] / answer["inodes"]
         values["used_inodes"] = answer["inodes"] - answer["free_inodes"]
     return values
-
-
-def _compare_space(
-    want: SpaceNeed, table: Sequence[Mount], answers: Mapping[str, Any]
-) -> Iterator[Finding]:
-    mount = _find_mount(table, want.path)
-    answer = answers.get(want.path) or (answers.get(str(mount.point)) if mount else None)
-    if answer is None:
-        return
-    for name, value in list_space(answer).items():
-        bound = getattr(want, name)
-        if not bound.admits(value):
-            unit = " GiB" if SPACE_UNITS.get(name) == "GiB" else ""
-            text = f"{name} is {value:.6g}{unit}, the site needs {bound}: free some space, or "
-            yield Finding("outside_bounds", want.path, f"{text}correct params.host.expect")

@@ -35,7 +35,7 @@ FullPath = Annotated[str, Meta(pattern="^/")]
 
 
 class Bound(Struct, frozen=True, forbid_unknown_fields=True):
-    """A range, both ends included, in the unit of the measurement."""
+    """A limit on a measurement, in its unit, as a site writes it."""
 
     low: float | None = None
     high: float | None = None
@@ -50,19 +50,6 @@ class Bound(Struct, frozen=True, forbid_unknown_fields=True):
         """
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ValueError(f"low = {self.low:g} is above high = {self.high:g}")
-
-    def admits(self, value: float) -> bool:
-        """Whether *value* is within."""
-        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
-
-    def __str__(self) -> str:
-        """Say it in words."""
-        low, high = (None if b is None else f"{b:.6g}" for b in (self.low, self.high))
-        if low == high and low is not None:
-            return low
-        if low is not None and high is not None:
-            return f"{low} to {high}"
-        return f"at least {low}" if low is not None else f"at most {high}"
 
 
 class MountNeed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,6 +80,12 @@ class SpaceNeed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     free_inodes: Bound = Bound()
     free_inodes_share: Bound = Bound()
     used_inodes: Bound = Bound()
+
+    @property
+    def bounds(self) -> dict[str, Bound]:
+        """What it bounds, by the names of its fields."""
+        fields = msgspec.structs.asdict(self).items()
+        return {n: b for n, b in fields if isinstance(b, Bound) and b != Bound()}
 
     def __post_init__(self) -> None:
         """

@@ -35,9 +35,7 @@ from hpcverify.check import (
     Params,
     Placement,
     Remedy,
-    Rule,
     Unable,
-    Verdict,
     operation,
 )
 from hpcverify.telemetry import cpu
@@ -45,12 +43,7 @@ from hpcverify.telemetry.edac import EdacReader
 from hpcverify.units import GIB, MIB
 from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.common.device import find_torch_device, report_overrides
-from hpcverify_checks.common.march import (
-    MARCH_FINDING_RULES,
-    MARCH_METRICS,
-    MARCH_RULES,
-    PAUSES,
-)
+from hpcverify_checks.common.march import MARCH_FINDING_RULES, MARCH_METRICS, PAUSES
 from hpcverify_checks.common.vote import HOST_MEMORY
 from hpcverify_checks.host_memory.examination import HostExamination, name_node
 from hpcverify_checks.host_memory.mapping import die_first
@@ -184,22 +177,15 @@ CHECK = Check(
     estimate=estimate,
     params=HostMemoryParams,
     metrics={
-        "tested": Metric(unit="B", worse="low", meaning="memory that was tested"),
-        "covered": Metric(
-            unit="ratio", worse="low", meaning="share of the free memory that was tested"
-        ),
-        **MARCH_METRICS,
-    },
-    rules={
-        **MARCH_RULES,
-        "tested": Rule(
+        "tested": Metric("B", "low", "memory that was tested").error(
             low=1,
-            otherwise=Verdict.ERROR,
             cause=Cause.NO_SPACE,
             remedy=Remedy.FIX_CONFIGURATION,
             source="hpcverify default: untested memory does not pass; end the processes that "
             "hold the memory of this NUMA node",
         ),
+        "covered": Metric("ratio", "low", "share of the free memory that was tested"),
+        **MARCH_METRICS,
     },
     finding_rules=MARCH_FINDING_RULES,
     placement=Placement.NODE,

@@ -30,7 +30,6 @@ from hpcverify.check import (
     CheckItem,
     Context,
     Finding,
-    FindingRule,
     Inventory,
     Measurement,
     Metric,
@@ -40,6 +39,7 @@ from hpcverify.check import (
     Skip,
     Unable,
     Verdict,
+    warn_on,
 )
 from hpcverify.telemetry import blockdev, fault_table, kernel_log, pci, sysfs
 from hpcverify.units import DAY_SECONDS, format_count
@@ -255,12 +255,12 @@ def _choose_unresolved_code(code: str) -> str:
 CHECK = Check(
     summary="faults that the kernel reported since the last run, beyond Xids",
     measure=measure,
-    metrics={"lines": Metric(unit="", worse="high", meaning="new lines about faults")},
+    metrics={"lines": Metric("", "high", "new lines about faults")},
     finding_rules={
         **fault_table.build_finding_rules(ROWS.values()),
-        OUTSIDE: FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "kernel_standing": FindingRule(Verdict.WARN, Remedy.REBOOT, conclusive=True),
-        "kernel_event_standing": FindingRule(Verdict.WARN, Remedy.REBOOT),
+        **warn_on(OUTSIDE),
+        **warn_on("kernel_standing", remedy=Remedy.REBOOT, conclusive=True),
+        **warn_on("kernel_event_standing", remedy=Remedy.REBOOT),
         **LOG_RULES,
     },
     placement=Placement.PASSIVE,

@@ -103,8 +103,8 @@ CHECK = Check(
     measure=measure,
     params=BareGemmParams,
     metrics={
-        "int8.*": Metric(unit="GOP/s", worse="low", meaning="throughput of the bare loop"),
-        "*": Metric(unit="GFLOP/s", worse="low", meaning="throughput of the bare loop"),
+        "int8.*": Metric("GOP/s", "low", "throughput of the bare loop"),
+        "*": Metric("GFLOP/s", "low", "throughput of the bare loop"),
     },
     applies=require_gpu,
     estimate=estimate,

@@ -113,11 +113,7 @@ CHECK = Check(
     summary="how much longer a product takes that is compared bit by bit",
     measure=measure,
     params=SdcParams,
-    metrics={
-        "*.checked_over_bare": Metric(
-            unit="ratio", worse="high", meaning="time of a checked product / alone"
-        )
-    },
+    metrics={"*.checked_over_bare": Metric("ratio", "high", "time of a checked product / alone")},
     applies=require_gpu,
     estimate=estimate,
     placement=Placement.DEVICES,

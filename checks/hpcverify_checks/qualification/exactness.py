@@ -11,19 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpcverify.check import (
-    LISTED,
     Check,
     CheckItem,
     Context,
     Coverage,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Placement,
     Remedy,
-    Verdict,
+    listed,
     operation,
+    warn_on,
 )
 from hpcverify_checks.common.bits import view_words
 from hpcverify_checks.common.device import find_torch_device, use_float32_precision
@@ -102,17 +101,13 @@ CHECK = Check(
     measure=measure,
     params=SdcParams,
     metrics={
-        "*.refused_offsets": Metric(
-            unit="", worse="neither", meaning="offsets that the library refuses, of nine"
-        ),
-        "*.wrong_products": Metric(
-            unit="", worse="high", meaning="products that differ from their proof"
-        ),
+        "*.refused_offsets": Metric("", "neither", "offsets that the library refuses, of nine"),
+        "*.wrong_products": Metric("", "high", "products that differ from their proof"),
     },
     finding_rules={
-        "offset_refused": LISTED,
+        **listed("offset_refused"),
         # Whose fault it is, the plan's or a GPU's, is for `sdc` to say.
-        "product_differs": FindingRule(Verdict.WARN, Remedy.RERUN),
+        **warn_on("product_differs", remedy=Remedy.RERUN),
     },
     applies=require_gpu,
     estimate=estimate,

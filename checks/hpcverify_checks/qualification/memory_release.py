@@ -170,12 +170,8 @@ CHECK = Check(
     measure=measure,
     params=MemoryReleaseParams,
     metrics={
-        "release.process": Metric(
-            unit="s", worse="high", meaning="from the kill to the end of the process"
-        ),
-        "release.memory": Metric(
-            unit="s", worse="high", meaning="from the kill until its memory is free"
-        ),
+        "release.process": Metric("s", "high", "from the kill to the end of the process"),
+        "release.memory": Metric("s", "high", "from the kill until its memory is free"),
     },
     applies=require_gpu,
     estimate=estimate,

@@ -91,12 +91,10 @@ CHECK = Check(
     measure=measure,
     params=NcclStartParams,
     metrics={
-        "nccl.start": Metric(unit="s", worse="high", meaning="to make a group of all GPUs"),
-        "nccl.first_reduce": Metric(unit="s", worse="high", meaning="the first all-reduce of it"),
-        "nccl.end": Metric(unit="s", worse="high", meaning="to end the group"),
-        "nccl.memory": Metric(
-            unit="GiB", worse="high", meaning="of the GPU, after the first all-reduce"
-        ),
+        "nccl.start": Metric("s", "high", "to make a group of all GPUs"),
+        "nccl.first_reduce": Metric("s", "high", "the first all-reduce of it"),
+        "nccl.end": Metric("s", "high", "to end the group"),
+        "nccl.memory": Metric("GiB", "high", "of the GPU, after the first all-reduce"),
     },
     finding_rules={RANK_LOST_CODE: RANK_LOST_RULE},
     reconcile=merge_lost_ranks,

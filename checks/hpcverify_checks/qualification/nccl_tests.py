@@ -21,14 +21,12 @@ from hpcverify.check import (
     Context,
     Coverage,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Params,
     Placement,
-    Remedy,
     Skip,
-    Verdict,
+    warn_on,
 )
 from hpcverify_checks.common.nccl_tests import INSTALL_FIX, PROGRAM, run_all_reduce
 from hpcverify_checks.common.sizes import format_size
@@ -76,13 +74,11 @@ CHECK = Check(
     measure=measure,
     params=NcclTestsParams,
     metrics={
-        "busbw.*": Metric(
-            unit="GB/s", worse="low", meaning="bus bandwidth of the mean step, in place"
-        ),
-        "time.*": Metric(unit="us", worse="high", meaning="mean time of a step, in place"),
+        "busbw.*": Metric("GB/s", "low", "bus bandwidth of the mean step, in place"),
+        "time.*": Metric("us", "high", "mean time of a step, in place"),
     },
     # Which GPU is at fault, its output does not say: `allreduce` does.
-    finding_rules={"wrong_sum": FindingRule(Verdict.WARN, Remedy.INSPECT)},
+    finding_rules=warn_on("wrong_sum"),
     estimate=estimate,
     placement=Placement.DEVICES_TOGETHER,
     timeout=300.0,

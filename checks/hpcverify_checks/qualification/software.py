@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
-from hpcverify.check import LISTED, Check, CheckItem, Context, Finding, Params, Placement
+from hpcverify.check import Check, CheckItem, Context, Finding, Params, Placement, listed
 from hpcverify.processes import run_tool
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.device import find_torch_device
@@ -69,7 +69,7 @@ CHECK = Check(
     summary="versions of driver, CUDA, torch, NCCL and Triton; the wiring of the GPUs",
     measure=measure,
     metrics={},
-    finding_rules={"versions": LISTED, "topology": LISTED},
+    finding_rules=listed("versions", "topology"),
     estimate=estimate,
     placement=Placement.NODE,
     timeout=120.0,

@@ -38,17 +38,15 @@ from hpcverify.check import (
     Context,
     Coverage,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Params,
     Placement,
     Remedy,
-    Rule,
     Unable,
-    Verdict,
     Watch,
-    fail_outside,
+    error_on,
+    fail_on,
     operation,
 )
 from hpcverify.stats import compute_excluded_rate
@@ -80,8 +78,8 @@ from hpcverify_checks.common.exact import (
 from hpcverify_checks.common.kernels import choose_comparison
 from hpcverify_checks.common.locate import prepare_kernels
 from hpcverify_checks.common.product_loop import BlindComparison, ProductJob, ProductSeams
-from hpcverify_checks.common.soak import SOAK_METRICS, SOAK_RULES
-from hpcverify_checks.common.stalls import STALL_METRIC, STALL_RULE, StallMeter
+from hpcverify_checks.common.soak import SOAK_METRICS
+from hpcverify_checks.common.stalls import STALL, StallMeter
 from hpcverify_checks.common.vote import BLIND_PART_CODE, PRODUCT_FINDING_RULES, reconcile
 from hpcverify_checks.sdc.copies import check_copies
 from hpcverify_checks.sdc.offsets import OffsetTrial, try_offsets
@@ -478,42 +476,38 @@ CHECK = Check(
     estimate=estimate,
     params=SdcParams,
     metrics={
-        "mismatched_words": Metric(unit="", worse="high", meaning="64-bit words that were wrong"),
-        "products": Metric(
-            unit="", worse="low", meaning="products compared with a proven reference"
-        ),
-        "checked_operations": Metric(unit="", worse="low", meaning="operations in those products"),
-        "disputed_words": Metric(
-            unit="", worse="high", meaning="words in which all parts contradict the reference alike"
-        ),
-        "stall": STALL_METRIC,
-        "copies.stall": STALL_METRIC,
-        **SOAK_METRICS,
-        "copied_bytes": Metric(unit="B", worse="low", meaning="copied and compared"),
-        "copied_wrong_words": Metric(unit="", worse="high", meaning="64-bit words copied wrongly"),
-    },
-    rules={
-        "mismatched_words": fail_outside(
+        "mismatched_words": Metric("", "high", "64-bit words that were wrong").fail(
             high=0,
             remedy=Remedy.REPLACE,
             conclusive=True,
             source="an exact product has one right answer",
         ),
-        "products": Rule(low=1, otherwise=Verdict.ERROR, source="nothing compared, nothing known"),
-        "stall": STALL_RULE,
-        "copies.stall": STALL_RULE,
-        **SOAK_RULES,
-        "copied_wrong_words": Rule(
-            high=0, remedy=Remedy.REPLACE, conclusive=True, source="a copy has the same bits"
+        "products": Metric("", "low", "products compared with a proven reference").error(
+            low=1, source="nothing compared, nothing known"
+        ),
+        "checked_operations": Metric("", "low", "operations in those products"),
+        "disputed_words": Metric(
+            "", "high", "words in which all parts contradict the reference alike"
+        ),
+        "stall": STALL,
+        "copies.stall": STALL,
+        **SOAK_METRICS,
+        "copied_bytes": Metric("B", "low", "copied and compared"),
+        "copied_wrong_words": Metric("", "high", "64-bit words copied wrongly").fail(
+            high=0,
+            remedy=Remedy.REPLACE,
+            conclusive=True,
+            source="a copy has the same bits",
+            optional=False,
         ),
     },
     finding_rules={
         **PRODUCT_FINDING_RULES,
-        "miscopied": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
+        **fail_on("miscopied", remedy=Remedy.REPLACE, conclusive=True),
         # The library's doing, and the same on all GPUs of the kind.
         DTYPE_REFUSED_CODE: DTYPE_REFUSED_RULE,
-        "blind": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
-        BLIND_PART_CODE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.CHECKER),
+        **error_on("blind", remedy=Remedy.FIX_CHECKER, cause=Cause.CHECKER),
+        **error_on(BLIND_PART_CODE, cause=Cause.CHECKER),
     },
     placement=Placement.DEVICES,
     timeout=600.0,

@@ -29,7 +29,6 @@ from hpcverify.check import (
     Context,
     Coverage,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Params,
@@ -37,7 +36,7 @@ from hpcverify.check import (
     Remedy,
     Skip,
     Unable,
-    Verdict,
+    fail_on,
     operation,
 )
 from hpcverify.processes import CompletedTool, ToolRunner, name_signal, run_tool
@@ -170,10 +169,8 @@ CHECK = Check(
     applies=applies,
     estimate=estimate,
     params=SecondOpinionParams,
-    metrics={
-        "*.errors": Metric(unit="", worse="high", meaning="hardware errors that the tool counted")
-    },
-    finding_rules={MISCOMPARE_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT)},
+    metrics={"*.errors": Metric("", "high", "hardware errors that the tool counted")},
+    finding_rules=fail_on(MISCOMPARE_CODE),
     placement=Placement.NODE,
     timeout=900.0,
     only_named=True,  # only a burn-in has the time for what our own checks test as well

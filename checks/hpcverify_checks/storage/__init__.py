@@ -22,26 +22,26 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from hpcverify.check import (
     Check,
     CheckItem,
     Context,
     Coverage,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Placement,
     Remedy,
-    Verdict,
-    fail_outside,
-    warn_outside,
+    error_on,
+    fail_on,
 )
 from hpcverify.telemetry import smart
 from hpcverify_checks.common.disk_health import (
     SMART_FINDINGS,
     SMART_METRICS,
-    SMART_RULES,
+    limit_growth,
     measure_health,
 )
 from hpcverify_checks.common.mounts import require_mounted
@@ -88,47 +88,32 @@ def report_health(
 
 LINUX_TIMEOUT_SOURCE = "Linux gives up on a SCSI or NVMe command after this time"
 
-SPEED_METRICS = {
-    "seq_write.bandwidth": Metric(unit="MB/s", worse="low", meaning="fresh data, 1 MiB blocks"),
-    "seq_read.bandwidth": Metric(
-        unit="MB/s", worse="low", meaning="the same data, read and verified"
-    ),
-    "rand_read.iops": Metric(
-        unit="1/s", worse="low", meaning="4 KiB reads, verified, 32 in flight"
-    ),
-    "rand_read.p99": Metric(unit="ms", worse="high", meaning="99th percentile of these"),
-    "rand_write.iops": Metric(unit="1/s", worse="low", meaning="4 KiB writes, 32 in flight"),
-    "rand_write.p99": Metric(unit="ms", worse="high", meaning="99th percentile of these"),
-    "fsync.p50": Metric(unit="ms", worse="high", meaning="median flush after a 4 KiB write"),
-    "fsync.p99": Metric(unit="ms", worse="high", meaning="99th percentile of these"),
-    "fsync.p999": Metric(unit="ms", worse="high", meaning="99.9th percentile of these"),
-    "checkpoint.write": Metric(unit="MB/s", worse="low", meaning="median, overwritten and flushed"),
-    "checkpoint.read": Metric(unit="MB/s", worse="low", meaning="median, read and verified"),
-    "checkpoint.write.cv": Metric(unit="ratio", worse="high", meaning="spread / mean of repeats"),
-    "checkpoint.read.cv": Metric(unit="ratio", worse="high", meaning="spread / mean of repeats"),
-    **{
-        f"files.{s}": Metric(unit="1/s", worse="low", meaning=f"{s} of small files")
-        for s in FILE_STEPS
-    },
-    **{
-        f"files.{s}.p99": Metric(unit="ms", worse="high", meaning=f"99th percentile of {s}")
-        for s in FILE_STEPS
-    },
-}
-
-
 # The spread of checkpoints has no limit: other users of the disk, or other guests of the
 # same host, can make it as large as they like.
-SPEED_RULES = {
-    "fsync.p99": warn_outside(
+SPEED_METRICS = {
+    "seq_write.bandwidth": Metric("MB/s", "low", "fresh data, 1 MiB blocks").warn(of_baseline=0.5),
+    "seq_read.bandwidth": Metric("MB/s", "low", "the same data, read and verified").warn(
+        of_baseline=0.5
+    ),
+    "rand_read.iops": Metric("1/s", "low", "4 KiB reads, verified, 32 in flight").warn(
+        of_baseline=0.5
+    ),
+    "rand_read.p99": Metric("ms", "high", "99th percentile of these"),
+    "rand_write.iops": Metric("1/s", "low", "4 KiB writes, 32 in flight").warn(of_baseline=0.5),
+    "rand_write.p99": Metric("ms", "high", "99th percentile of these"),
+    "fsync.p50": Metric("ms", "high", "median flush after a 4 KiB write"),
+    "fsync.p99": Metric("ms", "high", "99th percentile of these").warn(
         high=1000, source="hpcverify default: a hundred times what etcd asks of a disk"
     ),
-    **{f"{phase}.longest": fail_outside(high=30, source=LINUX_TIMEOUT_SOURCE) for phase in PHASES},
-    "remote.*.longest": warn_outside(high=30, source=LINUX_TIMEOUT_SOURCE),
-    **{
-        name: warn_outside(of_baseline=0.5)
-        for name in ("seq_*.bandwidth", "rand_*.iops", "checkpoint.write", "checkpoint.read")
-    },
+    "fsync.p999": Metric("ms", "high", "99.9th percentile of these"),
+    "checkpoint.write": Metric("MB/s", "low", "median, overwritten and flushed").warn(
+        of_baseline=0.5
+    ),
+    "checkpoint.read": Metric("MB/s", "low", "median, read and verified").warn(of_baseline=0.5),
+    "checkpoint.write.cv": Metric("ratio", "high", "spread / mean of repeats"),
+    "checkpoint.read.cv": Metric("ratio", "high", "spread / mean of repeats"),
+    **{f"files.{s}": Metric("1/s", "low", f"{s} of small files") for s in FILE_STEPS},
+    **{f"files.{s}.p99": Metric("ms", "high", f"99th percentile of {s}") for s in FILE_STEPS},
 }
 
 CHECK = Check(
@@ -138,18 +123,18 @@ CHECK = Check(
     params=StorageParams,
     metrics={
         **SPEED_METRICS,
-        **{f"cached.{name}": metric for name, metric in SPEED_METRICS.items()},
-        "*.longest": Metric(unit="s", worse="high", meaning="the slowest access or flush"),
+        **{f"cached.{n}": replace(m, limits={}) for n, m in SPEED_METRICS.items()},
+        "*.longest": Metric("s", "high", "the slowest access or flush")
+        .fail(*(f"{phase}.longest" for phase in PHASES), high=30, source=LINUX_TIMEOUT_SOURCE)
+        .warn("remote.*.longest", high=30, source=LINUX_TIMEOUT_SOURCE),
         **SMART_METRICS,
-        "smart.*.delta": Metric(unit="", worse="high", meaning="growth of a count under our load"),
+        "smart.*.delta": limit_growth("growth of a count under our load"),
     },
-    rules={**SPEED_RULES, **SMART_RULES},
     finding_rules={
         **SMART_FINDINGS,
-        "corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
-        "io_error": FindingRule(Verdict.FAIL, Remedy.REPLACE),
-        "remote_corruption": FindingRule(Verdict.ERROR, Remedy.INSPECT),
-        "remote_io_error": FindingRule(Verdict.ERROR, Remedy.INSPECT),
+        **fail_on("corruption", remedy=Remedy.REPLACE, conclusive=True),
+        **fail_on("io_error", remedy=Remedy.REPLACE),
+        **error_on("remote_corruption", "remote_io_error"),
     },
     placement=Placement.NODE,
     timeout=1800,

@@ -40,7 +40,6 @@ from hpcverify.check import (
     CheckItem,
     Context,
     Coverage,
-    FindingRule,
     Inventory,
     JudgedItem,
     Measurement,
@@ -48,14 +47,11 @@ from hpcverify.check import (
     Params,
     Placement,
     Remedy,
-    Rule,
     Series,
     Skip,
-    Verdict,
     Watch,
-    fail_outside,
     operation,
-    warn_outside,
+    warn_on,
 )
 from hpcverify.telemetry import name_sensor, problems
 from hpcverify.telemetry.thinning import thin
@@ -67,7 +63,6 @@ from hpcverify_checks.common.product_loop import ProductSeams
 from hpcverify_checks.common.rendezvous import announce_failure
 from hpcverify_checks.common.soak import (
     SOAK_METRICS,
-    SOAK_RULES,
     PartSoak,
     count_by_part,
     name_vote_group,
@@ -204,101 +199,72 @@ CHECK = Check(
     params=ThermalParams,
     metrics={
         **SOAK_METRICS,
-        "samples": Metric(
-            unit="", worse="neither", meaning="samples of the part's most often read sensor"
+        "samples": Metric("", "neither", "samples of the part's most often read sensor").error(
+            low=2, cause=Cause.UNMEASURED, remedy=Remedy.RERUN
         ),
-        "loaded": Metric(
-            unit="ratio", worse="low", meaning="share of the soak in which the part was busy"
-        ),
-        "rate.mean": Metric(unit="GFLOP/s", worse="low", meaning="throughput under steady load"),
-        "rate_sag": Metric(
-            unit="ratio", worse="neither", meaning="loss of speed, end against start"
-        ),
-        "wave.edges": Metric(unit="", worse="neither", meaning="times the load was switched on"),
-        "clock.mean": Metric(unit="MHz", worse="low", meaning="clock under steady load"),
-        "clock.sag": Metric(
-            unit="ratio", worse="neither", meaning="loss of clock, end against start"
-        ),
-        "work_per_clock": Metric(
-            unit="", worse="low", meaning="operations of the whole part per clock cycle"
-        ),
-        "efficiency": Metric(
-            unit="ratio", worse="low", meaning="work_per_clock against the data sheet's"
-        ),
-        "energy_per_work": Metric(unit="J", worse="high", meaning="energy per 1e15 operations"),
-        "held_back": Metric(
-            unit="ratio",
-            worse="neither",
-            meaning="shortfall of both clock and power against siblings",
-        ),
-        "recovery": Metric(
-            unit="s", worse="high", meaning="time to cool half-way to idle, or time watched"
-        ),
-        "temperature.rise_per_kW": Metric(
-            unit="°C",
-            worse="high",
-            meaning="rise over idle per kW of added power: thermal resistance",
-        ),
-        "temperature.*": Metric(
-            unit="°C", worse="high", meaning="before, during and after the load"
-        ),
-        "temperature.headroom.min": Metric(unit="°C", worse="low", meaning="margin to slowdown"),
-        "power.*": Metric(unit="W", worse="neither", meaning="power under load"),
-        "throttled.*.share": Metric(
-            unit="ratio", worse="high", meaning="share of the load's time throttled"
-        ),
-        "throttled.*": Metric(unit="s", worse="high", meaning="time throttled, by cause"),
-    },
-    rules={
-        **SOAK_RULES,
-        "samples": Rule(
-            low=2, otherwise=Verdict.ERROR, cause=Cause.UNMEASURED, remedy=Remedy.RERUN
-        ),
-        "loaded": Rule(
+        "loaded": Metric("ratio", "low", "share of the soak in which the part was busy").error(
             low=0.9,
-            otherwise=Verdict.ERROR,
             cause=Cause.UNMEASURED,
             remedy=Remedy.RERUN,
             optional=True,
             source="hpcverify default: below this the load did not run properly",
         ),
-        "throttled.hw_thermal": fail_outside(
-            high=1, source="hpcverify default: heat sinks, fans, or the air that the node takes in"
-        ),
-        "throttled.hw_slowdown": fail_outside(high=1),
-        "throttled.hw_power_brake": fail_outside(
-            high=1, source="hpcverify default: the power supply or the chassis slows the GPUs"
-        ),
-        "throttled.sw_thermal.share": fail_outside(high=0.01),
-        "throttled.cores.share": warn_outside(high=0.01),
-        "temperature.headroom.min": warn_outside(low=2),
-        "temperature.memory.max": warn_outside(
-            high=95, source="the A100's maximum operating temperature of memory"
-        ),
-        "temperature.rise_per_kW": warn_outside(of_siblings=1.4, source="hpcverify default"),
-        "temperature.memory.rise": warn_outside(of_siblings=1.5),
-        "recovery": warn_outside(
-            high=60, source="hpcverify default: heat sinks settle within a minute"
-        ),
-        "clock.mean": warn_outside(
+        "rate.mean": Metric("GFLOP/s", "low", "throughput under steady load"),
+        "rate_sag": Metric("ratio", "neither", "loss of speed, end against start").warn(high=0.15),
+        "wave.edges": Metric("", "neither", "times the load was switched on"),
+        "clock.mean": Metric("MHz", "low", "clock under steady load").warn(
             of_siblings=0.85, source="hpcverify default: capped GPUs vary by 8 % (arXiv 2208.11035)"
         ),
-        "power.mean": warn_outside(
-            of_siblings=0.75, source="the least that DCGM's targeted_power takes for its target"
+        "clock.sag": Metric("ratio", "neither", "loss of clock, end against start").warn(high=0.2),
+        "work_per_clock": Metric("", "low", "operations of the whole part per clock cycle").fail(
+            of_siblings=0.9, of_baseline=0.8
         ),
-        "held_back": warn_outside(high=0.15),
-        "work_per_clock": fail_outside(of_siblings=0.9, of_baseline=0.8),
-        "efficiency": warn_outside(
+        "efficiency": Metric("ratio", "low", "work_per_clock against the data sheet's").warn(
             low=0.5, source="the least that any part in gpu_reached.csv can have had"
         ),
-        "energy_per_work": warn_outside(of_siblings=1.25),
-        "rate_sag": warn_outside(high=0.15),
-        "clock.sag": warn_outside(high=0.2),
+        "energy_per_work": Metric("J", "high", "energy per 1e15 operations").warn(of_siblings=1.25),
+        "held_back": Metric(
+            "ratio", "neither", "shortfall of both clock and power against siblings"
+        ).warn(high=0.15),
+        "recovery": Metric("s", "high", "time to cool half-way to idle, or time watched").warn(
+            high=60, source="hpcverify default: heat sinks settle within a minute"
+        ),
+        "temperature.rise_per_kW": Metric(
+            "°C", "high", "rise over idle per kW of added power: thermal resistance"
+        ).warn(of_siblings=1.4, source="hpcverify default"),
+        "temperature.*": Metric("°C", "high", "before, during and after the load")
+        .warn(
+            "temperature.memory.max",
+            high=95,
+            source="the A100's maximum operating temperature of memory",
+        )
+        .warn("temperature.memory.rise", of_siblings=1.5),
+        "temperature.headroom.min": Metric("°C", "low", "margin to slowdown").warn(low=2),
+        "power.*": Metric("W", "neither", "power under load").warn(
+            "power.mean",
+            of_siblings=0.75,
+            source="the least that DCGM's targeted_power takes for its target",
+        ),
+        "throttled.*.share": Metric("ratio", "high", "share of the load's time throttled")
+        .fail("throttled.sw_thermal.share", high=0.01)
+        .warn("throttled.cores.share", high=0.01),
+        "throttled.*": Metric("s", "high", "time throttled, by cause")
+        .fail(
+            "throttled.hw_thermal",
+            high=1,
+            source="hpcverify default: heat sinks, fans, or the air that the node takes in",
+        )
+        .fail("throttled.hw_slowdown", high=1)
+        .fail(
+            "throttled.hw_power_brake",
+            high=1,
+            source="hpcverify default: the power supply or the chassis slows the GPUs",
+        ),
     },
     finding_rules={
         **problems.PROBLEM_RULES,
         **vote.PRODUCT_FINDING_RULES,
-        "gauge_stuck": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        **warn_on("gauge_stuck"),
     },
     placement=Placement.ALL_DEVICES,  # heat and current of a node add up
     timeout=900,

@@ -49,7 +49,6 @@ from hpcverify.check import (
     Context,
     Coverage,
     Finding,
-    FindingRule,
     Inventory,
     JudgedItem,
     Measurement,
@@ -59,9 +58,10 @@ from hpcverify.check import (
     Remedy,
     Skip,
     Unable,
-    Verdict,
+    error_on,
+    fail_on,
     operation,
-    warn_outside,
+    warn_on,
 )
 from hpcverify.stats import compute_excluded_rate, find_percentile
 from hpcverify.units import GIGA
@@ -88,13 +88,7 @@ from hpcverify_checks.common.rendezvous import (
     report_lost_ranks,
 )
 from hpcverify_checks.common.reruns import Reruns
-from hpcverify_checks.common.stalls import (
-    OWN_WORK,
-    STALL_METRIC,
-    STALL_RULE,
-    StallMeter,
-    read_core_wait,
-)
+from hpcverify_checks.common.stalls import OWN_WORK, STALL, StallMeter, read_core_wait
 from hpcverify_checks.common.wrong_sums import (
     WITNESS_CODE,
     WRONG_SUM_RULES,
@@ -616,66 +610,41 @@ CHECK = Check(
     reconcile=reconcile,
     params=TrainingParams,
     metrics={
-        "step_p50": Metric(unit="ms", worse="high", meaning="median time of a training step"),
-        "step_p95": Metric(unit="ms", worse="high", meaning="95 % of steps take at most this"),
-        "compute_p50": Metric(
-            unit="ms", worse="high", meaning="median time of forward, backward and optimizer"
-        ),
-        "tokens": Metric(unit="1/s", worse="low", meaning="tokens trained on by this part"),
-        "compute.share": Metric(
-            unit="ratio", worse="neither", meaning="share of forward, backward and optimizer"
-        ),
-        "communication.share": Metric(
-            unit="ratio",
-            worse="neither",
-            meaning="share of summing gradients, with the wait for peers",
-        ),
-        "input.share": Metric(
-            unit="ratio", worse="neither", meaning="share of waiting for the batch"
-        ),
-        "mfu": Metric(
-            unit="ratio", worse="low", meaning="operations of the model / peak of the part"
-        ),
-        "peak_derived": Metric(
-            unit="GFLOP/s", worse="neither", meaning="peak from cores, clock and vector width"
-        ),
-        "stall": STALL_METRIC,
-        "loss": Metric(
-            unit="", worse="neither", meaning="cross entropy in the last step of a replay"
-        ),
-        "replays": Metric(unit="", worse="low", meaning="replays compared with the first"),
-        "gradient_error": Metric(
-            unit="",
-            worse="neither",
-            meaning="relative distance of gradients in fp32 from those in fp64, on a CPU",
-        ),
-    },
-    rules={
-        "compute_p50": warn_outside(
+        "step_p50": Metric("ms", "high", "median time of a training step").warn(of_baseline=1.4),
+        "step_p95": Metric("ms", "high", "95 % of steps take at most this").warn(of_baseline=1.6),
+        "compute_p50": Metric("ms", "high", "median time of forward, backward and optimizer").warn(
             of_siblings=1.1, source="hpcverify default: good GPUs of one node differ by 5 %"
         ),
-        "gradient_error": warn_outside(
+        "tokens": Metric("1/s", "low", "tokens trained on by this part"),
+        "compute.share": Metric("ratio", "neither", "share of forward, backward and optimizer"),
+        "communication.share": Metric(
+            "ratio", "neither", "share of summing gradients, with the wait for peers"
+        ).warn(of_baseline=1.5),
+        "input.share": Metric("ratio", "neither", "share of waiting for the batch").warn(
+            high=0.1, source="hpcverify default: a batch is small and ready before its turn"
+        ),
+        "mfu": Metric("ratio", "low", "operations of the model / peak of the part"),
+        "peak_derived": Metric("GFLOP/s", "neither", "peak from cores, clock and vector width"),
+        "stall": STALL,
+        "loss": Metric("", "neither", "cross entropy in the last step of a replay"),
+        "replays": Metric("", "low", "replays compared with the first"),
+        "gradient_error": Metric(
+            "", "neither", "relative distance of gradients in fp32 from those in fp64, on a CPU"
+        ).warn(
             high=MAX_GRADIENT_ERROR,
             source="hpcverify default: 20 times what fp32 rounds away on a good CPU",
         ),
-        "stall": STALL_RULE,
-        "step_p50": warn_outside(of_baseline=1.4),
-        "step_p95": warn_outside(of_baseline=1.6),
-        "communication.share": warn_outside(of_baseline=1.5),
-        "input.share": warn_outside(
-            high=0.1, source="hpcverify default: a batch is small and ready before its turn"
-        ),
     },
     finding_rules={
-        "irreproducible": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
-        "miscopied": FindingRule(Verdict.FAIL, Remedy.INSPECT, conclusive=True),
+        **fail_on("irreproducible", remedy=Remedy.REPLACE, conclusive=True),
+        **fail_on("miscopied", conclusive=True),
         # Not conclusive: one core may have read or written it wrongly, once.
-        "misfed": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+        **fail_on("misfed"),
         # Not conclusive: a library may choose another kernel on one of several GPUs.
-        NOT_FINITE_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT),
-        ALL_NOT_FINITE_CODE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.CHECKER),
+        **fail_on(NOT_FINITE_CODE),
+        **error_on(ALL_NOT_FINITE_CODE, cause=Cause.CHECKER),
         # No CPU library promises the same bits.
-        "irreproducible_cpu": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        **warn_on("irreproducible_cpu"),
         **WRONG_SUM_RULES,
         RANK_LOST_CODE: RANK_LOST_RULE,
         **{c: vote.PRODUCT_FINDING_RULES[c] for c in ("answer", "outvoted", "disagreement")},

@@ -29,7 +29,6 @@ from hpcverify.check import (
     CheckItem,
     Context,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Params,
@@ -37,8 +36,8 @@ from hpcverify.check import (
     Remedy,
     Skip,
     Unable,
-    Verdict,
     Watch,
+    warn_on,
 )
 from hpcverify.telemetry import fault_table, kernel_log, pci, vendors
 from hpcverify_checks.common import gpu_source
@@ -151,10 +150,10 @@ CHECK = Check(
     summary="Xids and SXids in the kernel log since the last run, and under load",
     measure=measure,
     observe=observe,
-    metrics={"xids": Metric(unit="", worse="high", meaning="new error lines about this GPU")},
+    metrics={"xids": Metric("", "high", "new error lines about this GPU")},
     finding_rules={
         **fault_table.build_finding_rules(ROWS.values()),
-        "xid_standing": FindingRule(Verdict.WARN, Remedy.REBOOT, conclusive=True),
+        **warn_on("xid_standing", remedy=Remedy.REBOOT, conclusive=True),
         **LOG_RULES,
     },
     placement=Placement.PASSIVE,

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcverify.check import CarryOver, CheckItem, Context
-from hpcverify.model import Inventory
+from hpcverify.model import Cause, Inventory, Remedy, Verdict
 from hpcverify.processes import CompletedTool
-from hpcverify.testing import make_context
-from hpcverify_checks.host import HostSeams, inspect
+from hpcverify.testing import INVENTORY, judge_items, make_context
+from hpcverify_checks.host import CHECK, HostSeams, demand, inspect
 from hpcverify_checks.host.clock import KernelClock
 from hpcverify_checks.host.needs import Expectation, HostParams
 from tests.telemetry.trees import grow
@@ -70,3 +70,15 @@ def look(
     ctx: Context = make_context(folder, **given | changes)
     params = HostParams(expect=(need,) if need else (), deadline=1)
     return list(inspect(ctx, params, node))
+
+
+def list_unmet(
+    found: list[CheckItem], need: Expectation, inventory: Inventory = INVENTORY
+) -> list[tuple[str, str]]:
+    """List the limits of *need* that *found* breaks: measurement and part, each misconfigured."""
+    rules = tuple(demand(HostParams(expect=(need,)), "n1"))
+    faults = judge_items(CHECK, found, inventory, overrides=rules).faults
+    unmet = [f for f in faults if f.limit and f.limit.otherwise is Verdict.ERROR]
+    assert {f.remedy for f in unmet} <= {Remedy.FIX_CONFIGURATION, Remedy.FIX_CHECKER}
+    assert {f.cause for f in unmet} <= {Cause.MISCONFIGURED, Cause.UNMEASURED}
+    return [(f.name, f.part_id) for f in unmet]

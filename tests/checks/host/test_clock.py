@@ -18,7 +18,8 @@ from hpcverify.processes import CompletedTool, run_tool
 from hpcverify.testing import find_value, judge_items, list_codes
 from hpcverify_checks.host import CHECK
 from hpcverify_checks.host.clock import KernelClock, measure_clock, read_kernel_clock
-from tests.checks.host.nodes import in_step, never_run
+from hpcverify_checks.host.needs import Expectation
+from tests.checks.host.nodes import in_step, list_unmet, never_run
 
 
 def ask(
@@ -79,16 +80,21 @@ def test_a_daemon_with_no_source_is_listed_and_is_an_error_only_if_the_site_says
     assert judge_items(CHECK, asked).verdict is Verdict.ERROR
 
 
-@pytest.mark.parametrize(("offset", "codes"), [(0.3, []), (-0.7, ["outside_bounds"])])
-def test_the_offset_is_held_to_what_the_site_needs(offset: float, codes: list[str]) -> None:
-    assert list_codes(ask("chronyd", tool=tracking(offset), wanted=0.5)) == codes
+@pytest.mark.parametrize(("offset", "unmet"), [(0.3, []), (-0.7, [("clock.offset", "node")])])
+def test_the_offset_is_held_to_what_the_site_needs(
+    offset: float, unmet: list[tuple[str, str]]
+) -> None:
+    found = ask("chronyd", tool=tracking(offset), wanted=0.5)
+
+    assert list_codes(found) == []
+    assert list_unmet(found, Expectation(clock_offset=0.5)) == unmet
 
 
 @pytest.mark.parametrize(
     ("said", "codes"),
     [
         ("\tmaster_offset   -180\n\tgmPresent  true\n", []),
-        ("\tmaster_offset   -1800000000\n\tgmPresent  true\n", ["outside_bounds"]),
+        ("\tmaster_offset   -1800000000\n\tgmPresent  true\n", ["clock.offset"]),
         ("\tmaster_offset   0\n\tgmPresent  false\n", ["clock_unsynchronized"]),
         ("sending: GET TIME_STATUS_NP\n", ["clock_unsynchronized"]),
     ],
@@ -97,7 +103,8 @@ def test_ptp_is_asked_by_pmc(said: str, codes: list[str]) -> None:
     """phc2sys tells the kernel nothing, which is no fault."""
     found = ask("ptp4l", "phc2sys", kernel=UNSYNCHRONIZED, tool=printed(said), wanted=1)
 
-    assert list_codes(found) == codes
+    unmet = [name for name, _ in list_unmet(found, Expectation(clock_offset=1))]
+    assert list_codes(found) + unmet == codes
 
 
 def test_a_program_that_is_missing_leaves_the_kernels_word() -> None:

@@ -21,8 +21,8 @@ from hpcverify.testing import find_value, judge_items, list_codes, list_findings
 from hpcverify_checks.host import CHECK, apart
 from hpcverify_checks.host.apart import MAX_CHILDREN, MAX_HUNG, Question, ask_apart, read_start
 from hpcverify_checks.host.mounts import ERRORS, LEFT_BEHIND, READ_ONLY, WRITABLE, measure_mounts
-from hpcverify_checks.host.needs import Bound, MountNeed, SpaceNeed
-from tests.checks.host.nodes import a_node, look
+from hpcverify_checks.host.needs import Bound, Expectation, MountNeed, SpaceNeed
+from tests.checks.host.nodes import a_node, list_unmet, look
 from tests.checks.storage.disks import mounted
 from tests.fuse import silent_file_system
 from tests.telemetry.trees import grow, link
@@ -137,10 +137,12 @@ def test_a_file_system_that_is_full_cannot_be_written(tmp_path: Path) -> None:
     with mounted("-t", "tmpfs", "-o", "size=1M", "m", tmp_path / "m") as point:
         (point / "much").write_bytes(bytes(2**20))
         found = ask(tmp_path, MountNeed(path=str(point), writable=True))
-        short = ask(tmp_path, space=(SpaceNeed(path=str(point), free=Bound(low=0.0001)),))
+        want = SpaceNeed(path=str(point), free=Bound(low=0.0001))
+        short = ask(tmp_path, space=(want,))
 
     assert about(found, point) == ["full"]
-    assert about(short, point) == ["outside_bounds"]
+    assert about(short, point) == []
+    assert list_unmet(short, Expectation(space=(want,))) == [("space.free", str(point))]
 
 
 def test_a_local_file_system_without_space_or_inodes_is_full_by_default(tmp_path: Path) -> None:
@@ -399,9 +401,11 @@ def test_what_a_symbolic_link_leads_to_is_what_must_have_space(tmp_path: Path) -
     want = SpaceNeed(path=str(tmp_path / "link"), size=Bound(high=0.01))
     with mounted("-t", "tmpfs", "-o", "size=1M", "m", tmp_path / "m") as point:
         (tmp_path / "link").symlink_to(point)
-        assert list_codes(ask(tmp_path, space=(want,))) == []
+        assert list_unmet(ask(tmp_path, space=(want,)), Expectation(space=(want,))) == []
 
-    assert list_codes(ask(tmp_path, space=(SpaceNeed(path="/", size=Bound(high=0.01)),)))
+    large = SpaceNeed(path="/", size=Bound(high=0.01), used_inodes=Bound(high=1))
+    unmet = list_unmet(ask(tmp_path, space=(large,)), Expectation(space=(large,)))
+    assert sorted(unmet) == [("inodes.used", "/"), ("space.size", "/")]
 
 
 def test_a_mount_that_another_covers_is_not_asked(tmp_path: Path) -> None:

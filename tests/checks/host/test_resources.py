@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.check import Finding, Verdict
+from hpcverify.check import Finding, Verdict, find_rule
 from hpcverify.model import Inventory, Part
 from hpcverify.telemetry.cpu import describe_cpu
 from hpcverify.telemetry.sysfs import parse_cpu_list
 from hpcverify.testing import find_value, judge_items, list_codes, list_findings
-from hpcverify_checks.host import CHECK
-from hpcverify_checks.host.needs import Bound, Expectation
-from tests.checks.host.nodes import CPU, a_node, look
+from hpcverify_checks.host import CHECK, demand
+from hpcverify_checks.host.needs import Bound, Expectation, HostParams
+from tests.checks.host.nodes import CPU, a_node, list_unmet, look
 from tests.telemetry.trees import grow
 
 
@@ -211,23 +211,36 @@ def test_memory_is_measured_and_nearly_none_left_warns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound", "codes"),
+    ("bound", "unmet"),
     [
         (Bound(low=64, high=64), []),
-        (Bound(low=65), ["outside_bounds"]),
-        (Bound(high=63), ["outside_bounds"]),
+        (Bound(low=65), [("cores", "cpu")]),
+        (Bound(high=63), [("cores", "cpu")]),
     ],
 )
-def test_bounds_hold_for_the_node(tmp_path: Path, bound: Bound, codes: list[str]) -> None:
+def test_bounds_hold_for_the_node(
+    tmp_path: Path, bound: Bound, unmet: list[tuple[str, str]]
+) -> None:
     need = Expectation(bounds={"cores": bound})
+    found = look(tmp_path, a_node(tmp_path / "r"), need, inventory=cores())
 
-    assert list_codes(look(tmp_path, a_node(tmp_path / "r"), need, inventory=cores())) == codes
+    assert list_unmet(found, need, cores()) == unmet
+
+
+def test_the_strictest_of_several_expectations_counts() -> None:
+    needs = [Expectation(bounds={"cores": Bound(low=low, high=90 - low)}) for low in (8, 16, 12)]
+    rules = tuple(demand(HostParams(expect=(*needs, Expectation(nodes="gpu*"))), "n1"))
+
+    hit = find_rule(CHECK.rules, rules, "cores", ("cpu",))
+    assert hit is not None
+    assert (hit[1].low, hit[1].high) == (16, 74)
 
 
 def test_a_bound_on_what_cannot_be_measured_is_told(tmp_path: Path) -> None:
     need = Expectation(bounds={"sockets": Bound(low=1)})
 
-    assert list_codes(look(tmp_path, a_node(tmp_path / "r"), need)) == ["outside_bounds"]
+    found = look(tmp_path, a_node(tmp_path / "r"), need)
+    assert list_unmet(found, need) == [("sockets", "node")]
 
 
 NVIDIA = "sys/module/nvidia_peermem/refcnt"

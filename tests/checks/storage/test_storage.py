@@ -809,7 +809,7 @@ def test_the_health_of_a_disk_is_judged_by_what_it_means(
     name: str, value: float, verdict: Verdict
 ) -> None:
     rule = CHECK.rules[f"smart.{name}"]
-    limit = Limit(f"smart.{name}", rule.low, rule.high, rule.otherwise, rule.source)
+    limit = Limit(f"smart.{name}", rule.low, rule.high, rule.verdict, rule.source)
 
     found = [Measurement(f"smart.{name}", value)]
     assert judge_by(found, [limit], CHECK.finding_rules).verdict is verdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpcverify.check import Check, CheckItem, Context, Measurement, Metric, Params, Placement, Rule
+from hpcverify.check import Check, CheckItem, Context, Measurement, Metric, Params, Placement
 
 
 class SteadyParams(Params, frozen=True):
@@ -22,7 +22,6 @@ CHECK = Check(
     summary="a number that the parameters choose",
     measure=measure,
     params=SteadyParams,
-    metrics={"level": Metric(unit="ms", worse="high", meaning="the number")},
-    rules={"level": Rule(low=1.0, high=10.0)},
+    metrics={"level": Metric("ms", "high", "the number").fail(low=1.0, high=10.0, optional=False)},
     placement=Placement.NODE,
 )

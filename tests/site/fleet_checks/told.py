@@ -13,15 +13,13 @@ from hpcverify.check import (
     CheckItem,
     Context,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Params,
     Placement,
     Remedy,
-    Rule,
     Unable,
-    Verdict,
+    fail_on,
 )
 
 PAUSE = "paused"
@@ -47,7 +45,6 @@ CHECK = Check(
     placement=Placement.NODE,
     params=Params,
     measure=measure,
-    metrics={"speed": Metric(unit="GB/s", worse="low", meaning="as told")},
-    rules={"speed": Rule(low=50, remedy=Remedy.INSPECT)},
-    finding_rules={"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True)},
+    metrics={"speed": Metric("GB/s", "low", "as told").fail(low=50, optional=False)},
+    finding_rules=fail_on("corruption", remedy=Remedy.REPLACE, conclusive=True),
 )

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from hpcverify.check import Cause, Check, Context, Metric, Rule, Skip, Trial, Unable
+from hpcverify.check import Cause, Check, Context, Metric, Skip, Trial, Unable
 from tests.site.acme_checks.steady import SteadyParams, measure
 
 
@@ -54,8 +54,7 @@ CHECK = Check(
     summary="a check that tries itself",
     measure=measure,
     params=SteadyParams,
-    metrics={"level": Metric(unit="ms", worse="high", meaning="the number")},
-    rules={"level": Rule(low=1.0)},
+    metrics={"level": Metric("ms", "high", "the number").fail(low=1.0, optional=False)},
     selftest=selftest,
     timeout=60.0,
 )

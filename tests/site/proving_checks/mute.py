@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from hpcverify.check import Check, Metric, Rule
+from hpcverify.check import Check, Metric
 from tests.site.acme_checks.steady import SteadyParams, measure
 
 CHECK = Check(
     summary="a check without a selftest",
     measure=measure,
     params=SteadyParams,
-    metrics={"level": Metric(unit="ms", worse="high", meaning="the number")},
-    rules={"level": Rule(low=1.0)},
+    metrics={"level": Metric("ms", "high", "the number").fail(low=1.0, optional=False)},
 )
