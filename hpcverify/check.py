@@ -25,7 +25,7 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify import breadcrumb
@@ -245,7 +245,7 @@ class Trial(Struct, frozen=True, kw_only=True):
 
     fault: str
     """What was injected; "none" is a trial too."""
-    part_id: str = field(name="where")
+    part_id: str
     """The part on trial."""
     expected: str
     """The required outcome, as "found" or "nothing found"."""
@@ -570,9 +570,8 @@ def add_faults(result: Result, inventory: Inventory) -> Result:
     """
     Return *result*, which has its verdict, with its faults.
 
-    For what is known without judging, as that a check did not run, and for a document from
-    before there were faults. If its limits and rulings do not say why it has its verdict,
-    its reason does.
+    For what is known without judging, as that a check did not run. If its limits and rulings
+    do not say why it has its verdict, its reason does.
     """
     faults = _list_faults(result, inventory)
     if result.verdict > Verdict.SKIP and all(c.verdict < result.verdict for c in faults):

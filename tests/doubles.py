@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
+from hpcverify.check import add_faults
 from hpcverify.model import (
     CheckItem,
     Coverage,
@@ -19,9 +20,9 @@ from hpcverify.model import (
     Run,
     Series,
     Verdict,
+    effective_verdict,
 )
 from hpcverify.plan.suite import Plan, Step
-from hpcverify.records.documents import add_missing_faults
 from hpcverify.records.spool import read_id_time
 from hpcverify.run.wire import decode_response
 from hpcverify.telemetry.gpus import Setup
@@ -76,6 +77,15 @@ def a_run(**changes: Any) -> Run:
     if "started" in changes or (at := read_id_time(run.id)) == NO_TIME:
         return run
     return msgspec.structs.replace(run, started=at)
+
+
+def add_missing_faults(run: Run) -> Run:
+    """Add to the results of *run* that have a verdict and no faults those that judging makes."""
+    results = (
+        r if r.faults or effective_verdict(r) <= Verdict.SKIP else add_faults(r, run.inventory)
+        for r in run.results
+    )
+    return msgspec.structs.replace(run, results=tuple(results))
 
 
 def read_items(lines: Iterable[str]) -> list[CheckItem]:

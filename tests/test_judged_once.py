@@ -22,13 +22,12 @@ CALLERS = {
     "add_faults": {
         "hpcverify/run/conclude.py",
         "hpcverify/fleet/external_run.py",
-        "hpcverify/records/documents.py",
     },
     "compute_margin": {"hpcverify/summary/wording.py"},
 }
 """
-Who may call what compares: those who write a result, and who reads one from before there were
-faults. The terminal shows the tightest margin of a result that passed; it judges nothing.
+Who may call what compares: those who write a result. The terminal shows the tightest margin of a
+result that passed; it judges nothing.
 """
 SENTENCE_READERS = (
     "hpcverify/summary",

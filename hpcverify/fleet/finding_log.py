@@ -36,7 +36,6 @@ create table finding_counts (
     opened integer not null, primary key (check_name, code, verdict)
 );
 """
-"""What the migration of the ledger to events adds for findings."""
 
 
 class RunReport(Struct, frozen=True, kw_only=True):

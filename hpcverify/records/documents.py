@@ -17,18 +17,13 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-from msgspec.structs import replace
 
-from hpcverify.check import LimitIndex, add_faults
+from hpcverify.check import LimitIndex
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.model import (
     SCHEMA_VERSION,
-    Inventory,
     Result,
     Run,
-    Verdict,
-    cap_beta_verdict,
-    effective_verdict,
 )
 from hpcverify.trust import PathEnd, refuse_link_of_others, walk_path
 
@@ -345,39 +340,11 @@ def parse(text: bytes, subject: str) -> Run:
         raise StoreError(f"{subject} is not a complete run document ({exc}): move it away") from exc
     if sum(map(_count_comparisons, run.results)) > MAX_COMPARISONS:
         raise StoreError(f"{subject} has more limits for its values than any run: move it away")
-    return add_missing_faults(run)
+    return run
 
 
 def _count_comparisons(result: Result) -> int:
     return LimitIndex(result.limits).count_comparisons(result.measurements)
-
-
-def add_missing_faults(run: Run) -> Run:
-    """Add to the results of a document from before there were faults those that they had."""
-    if not any(map(_lacks_faults, run.results)):
-        return run
-    return replace(
-        run,
-        results=tuple(
-            add_faults(_name_no_parts(r, run.inventory), run.inventory) if _lacks_faults(r) else r
-            for r in run.results
-        ),
-    )
-
-
-def _lacks_faults(result: Result) -> bool:
-    verdict = effective_verdict(result)
-    counted = (cap_beta_verdict(c.verdict, result.maturity) for c in result.faults)
-    return verdict > Verdict.SKIP and all(other < verdict for other in counted)
-
-
-def _name_no_parts(result: Result, inventory: Inventory) -> Result:
-    """Take the names of parts, which such documents have, out of the shortfalls of *result*."""
-    shortfalls = (
-        replace(s, reason=s.reason.removeprefix(f"{inventory.find_label(s.part_id)}: "))
-        for s in result.shortfalls
-    )
-    return replace(result, shortfalls=tuple(shortfalls))
 
 
 class _Version(msgspec.Struct):

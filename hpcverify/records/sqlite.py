@@ -108,40 +108,18 @@ def create_tables(db: sqlite3.Connection, path: Path, script: str, version: int)
 
     """
     at = read_version(db)
-    if 0 < at < version:
-        raise OutdatedError(f"{path} has version {at}, which this hpcverify does not read")
-    if not _is_current(at, path, version):
-        _run_script(db, script, version)
-
-
-def migrate(db: sqlite3.Connection, path: Path, migrations: tuple[str, ...]) -> int:
-    """
-    Bring the tables of *path* to the version that *migrations* lead to; return the one before.
-
-    Raises:
-        StoreError: they have a later one.
-
-    """
-    at = read_version(db)
-    if not _is_current(at, path, len(migrations)):
-        _run_script(db, "".join(migrations[at:]), len(migrations))
-    return at
-
-
-def _is_current(at: int, path: Path, version: int) -> bool:
     if at > version:
         raise StoreError(
             f"{path} has version {at}, but this hpcverify knows {version}: "
             "upgrade hpcverify, or set HPCVERIFY_STATE"
         )
-    return at == version
-
-
-def _run_script(db: sqlite3.Connection, script: str, version: int) -> None:
-    # One by one: `executescript` would commit the open transaction.
-    for statement in filter(str.strip, script.split(";\n")):
-        db.execute(statement)
-    db.execute(f"pragma user_version = {version}")
+    if 0 < at < version:
+        raise OutdatedError(f"{path} has version {at}, which this hpcverify does not read")
+    if at == 0:
+        # One by one: `executescript` would commit the open transaction.
+        for statement in filter(str.strip, script.split(";\n")):
+            db.execute(statement)
+        db.execute(f"pragma user_version = {version}")
 
 
 def read_version(db: sqlite3.Connection) -> int:

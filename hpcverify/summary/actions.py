@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify import check
@@ -52,7 +52,7 @@ ALL_SKIPPED_REASON = "every check was skipped"
 class AffectedPart(Struct, frozen=True, kw_only=True):
     """A part with faults, the worst first."""
 
-    part_id: str = field(name="where")
+    part_id: str
     label: str
     facts: dict[str, str]
     """The known `IDENTITY_FACTS`, if necessary from an earlier run."""

@@ -16,8 +16,8 @@ from hpcverify.commands.history import command
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.history import read_measurements
 from hpcverify.model import Result, Verdict
-from hpcverify.records.documents import add_missing_faults
 from hpcverify.records.store import Store
+from tests.doubles import add_missing_faults
 from tests.history.nights import make_run, write_runs
 
 

@@ -16,17 +16,12 @@ from msgspec.structs import replace
 from hpcverify.check import MAX_FAULTS
 from hpcverify.errors import ConfigError, HpcverifyError, StoreError
 from hpcverify.model import (
-    Cause,
-    Fault,
-    Finding,
     FindingRule,
     Inventory,
     Limit,
     Measurement,
     Part,
     Result,
-    Run,
-    Shortfall,
     Verdict,
 )
 from hpcverify.records import documents
@@ -163,54 +158,6 @@ def test_a_folder_that_is_missing_or_read_only_is_named(tmp_path: Path) -> None:
         documents.write_bytes(tmp_path / "none/r.html", b"")
     with pytest.raises(StoreError, match=r"/proc/r\.html cannot be written"):
         documents.write_bytes(Path("/proc/r.html"), b"")
-
-
-def read_as_old(run: Run) -> tuple[Fault, ...]:
-    """Read *run* back as it was written before there were faults."""
-    document = msgspec.to_builtins(run)
-    for result in document["results"]:
-        del result["faults"]
-    (result,) = documents.parse(msgspec.json.encode(document), "it").results
-    assert (result.verdict, result.reason) == (run.results[0].verdict, run.results[0].reason)
-    return result.faults
-
-
-@pytest.mark.parametrize(
-    "result",
-    [
-        judge_by([Measurement("speed", 9.0, "GB/s", "gpu-1")], [Limit("speed", low=10)], {}, GPUS),
-        judge_by([Measurement("speed", None, "GB/s", "gpu-1")], [Limit("speed", low=10)], {}, GPUS),
-        judge_by([], [Limit("speed", low=10)], {}, GPUS),
-        judge_by([Finding("lost", "gpu-0", "", {"a": "b"})], (), {"lost": FAILS}, GPUS),
-        judge_by([Finding("odd", "gpu-0", "x")], (), {}, GPUS),
-    ],
-)
-def test_a_document_from_before_there_were_faults_has_them_when_it_is_read(
-    result: Result,
-) -> None:
-    assert result.faults
-    assert read_as_old(a_run(results=(result,), inventory=GPUS)) == result.faults
-
-
-def test_an_old_shortfall_had_the_name_of_its_part_in_its_words() -> None:
-    short = Shortfall("gpu-1", "GPU 1: it broke", Cause.CRASHED)
-    result = Result(check="c", verdict=Verdict.ERROR, reason="GPU 1: it broke", shortfalls=(short,))
-    (fault,) = read_as_old(a_run(results=(result,), inventory=GPUS))
-    assert (fault.part_id, fault.text) == ("gpu-1", "it broke")
-
-
-@pytest.mark.parametrize(
-    ("result", "verdict"),
-    [
-        (Result(check="c", verdict=Verdict.FAIL, reason="it broke"), Verdict.FAIL),
-        (Result(check="c", verdict=Verdict.SKIP, reason="it broke", required=True), Verdict.ERROR),
-    ],
-)
-def test_an_old_verdict_that_its_limits_do_not_explain_has_its_reason_as_fault(
-    result: Result, verdict: Verdict
-) -> None:
-    (fault,) = read_as_old(a_run(results=(result,), inventory=GPUS))
-    assert (fault.part_id, fault.text, fault.verdict) == ("node", "it broke", verdict)
 
 
 def test_what_was_judged_is_not_judged_again_when_it_is_read() -> None:

@@ -33,9 +33,9 @@ from hpcverify.model import (
     Verdict,
     verdict_of,
 )
-from hpcverify.records.documents import add_missing_faults
 from hpcverify.summary.exclusions import Repetition
 from hpcverify.testing import judge_by
+from tests.doubles import add_missing_faults
 
 STARTED = datetime(2026, 11, 21, 3, 21, tzinfo=UTC)
 HOSTILE = '<script>alert("x")</script> | a\nb \x00\x1b[31m\u202e & <b>'
