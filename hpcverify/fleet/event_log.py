@@ -30,6 +30,7 @@ from hpcverify.events.event import (
 )
 from hpcverify.events.severity import grade_event
 from hpcverify.summary.printable import escape_json
+from hpcverify.units import UtcTime
 
 CONTROLLER_ACTOR = "hpcverify"
 """The actor when no person acted."""
@@ -144,7 +145,7 @@ class KeptEvent(Struct, frozen=True, array_like=True):
 class AuditEntry(Struct, frozen=True):
     """An event, as `hpcverify nodes` shows it."""
 
-    when: float
+    time: UtcTime | None
     actor: str
     node: str
     what: str

@@ -54,6 +54,7 @@ from hpcverify.model import Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.sqlite import create_tables, read_version
 from hpcverify.slurm.submit import Ending
+from hpcverify.units import UtcTime
 
 TABLES = f"""
 create table nodes (name text primary key, record blob not null);
@@ -64,9 +65,9 @@ create table tickets (
     ending text not null default '', run text not null default ''
 );
 create index tickets_open on tickets (ended, node);
-create table judged (run text primary key, at real not null);
 -- each run that comes in asks for its ticket, and a year of 10,000 nodes has millions
 create index tickets_by_node on tickets (node, token);
+create table judged (run text primary key, at real not null);
 create table outcomes (
     node text not null, name text not null, at real not null, failed integer not null,
     primary key (node, name)
@@ -155,8 +156,8 @@ class Malfunction(Struct, frozen=True):
     """A convenience of the controller that did not work the last time."""
 
     name: str
-    since: float
-    """When it first failed, in seconds since 1970."""
+    since: UtcTime
+    """When it first failed."""
     why: str
 
 
@@ -656,7 +657,8 @@ class Ledger(EventLedger, CounterLedger):
         fact = MALFUNCTION_FACT_PREFIX + name
         with self._open_database(write=True) as db:
             if why:
-                malfunction = Malfunction(name, known.since if known else self.clock(), why)
+                now = datetime.fromtimestamp(int(self.clock()), UTC)
+                malfunction = Malfunction(name, known.since if known else now, why)
                 db.execute(SET_FACT, (fact, msgspec.json.encode(malfunction).decode()))
             else:
                 db.execute("delete from facts where name = ?", (fact,))

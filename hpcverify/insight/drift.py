@@ -22,6 +22,7 @@ from hpcverify.fleet.rollouts import ROLLOUT_WINDOW_S, FactChange, list_changes
 from hpcverify.fleet.states import DAY_S
 from hpcverify.records.reported_facts import ReportedFacts
 from hpcverify.summary.facts import KIND_FACTS, PARTS_SOURCE, PLACE_FACTS
+from hpcverify.units import UtcTime, convert_time
 
 MIN_NODES = 3
 """Nodes of one kind with facts, from which one of them can be odd."""
@@ -63,8 +64,8 @@ class Deviation(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     uncounted: tuple[str, ...] = ()
     """Those of *nodes* that are out of service, or were silent lately."""
-    since: float = 0.0
-    """When the last of them changed, if it did so lately; 0: before that."""
+    since: UtcTime | None = None
+    """When the last of them changed, if it did so lately."""
 
 
 class Rollout(Struct, frozen=True, kw_only=True):
@@ -75,9 +76,10 @@ class Rollout(Struct, frozen=True, kw_only=True):
     after: str
     count: int
     total: int
-    began: float
-    """When the first node changed, and the last."""
-    last: float
+    began: UtcTime | None
+    """When the first node changed."""
+    last: UtcTime | None
+    """When the last one did."""
     behind: tuple[str, ...] = ()
     """The nodes that still have what was before."""
     uncounted: tuple[str, ...] = ()
@@ -247,8 +249,8 @@ def _find_rollout(
             after=after,
             count=len(values[after].counted),
             total=total,
-            began=min(change.when for change in ours),
-            last=max(change.when for change in ours),
+            began=convert_time(min(change.when for change in ours)),
+            last=convert_time(max(change.when for change in ours)),
             behind=(*(node for value in behind for node in value.counted), *uncounted),
             uncounted=tuple(uncounted),
         )
@@ -286,7 +288,9 @@ def _list_deviations(
             total=total,
             nodes=nodes,
             uncounted=tuple(value.uncounted),
-            since=max((moves[node].when for node in nodes if node in moves), default=0.0),
+            since=convert_time(
+                max((moves[node].when for node in nodes if node in moves), default=0.0)
+            ),
         )
 
 

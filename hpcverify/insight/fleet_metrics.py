@@ -182,7 +182,8 @@ def list_turn_families(controller: Controller, turn: Turn, now: float) -> Iterat
     yield make_gauge("hpcverify_controller_turn_errors", turn.errors)
     yield make_gauge("hpcverify_malfunctions", len(failing))
     yield MetricFamily(
-        "hpcverify_malfunction_since_timestamp_seconds", {(m.name,): m.since for m in failing}
+        "hpcverify_malfunction_since_timestamp_seconds",
+        {(m.name,): m.since.timestamp() for m in failing},
     )
     yield make_gauge("hpcverify_sweep_end_timestamp_seconds", ledger.read_sweep_end())
     yield make_gauge("hpcverify_verifications_open", len(ledger.list_open_tickets()))

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.check import severity_sort_key
-from hpcverify.fleet.breaker import find_doubts
+from hpcverify.fleet.breaker import Doubt, find_doubts
 from hpcverify.fleet.ledger import Ledger, Malfunction
 from hpcverify.fleet.states import (
     DAY_S,
@@ -152,7 +152,7 @@ class Overview(Struct, frozen=True, kw_only=True):
     """Seconds since 1970."""
     tripped: str
     """Why the breaker is tripped; empty if it is not."""
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
     """Which checks are doubted, how widely each fails, and until when that counts."""
     rows: tuple[NodeRow, ...]
     """Worst first."""
@@ -193,7 +193,7 @@ def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -
         filter(is_current, store.list_last_results(since, until)),
         now=now,
         tripped=ledger.read_trip_reason(),
-        doubts=tuple(doubt.text for doubt in find_doubts(ledger, store, site.quarantine, now)),
+        doubts=tuple(find_doubts(ledger, store, site.quarantine, now)),
         overdue_days=site.fleet.overdue_days,
         failures=(
             (node, when)
@@ -224,7 +224,7 @@ def build_overview(
     *,
     now: float,
     tripped: str = "",
-    doubts: tuple[str, ...] = (),
+    doubts: tuple[Doubt, ...] = (),
     overdue_days: float = 0,
     failures: Iterable[tuple[str, float]] = (),
     told: Iterable[ReportedFacts] = (),
@@ -338,8 +338,9 @@ def describe_breaker(fleet: Overview) -> str:
 def list_malfunction_lines(fleet: Overview) -> list[str]:
     """Say in a line each what of the controller does not work, and since when."""
     return [
-        f"{item.name}: not working for {format_duration(fleet.made - item.since)}: {item.why}"
+        f"{item.name}: not working for {format_duration(age)}: {item.why}"
         for item in fleet.malfunctions
+        for age in (fleet.made - item.since.timestamp(),)
     ]
 
 
@@ -356,9 +357,11 @@ def describe_links(fleet: Overview) -> str:
     )
 
 
-def format_time_since(when: float, now: float) -> str:
-    """Say how long before *now* the time *when* was; 0 is never."""
-    return format_age(now - when) if when else NEVER
+def format_time_since(when: float | datetime | None, now: float) -> str:
+    """Say how long before *now* the time *when* was; 0 and None are never."""
+    if not when:
+        return NEVER
+    return format_age(now - (when.timestamp() if isinstance(when, datetime) else when))
 
 
 def _keep_latest(results: Iterable[LastResult], node: Node | None) -> tuple[LastResult, ...]:

@@ -25,6 +25,7 @@ from hpcverify.fleet.states import DAY_S, Node, NodeChange, State, Ticket
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import LinkPair
 from hpcverify.model import Run
+from hpcverify.units import convert_time
 from tests.doubles import Clock, a_run
 
 NOW = 1_800_000_000.0
@@ -105,7 +106,7 @@ def test_a_node_is_written_with_what_was_done_and_by_whom(again: Callable[[], Le
     assert again().list_nodes() == {"n1": N1}
     assert again().read_node("n1") == N1
     (entry,) = again().read_audit("n1")
-    assert (entry.when, entry.actor, entry.detail) == (NOW, "ada", "run 7")
+    assert (entry.time, entry.actor, entry.detail) == (convert_time(NOW), "ada", "run 7")
 
 
 @pytest.mark.parametrize(
