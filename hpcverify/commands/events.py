@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from hpcverify.commands._json import print_json_text
-from hpcverify.commands._since import SINCE_TYPE
+from hpcverify.commands._options import SINCE_TYPE
 from hpcverify.console import echo
 from hpcverify.errors import ConfigError
 from hpcverify.events.chain import ChainLink, ChainReport, compute_digest

@@ -12,7 +12,7 @@ import click
 from msgspec import Struct
 
 from hpcverify.commands._json import print_json
-from hpcverify.commands._since import SINCE_TYPE
+from hpcverify.commands._options import SINCE_TYPE
 from hpcverify.console import echo, say
 from hpcverify.errors import NO_RUNS_MESSAGE, ConfigError, UnknownNameError
 from hpcverify.model import Verdict

@@ -9,7 +9,7 @@ import msgspec
 
 from hpcverify.commands._controller import record_command
 from hpcverify.commands._json import print_json
-from hpcverify.commands._since import SINCE_TYPE
+from hpcverify.commands._options import SINCE_TYPE
 from hpcverify.console import echo, say
 from hpcverify.model import Result, Run
 from hpcverify.plan.catalog import list_check_names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +13,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from hpcverify.commands._since import SINCE_TYPE, select_started_since
+from hpcverify.commands._options import SINCE_TYPE
 from hpcverify.console import echo, say
 from hpcverify.errors import (
     ConfigError,
@@ -274,7 +274,7 @@ def count_repetitions(
     def list_verdicts(part: AffectedPart) -> Iterator[PastVerdict]:
         """Yield the verdicts of the node's earlier runs on *part*, newest first."""
         for entry in list_runs(part.checks):
-            if not select_started_since(entry, since):
+            if since and entry.started < since.replace(tzinfo=UTC):
                 return
             if entry.verdict is not Verdict.FAIL:
                 if part.part_id in read_part_ids(entry.id):
@@ -312,11 +312,8 @@ def read_newest(store: Store, node: str | None) -> Run:
 def render_html(run: Run, store: Store, since: datetime | None = None, standing: str = "") -> str:
     """Render the page of *run* with the node's runs before it, and its *standing* in the fleet."""
     entries = store.list_runs(run.node, limit=-1)
-    earlier = [
-        entry
-        for entry in entries
-        if entry.started < run.started and select_started_since(entry, since)
-    ]
+    first = since.replace(tzinfo=UTC) if since else datetime.min.replace(tzinfo=UTC)
+    earlier = [entry for entry in entries if first <= entry.started < run.started]
     history = list(store.read_documents(earlier[:MAX_HISTORY_RUNS]))
     past = count_repetitions(run, store, since)
     page: str = import_report_module("node").render(

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from hpcverify.cli import cli
-from hpcverify.commands._controller import decide
 from hpcverify.commands.collect import take_turn
+from hpcverify.commands.decisions import decide
 from hpcverify.errors import ActionError, DamagedError, SlurmError
 from hpcverify.fabric.leftovers import ADMISSION_LOCK_NAME
 from hpcverify.fabric.links import try_links
