@@ -818,7 +818,9 @@ class Ledger(EventLedger, CounterLedger):
         )
         if changed:
             self._append_transition(db, new, node.foreign or node.full_reason, node.by)
-            _count_transition(db, before, node)
+            if before.shown_state != node.shown_state:  # else the site began to act on it, or not
+                states = before.shown_state, node.shown_state
+                counters.count(db, "hpcverify_transitions_total", states)
             _follow_outage(db, node, self.clock(), ordered=ordered)
         elif what:
             self._append(db, new)
@@ -850,12 +852,6 @@ def _follow_outage(db: Connection, node: Node, now: float, *, ordered: bool) -> 
         "insert or replace into outages values (?, ?, ?, ?, ?)",
         (outage.number, outage.node, outage.began, outage.ended, msgspec.json.encode(outage)),
     )
-
-
-def _count_transition(db: Connection, before: Node, after: Node) -> None:
-    states = before.shown_state, after.shown_state
-    if states[0] != states[1]:  # else the site began to act on it, or stopped
-        counters.count(db, "hpcverify_transitions_total", states)
 
 
 def _read_days(db: Connection) -> list[int]:

@@ -123,22 +123,18 @@ def gather_node_facts(
         key = tuple(map(id, fresh))
         if key not in merged:
             merged[key] = {name: value for facts in fresh for name, value in facts.items()}
+        changes = [change for rows in sources.values() for change in list_changes(rows)]
+        changes.sort(key=lambda change: change.when)
         gathered.append(
             NodeFacts(
                 node=node,
                 facts=merged[key],
-                changes=tuple(_merge_changes(sources.values())),
+                changes=tuple({change.name: change for change in changes}.values()),
                 seen_at=latest,
                 in_service=node not in out_of_service,
             )
         )
     return gathered
-
-
-def _merge_changes(sources: Iterable[Sequence[ReportedFacts]]) -> Iterable[FactChange]:
-    changes = [change for rows in sources for change in list_changes(rows)]
-    changes.sort(key=lambda change: change.when)
-    return {change.name: change for change in changes}.values()
 
 
 def compare_nodes(nodes: Iterable[NodeFacts], now: float) -> Drift:
@@ -183,7 +179,7 @@ def _compare_like(nodes: Sequence[NodeFacts], now: float) -> Drift:
         moves = changes.get(name, [])
         if total < MIN_NODES or (len(values) == 1 and not moves):  # as nearly all are
             continue
-        usual = _find_majority(values, total)
+        usual = next((t for t, v in values.items() if len(v.counted) >= MAJORITY * total), None)
         rollout = _find_rollout(name, values, [m for m in moves if m[0] in counted], total)
         if rollout is not None:
             rollouts.append(rollout)
@@ -219,10 +215,6 @@ def _group_by_value(
             value.counted.sort()
             value.uncounted.sort()
     return by_fact
-
-
-def _find_majority(values: Mapping[str, _Value], total: int) -> str | None:
-    return next((text for text, v in values.items() if len(v.counted) >= MAJORITY * total), None)
 
 
 def _find_rollout(

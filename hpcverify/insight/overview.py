@@ -248,7 +248,9 @@ def build_overview(
         failed.setdefault(name, []).append(when)
     long = overdue_days * DAY_S or DEFAULT_OVERDUE_S
     gone = {name for name, node in nodes.items() if is_gone(node, now)}
-    held = {name for name, node in nodes.items() if _is_out_of_service(node)}
+    held = {
+        name for name, node in nodes.items() if node.foreign or node.desired_hold is not Hold.NONE
+    }
     facts = gather_node_facts((record for record in told if record.node not in gone), held)
     drift = compare_nodes(facts, now)
     moved = name_rollouts(facts, drift)
@@ -450,10 +452,6 @@ def _build_row(
         failures=len(lately),
         failed=max(lately, default=0.0),
     )
-
-
-def _is_out_of_service(node: Node) -> bool:
-    return bool(node.foreign) or node.desired_hold is not Hold.NONE
 
 
 def _choose_reason(

@@ -80,7 +80,8 @@ def transact(
             ) from exc
         if "full" in str(exc):
             raise StoreError(f"{path} cannot be written: the disk is full, see df {path}") from exc
-        if _is_transient(exc):
+        # Python's own errors have no code. These are about the disk, the memory or others.
+        if getattr(exc, "sqlite_errorcode", -1) & 0xFF in TRANSIENT_ERRORS:
             raise StoreError(
                 f"{path}: {exc}; if another hpcverify is running, wait for it; "
                 f"else see who holds it with: fuser {path}"
@@ -90,12 +91,6 @@ def transact(
         raise
     except (sqlite3.DatabaseError, UnicodeDecodeError, msgspec.DecodeError) as exc:
         raise DamagedError(f"{path} is damaged ({exc}): {if_damaged}") from exc
-
-
-def _is_transient(exc: sqlite3.OperationalError) -> bool:
-    """Whether *exc* is about the disk, the memory or other processes, not the content."""
-    code = getattr(exc, "sqlite_errorcode", None)  # Python's own errors have none
-    return code is not None and code & 0xFF in TRANSIENT_ERRORS
 
 
 def create_tables(db: sqlite3.Connection, path: Path, script: str, version: int) -> None:
