@@ -58,25 +58,22 @@ def make_controller(run: RunCommand = run_command) -> Controller:
     refuse_mistakes(site)
     _refuse_spool(site)
     slurm = Slurm(run=RateLimitedRun(run), user=site.fleet.user)
+    write_metrics: Callable[[Controller, Turn], None] | None = None
+    if site.metrics.directory:
+        from hpcverify.insight.fleet_metrics import write_fleet_metrics
+
+        write_metrics = write_fleet_metrics
     return Controller(
         site=site,
         state=state,
         ledger=Ledger(state),
         store=Store(state),
         slurm=slurm,
-        backend=choose_backend(site, slurm),
+        backend=_choose_backend(site, slurm),
         say=say,
         measurements=MeasurementWriter(state, say) if is_installed() else None,
-        write_metrics=_find_metrics_writer(site),
+        write_metrics=write_metrics,
     )
-
-
-def _find_metrics_writer(site: Site) -> Callable[[Controller, Turn], None] | None:
-    if not site.metrics.directory:
-        return None
-    from hpcverify.insight.fleet_metrics import write_fleet_metrics
-
-    return write_fleet_metrics
 
 
 def _refuse_spool(site: Site) -> None:
@@ -97,7 +94,7 @@ def _refuse_spool(site: Site) -> None:
         )
 
 
-def choose_backend(site: Site, slurm: Slurm) -> HoldBackend:
+def _choose_backend(site: Site, slurm: Slurm) -> HoldBackend:
     """Choose what takes nodes out of service: Slurm or the site's script."""
     if site.quarantine.backend == "command":
         from hpcverify.fleet.holds_script import ScriptBackend

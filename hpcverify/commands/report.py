@@ -99,7 +99,12 @@ def command(
     if file:
         if node or run_id or since or fleet or form != "html":
             raise ConfigError("with FILE, only -o is allowed")
-        write_text(render_file(file), output)
+        content = documents.read_bytes(Path(file))
+        if is_answer(content):
+            text = import_report_module("isolation").render(parse_answer(content, file))
+        else:
+            text = import_report_module("collectives").render(parse_collective_run(content, file))
+        write_text(text, output)
         return
     store = Store(state_dir())
     if fleet:
@@ -118,23 +123,6 @@ def write_text(text: str, output: str) -> None:
     else:
         documents.write_bytes(Path(output), text.encode())
         echo(f"wrote {output}")
-
-
-def render_file(file: str) -> str:
-    """
-    Render what `hpcverify collectives` or `hpcverify isolate --json` has written.
-
-    Raises:
-        StoreError: it cannot be read, or is of neither.
-
-    """
-    content = documents.read_bytes(Path(file))
-    page: str
-    if is_answer(content):
-        page = import_report_module("isolation").render(parse_answer(content, file))
-    else:
-        page = import_report_module("collectives").render(parse_collective_run(content, file))
-    return page
 
 
 def render_node(

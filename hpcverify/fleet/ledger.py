@@ -27,8 +27,7 @@ from msgspec.structs import astuple, replace
 from hpcverify.errors import StoreError
 from hpcverify.events.event import Event, EventKind, StateChange
 from hpcverify.fleet import counters, finding_log
-from hpcverify.fleet.counter_ledger import CounterLedger
-from hpcverify.fleet.counters import COUNTER_TABLES
+from hpcverify.fleet.counters import COUNTER_TABLES, CounterLedger
 from hpcverify.fleet.event_ledger import EventLedger
 from hpcverify.fleet.event_log import (
     BREAKER_CLOSED,

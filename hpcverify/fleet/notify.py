@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC
-from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -55,20 +55,13 @@ ENVIRONMENT = {
 """The program's whole environment: ours may hold secrets, or influence it."""
 
 
-class TransitionKind(StrEnum):
-    """What changed."""
-
-    NODE = "node"
-    BREAKER = "breaker"
-    CHECK = "check"
-
-
-TRANSITION_KINDS = {
-    EventKind.NODE_CHANGED: TransitionKind.NODE,
-    EventKind.BREAKER_TRIPPED: TransitionKind.BREAKER,
-    EventKind.BREAKER_RESET: TransitionKind.BREAKER,
-    EventKind.CHECK_DOUBTED: TransitionKind.CHECK,
-    EventKind.CHECK_TRUSTED: TransitionKind.CHECK,
+TransitionKind = Literal["node", "breaker", "check"]
+TRANSITION_KINDS: dict[EventKind, TransitionKind] = {
+    EventKind.NODE_CHANGED: "node",
+    EventKind.BREAKER_TRIPPED: "breaker",
+    EventKind.BREAKER_RESET: "breaker",
+    EventKind.CHECK_DOUBTED: "check",
+    EventKind.CHECK_TRUSTED: "check",
 }
 """What the program calls the events that it gets."""
 
@@ -178,7 +171,16 @@ def build_message(pending: PendingTransition, run: Run | None) -> TransitionMess
     """Describe what changed, with the parts that failed in *run*."""
     event, change = pending.event, pending.change
     checks = change.checks or tuple(filter(None, (change.subject,)))
-    parts = tuple(list_failed_parts(run, checks)) if run else ()
+    parts = tuple(
+        FailedPart(
+            id=part.part_id,
+            label=part.label,
+            remedy=part.remedy,
+            faults=tuple(replace(c, evidence={}) for c in part.deciding),
+        )
+        for part in (list_affected_parts(run) if run else ())
+        if part.verdict is Verdict.FAIL and not {*checks}.isdisjoint(part.checks)
+    )
     return TransitionMessage(
         event=TRANSITION_KINDS[event.kind],
         number=event.number,
@@ -195,15 +197,3 @@ def build_message(pending: PendingTransition, run: Run | None) -> TransitionMess
         run=change.run,
         by=pending.by,
     )
-
-
-def list_failed_parts(run: Run, checks: Collection[str]) -> Iterator[FailedPart]:
-    """Yield the parts that failed one of *checks* in *run*, each once."""
-    for part in list_affected_parts(run):
-        if part.verdict is Verdict.FAIL and not {*checks}.isdisjoint(part.checks):
-            yield FailedPart(
-                id=part.part_id,
-                label=part.label,
-                remedy=part.remedy,
-                faults=tuple(replace(c, evidence={}) for c in part.deciding),
-            )
