@@ -18,9 +18,8 @@ import click
 from msgspec import Struct
 
 from hpcverify.check import Context, Rule, find_rules
-from hpcverify.commands._json import print_json
 from hpcverify.commands._own_files import list_own_requirements
-from hpcverify.console import echo
+from hpcverify.console import echo, print_json
 from hpcverify.errors import ConfigError, HpcverifyError, SlurmError, write_install_command
 from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor, list_floored

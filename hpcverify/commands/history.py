@@ -12,9 +12,8 @@ import click
 from msgspec import Struct, convert
 from msgspec.structs import asdict
 
-from hpcverify.commands._json import print_json
 from hpcverify.commands._options import SINCE_TYPE
-from hpcverify.console import echo, say
+from hpcverify.console import echo, print_json, say
 from hpcverify.errors import NO_RUNS_MESSAGE, ConfigError, UnknownNameError
 from hpcverify.model import Verdict
 from hpcverify.plan.config import node_name, state_dir

@@ -12,9 +12,8 @@ from socket import gethostname
 import click
 
 from hpcverify.commands._controller import make_controller, record_command, refuse_unknown
-from hpcverify.commands._json import print_json
 from hpcverify.commands._options import FiniteRange
-from hpcverify.console import echo, say
+from hpcverify.console import echo, print_json, say
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.fabric.isolations import carry_out_isolation, order_isolation, read_places
 from hpcverify.fabric.links import carry_out_pairs

@@ -9,8 +9,7 @@ import click
 from msgspec.structs import replace
 from rich.text import Text
 
-from hpcverify.commands._json import print_json
-from hpcverify.console import say
+from hpcverify.console import print_json, say
 from hpcverify.errors import UnknownNameError
 from hpcverify.fleet.event_log import AuditEntry
 from hpcverify.fleet.ledger import Ledger

@@ -13,8 +13,8 @@ import msgspec
 from msgspec.structs import replace
 from rich.text import Text
 
-from hpcverify.commands._json import print_json_text
 from hpcverify.commands._options import SINCE_TYPE
+from hpcverify.console import print_json_text
 from hpcverify.errors import ConfigError
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.history.reader import Choice

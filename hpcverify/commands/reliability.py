@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from hpcverify.commands._json import print_json
 from hpcverify.commands._options import FiniteRange
-from hpcverify.console import echo
+from hpcverify.console import echo, print_json
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.insight.reliability_report import (
     DEFAULT_DAYS,

@@ -16,8 +16,7 @@ from hpcverify.commands._controller import (
     report_brakes,
     tell_once_of_measurements,
 )
-from hpcverify.commands._json import print_json
-from hpcverify.console import echo, say
+from hpcverify.console import echo, print_json, say
 from hpcverify.errors import ActionError, ConfigError, SlurmError
 from hpcverify.fabric.admission import BatchTester
 from hpcverify.fabric.links import plan_fabric, try_links
