@@ -25,7 +25,8 @@ from collect import HPCVERIFY, NODES, a_site, drained
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from hpcverify.fleet.ledger import Ledger  # noqa: E402 - below the path
+from hpcverify.check import add_faults  # noqa: E402 - below the path
+from hpcverify.fleet.ledger import Ledger  # noqa: E402 - as this
 from hpcverify.fleet.states import NodeChange, State  # noqa: E402 - as this
 from hpcverify.model import (  # noqa: E402 - as this
     Fact,
@@ -123,8 +124,15 @@ def make_run(node: str, i: int, when: datetime) -> Run:
         versions={"hpcverify": "0.1.0", "python": "3.11.7", "kernel": "6.8.0"},
         results=(
             Result(check="inventory", verdict=Verdict.PASS, facts=(Fact("persistence", "on"),)),
-            Result(
-                check="gemm", verdict=verdict, reason=reason, measurements=products, limits=(limit,)
+            add_faults(
+                Result(
+                    check="gemm",
+                    verdict=verdict,
+                    reason=reason,
+                    measurements=products,
+                    limits=(limit,),
+                ),
+                Inventory(parts=tuple(parts)),
             ),
             Result(check="pcie_bandwidth", verdict=Verdict.PASS, measurements=copies),
             Result(

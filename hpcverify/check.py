@@ -25,7 +25,7 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify import breadcrumb
@@ -245,7 +245,7 @@ class Trial(Struct, frozen=True, kw_only=True):
 
     fault: str
     """What was injected; "none" is a trial too."""
-    part_id: str = field(name="where")
+    part_id: str
     """The part on trial."""
     expected: str
     """The required outcome, as "found" or "nothing found"."""

@@ -54,6 +54,8 @@ COMMAND_GROUPS = {
 }
 """The commands, in the order of the help, and what each does."""
 COMMANDS = tuple(name for group in COMMAND_GROUPS.values() for name in group)
+DECISIONS = ("admit", "hold", "repair", "release", "adopt", "forget", "breaker")
+"""The commands in `hpcverify.commands.decisions`; each of the others has a module."""
 STORING_COMMAND = "run"
 """The command that stores its results before it prints them."""
 
@@ -69,7 +71,8 @@ class LazyGroup(click.Group):
         """Import the module of *cmd_name*."""
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(f"hpcverify.commands.{cmd_name}").command
+        module, name = ("decisions", cmd_name) if cmd_name in DECISIONS else (cmd_name, "command")
+        command = getattr(import_module(f"hpcverify.commands.{module}"), name)
         assert isinstance(command, click.Command)  # noqa: S101 - narrows the type
         return command
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import IO, NoReturn, TextIO
 
 from hpcverify.errors import HpcverifyError, OutputError, explain_shortage
-from hpcverify.summary.printable import make_printable
+from hpcverify.summary.printable import escape_json, format_json, make_printable
 
 EXIT_UNVERIFIED = 3
 EXIT_UNREAD = 141
@@ -124,3 +124,15 @@ def print_to_stderr(text: str) -> None:
 def _discard_output(stream: TextIO) -> None:
     """Discard what *stream* holds: Python would fail to flush it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def print_json(value: object) -> None:
+    """Print *value* as JSON that a person can read too."""
+    print_json_text(format_json(value))
+
+
+def print_json_text(text: bytes) -> None:
+    """Print *text*, which is JSON, as UTF-8, whatever the terminal can show."""
+    import click  # noqa: PLC0415 - hooks print none
+
+    click.echo(escape_json(text))  # noqa: TID251 - bytes

@@ -98,7 +98,7 @@ class DamagedError(StoreError):
 
 
 class OutdatedError(DamagedError):
-    """A database that can be rebuilt has an earlier version, as after an upgrade."""
+    """A database has an earlier version than we read, as after an upgrade."""
 
 
 class ReplacedError(StoreError):

@@ -1,8 +1,7 @@
 """
 Import a library without what it imports and we never use.
 
-A job waits in the prolog while Python imports. `typing_extensions`, which comes with torch
-and which msgspec can do without, takes as long to import as msgspec itself.
+A job waits in the prolog while Python imports.
 """
 
 from __future__ import annotations
@@ -29,9 +28,3 @@ def replace_modules(others: Mapping[str, ModuleType | None]) -> Generator[None]:
     finally:
         for name in missing:
             del modules[name]
-
-
-def import_msgspec() -> None:
-    """Import msgspec, before anything else does."""
-    with replace_modules({"typing_extensions": None}):
-        import msgspec  # noqa: F401, PLC0415 - not before

@@ -15,7 +15,7 @@ from functools import cached_property, total_ordering
 from typing import Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 T = TypeVar("T")
@@ -135,7 +135,7 @@ class Measurement(Struct, frozen=True):
     name: str
     value: float | None
     unit: str = ""
-    part_id: str = field(default="node", name="where")
+    part_id: str = "node"
 
     def __post_init__(self) -> None:
         """Fold NaN, the infinities and absurd numbers, whose squares overflow, into None."""
@@ -147,7 +147,7 @@ class Finding(Struct, frozen=True):
     """What is not a number: a lost GPU, a changed part, a corrupted word."""
 
     code: str
-    part_id: str = field(name="where")
+    part_id: str
     text: str
     evidence: dict[str, str] = {}
     """What a person reads beside *text*, by name."""
@@ -172,7 +172,7 @@ class Series(Struct, frozen=True):
 
     name: str
     unit: str
-    part_id: str = field(name="where")
+    part_id: str
     t: tuple[float, ...]
     values: tuple[float, ...]
 
@@ -180,7 +180,7 @@ class Series(Struct, frozen=True):
 class Coverage(Struct, frozen=True):
     """What a check exercised, in words and numbers: never "no fault"."""
 
-    part_id: str = field(name="where")
+    part_id: str
     text: str
 
 
@@ -194,7 +194,7 @@ class CarryOver(Struct, frozen=True):
 
     name: str
     value: str
-    part_id: str = field(default="node", name="where")
+    part_id: str = "node"
 
 
 class Fact(Struct, frozen=True):
@@ -207,7 +207,7 @@ class Fact(Struct, frozen=True):
 
     name: str
     value: str
-    part_id: str = field(default="node", name="where")
+    part_id: str = "node"
 
 
 CheckItem = Measurement | Finding | Series | Coverage | CarryOver | Fact
@@ -227,12 +227,12 @@ class Limit(Struct, frozen=True):
     high: float | None = None
     otherwise: Verdict = Verdict.FAIL
     source: str = ""
-    part_id: str = field(default="", name="where")
+    part_id: str = ""
     remedy: Remedy = Remedy.INSPECT
     cause: Cause = Cause.NONE
     noisy: str = ""
     """Why the limit cannot be held against anything, if it cannot."""
-    conclusive: bool = field(default=False, name="hard")
+    conclusive: bool = False
     """Whether a rerun cannot take back what breaks it."""
 
     def admits(self, value: float | None) -> bool:
@@ -251,7 +251,7 @@ class FindingRule(Struct, frozen=True):
     remedy: Remedy = Remedy.INSPECT
     cause: Cause = Cause.NONE
     """Why we could not tell, if the verdict is ERROR."""
-    conclusive: bool = field(default=False, name="hard")
+    conclusive: bool = False
     """Whether no rerun can take back a FAIL: a word was wrong, a GPU was lost, an event
     has been. What one would see again anyway, as a missing disk, needs it not."""
     shared: bool = False
@@ -393,7 +393,7 @@ PLURAL_NAMES = {"cpu": "CPUs", "dimm": "DIMMs", "disk": "disks", "gpu": "GPUs", 
 class Shortfall(Struct, frozen=True):
     """What kept a part from being verified, which no limit can undo."""
 
-    part_id: str = field(name="where")
+    part_id: str
     reason: str
     """In words, without the name of the part."""
     cause: Cause
@@ -428,7 +428,7 @@ class Fault(Struct, frozen=True, kw_only=True):
     """
 
     kind: FaultKind
-    part_id: str = field(name="where")
+    part_id: str
     part_kind: str = ""
     """The `Part.kind` of the part, such as "gpu"; empty if it is not in the inventory."""
     checks: tuple[str, ...]
@@ -441,7 +441,7 @@ class Fault(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     remedy: Remedy = Remedy.NONE
     cause: Cause = Cause.NONE
-    conclusive: bool = field(default=False, name="hard")
+    conclusive: bool = False
     """Whether a rerun cannot undo it."""
     value: float | None = None
     """The value, in *unit*; null if it is not a number, or if there is none."""
@@ -511,9 +511,9 @@ class Run(Struct, frozen=True, kw_only=True):
     """How often the suite was to go through its checks."""
     left_out: str = ""
     """Why rounds of them were left out, or the last was cut short, if so."""
-    passive: bool | None = None
+    passive: bool = False
     """Whether nothing loaded the node, since each check that could have was skipped or
-    is not in the suite: such a run is never a full pass. Null in older documents."""
+    is not in the suite: such a run is never a full pass."""
     inventory: Inventory
     """As it was found when the run began."""
     results: tuple[Result, ...]

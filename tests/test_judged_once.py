@@ -30,9 +30,9 @@ CALLERS = {
     "compute_margin": {"hpcverify/summary/wording.py"},
 }
 """
-Who may call what compares: those who write a result, who reads one from before there were
-faults, and who asks whether a part that peers name fails by its own limits too. The terminal
-shows the tightest margin of a result that passed; it judges nothing.
+Who may call what compares: those who write a result, and who asks whether a part that peers name
+fails by its own limits too. The terminal shows the tightest margin of a result that passed; it
+judges nothing.
 """
 SENTENCE_READERS = (
     "hpcverify/summary",

@@ -198,10 +198,10 @@ def _preload(first: str) -> None:
         import_module(first).install()
     for name in PRELOADED:
         import_module(name)
-    from hpcverify.cli import COMMANDS  # noqa: PLC0415 - only the server preloads
+    from hpcverify.cli import COMMANDS, DECISIONS  # noqa: PLC0415 - only the server preloads
     from hpcverify.plan.catalog import list_check_names, load_check  # noqa: PLC0415 - likewise
 
-    for name in COMMANDS:
+    for name in ("decisions", *({*COMMANDS} - {*DECISIONS})):
         import_module(f"hpcverify.commands.{name}")
     for name in list_check_names():
         load_check(name)

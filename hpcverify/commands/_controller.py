@@ -1,17 +1,17 @@
-"""The controller for the commands that act on the fleet, and people's decisions."""
+"""The controller for the commands that act on the fleet, and the record of who ran them."""
 
 from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
 import click
 
-from hpcverify.console import echo, say
+from hpcverify.console import say
 from hpcverify.errors import (
     ActionError,
     ConfigError,
@@ -26,15 +26,12 @@ from hpcverify.events.event import Command, EventKind
 from hpcverify.fleet.breaker import describe_brakes
 from hpcverify.fleet.controller import Controller, Turn
 from hpcverify.fleet.event_log import NewEvent
-from hpcverify.fleet.holds import HoldBackend, HoldReading, apply_reading, read_hold_history
+from hpcverify.fleet.holds import HoldBackend
 from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
-from hpcverify.fleet.states import Hold, Node, NodeChange
-from hpcverify.fleet.transitions import Decision
 from hpcverify.fleet.validate import refuse_mistakes
 from hpcverify.history.duck import is_installed
 from hpcverify.history.writer import MeasurementWriter
 from hpcverify.plan.config import Site, load_site, state_dir
-from hpcverify.plan.hostlist import expand, fold
 from hpcverify.records.spool import NODE_PATTERN
 from hpcverify.records.store import Store
 from hpcverify.slurm.client import Slurm
@@ -45,7 +42,6 @@ REFUSED_KEY = "hpcverify.refused"
 """In the context of a command: that it refused what was asked, of some nodes at least."""
 DONE_STATUSES = (0, 1)
 """The exit statuses of a command that did what was asked: it may have found a failure."""
-UNDER_VERIFICATION = "under verification; hpcverify collect goes on with it"
 
 
 def make_controller(run: RunCommand = run_command) -> Controller:
@@ -61,25 +57,22 @@ def make_controller(run: RunCommand = run_command) -> Controller:
     refuse_mistakes(site)
     _refuse_spool(site)
     slurm = Slurm(run=RateLimitedRun(run), user=site.fleet.user)
+    write_metrics: Callable[[Controller, Turn], None] | None = None
+    if site.metrics.directory:
+        from hpcverify.insight.fleet_metrics import write_fleet_metrics
+
+        write_metrics = write_fleet_metrics
     return Controller(
         site=site,
         state=state,
         ledger=Ledger(state),
         store=Store(state),
         slurm=slurm,
-        backend=choose_backend(site, slurm),
+        backend=_choose_backend(site, slurm),
         say=say,
         measurements=MeasurementWriter(state, say) if is_installed() else None,
-        write_metrics=_find_metrics_writer(site),
+        write_metrics=write_metrics,
     )
-
-
-def _find_metrics_writer(site: Site) -> Callable[[Controller, Turn], None] | None:
-    if not site.metrics.directory:
-        return None
-    from hpcverify.insight.fleet_metrics import write_fleet_metrics
-
-    return write_fleet_metrics
 
 
 def _refuse_spool(site: Site) -> None:
@@ -100,7 +93,7 @@ def _refuse_spool(site: Site) -> None:
         )
 
 
-def choose_backend(site: Site, slurm: Slurm) -> HoldBackend:
+def _choose_backend(site: Site, slurm: Slurm) -> HoldBackend:
     """Choose what takes nodes out of service: Slurm or the site's script."""
     if site.quarantine.backend == "command":
         from hpcverify.fleet.holds_script import ScriptBackend
@@ -190,81 +183,6 @@ def refuse_unknown(names: Iterable[str], there: Collection[str]) -> None:
             raise UnknownNameError("node", name, there)
 
 
-def _read_decidable_node(
-    controller: Controller, name: str, there: Mapping[str, HoldReading]
-) -> Node:
-    """Read the node *name* as it is *there*; an ActionError if somebody else holds it."""
-    seen, node = there[name], controller.ledger.read_node(name)
-    # As it is now: since the last turn somebody may have released or taken it over.
-    node = apply_reading(node, seen, read_hold_history(node, controller.ledger))
-    if seen.unregistered:
-        raise ActionError(
-            f"{name} has not registered with Slurm since slurmctld started: nothing was done; try "
-            "again once it has"
-        )
-    if node.foreign or seen.unavailable:
-        raise ActionError(
-            f"{name} is held by {seen.by or 'somebody else'} "
-            f"({node.foreign or seen.unavailable}): nothing was done; release it first, "
-            f"for example: scontrol {_name_release(name, seen)}"
-        )
-    return node
-
-
-def _name_release(name: str, seen: HoldReading) -> str:
-    """Name what ends the hold of somebody else, as an argument of scontrol."""
-    if "MAINT" in seen.unavailable and not seen.drained:
-        return "delete reservationname=…, or wait for its end"
-    return f"update nodename={name} state=resume"
-
-
-def decide(
-    controller: Controller,
-    hostlist: str,
-    reason: str,
-    event: Callable[[Node, Decision], NodeChange],
-    done: str,
-) -> int:
-    """
-    Apply a person's decision to each node of *hostlist*, and act; return the status.
-
-    *event* is one of `transitions`. *done* is printed with the nodes that it worked
-    for, and a line for each of the others says why it did not.
-
-    Raises:
-        UnknownNameError: a node does not exist; nothing was decided.
-
-    """
-    names = expand(hostlist)
-    decided: list[str] = []
-    with controller.hold_lock():
-        there = controller.observe_holds()
-        refuse_unknown(names, there)
-        decision = make_decision(controller, reason)
-        for name in names:
-            try:
-                change = event(_read_decidable_node(controller, name, there), decision)
-                controller.ledger.put(
-                    change.node, change.what, change.detail, decision.by, text=change.detail
-                )
-                if change.node.desired_hold is not Hold.RESERVATION:  # no run is waited for
-                    controller.dispatcher.cancel_verification(name)
-            except ActionError as exc:
-                say(str(exc))
-            else:
-                decided.append(name)
-        controller.reconcile()
-    if decided and not controller.has_failed_action():
-        echo(f"{fold(decided)}: {done}")
-    return choose_status(controller, len(names) - len(decided))
-
-
-def make_decision(controller: Controller, reason: str) -> Decision:
-    """Make a decision for *reason* in the caller's name, now."""
-    last = controller.ledger.read_last_ticket_number()
-    return Decision(by=identify_caller(), reason=reason, at=controller.clock(), last_ticket=last)
-
-
 def report_brakes(controller: Controller) -> int:
     """
     Print why failures are not acted on, if so; return the exit status for it.
@@ -276,10 +194,3 @@ def report_brakes(controller: Controller) -> int:
     for brake in brakes:
         say(f"{brake}; see: hpcverify breaker")
     return ActionError.exit_code if brakes else 0
-
-
-def choose_status(controller: Controller, refused: int) -> int:
-    """Choose the exit status after decisions, *refused* of which were refused."""
-    if refused and (ctx := click.get_current_context(silent=True)):
-        ctx.meta[REFUSED_KEY] = True
-    return ActionError.exit_code if refused or controller.has_failed_action() else 0

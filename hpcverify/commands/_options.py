@@ -1,4 +1,4 @@
-"""Options of several commands: the ``--reason`` of a decision, and finite numbers."""
+"""Options of several commands: ``--reason``, ``--since``, and finite numbers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+
+SINCE_TYPE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 
 
 class FiniteRange(click.FloatRange):

@@ -42,14 +42,9 @@ def list_own_requirements(site: Site, fleet: Fleet) -> Iterator[Requirement]:
     yield _need_hook_settings(site_path().with_name("hooks.conf"), fleet)
 
 
-def drop_in_path() -> Path:
-    """Return the path of our drop-in beside the site file."""
-    return drop_in_folder(site_path()) / DROP_IN
-
-
 def _need_settings(site: Site, fleet: Fleet) -> Iterator[Requirement]:
     """Require that the files of the site say what *fleet* does."""
-    subject, path = "configuration", drop_in_path()
+    subject, path = "configuration", drop_in_folder(site_path()) / DROP_IN
     lines = tuple(
         f"{name} = {write_value(value)}"
         for name in ("spool", "qos")

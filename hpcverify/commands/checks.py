@@ -12,8 +12,7 @@ import msgspec
 from rich.text import Text
 
 from hpcverify.check import ANY_PART, Check, Params, Placement, Rule, RuleKey, format_quantity
-from hpcverify.commands._json import print_json
-from hpcverify.console import report_mistakes
+from hpcverify.console import print_json, report_mistakes
 from hpcverify.model import FindingRule, Maturity, Remedy, Verdict
 from hpcverify.plan.catalog import load_checks
 from hpcverify.plan.config import load_site

@@ -12,9 +12,8 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from hpcverify.commands._json import print_json
 from hpcverify.commands._toml import write_key, write_value
-from hpcverify.console import echo, report_mistakes
+from hpcverify.console import echo, print_json, report_mistakes
 from hpcverify.errors import ConfigError
 from hpcverify.plan.catalog import load_checks
 from hpcverify.plan.config import Site, load_site, state_dir

@@ -15,13 +15,11 @@ from itertools import chain, groupby
 from pathlib import Path
 
 import click
+from msgspec import Struct
 
 from hpcverify.check import Context, Rule, find_rules
-from hpcverify.commands._advice import Advice
-from hpcverify.commands._exporter import inspect_exporter
-from hpcverify.commands._json import print_json
 from hpcverify.commands._own_files import list_own_requirements
-from hpcverify.console import echo
+from hpcverify.console import echo, print_json
 from hpcverify.errors import ConfigError, HpcverifyError, SlurmError, write_install_command
 from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor, list_floored
@@ -84,6 +82,14 @@ MAX_EVENT_DELAY_S = 3600.0
 """After which events that wait for a reader need a fix: several turns have passed."""
 BMC_TOOL = "ipmi-sensors"
 """Wanted only where there is a BMC to ask."""
+
+
+class Advice(Struct, frozen=True):
+    """One thing that was inspected, and the fix if it needs one."""
+
+    subject: str
+    state: str
+    fix: str = ""
 
 
 @click.command("doctor")
@@ -256,16 +262,6 @@ def inspect_controller() -> Iterator[Advice]:
 def _advise(requirement: Requirement) -> Advice:
     fix = "" if requirement.is_met else requirement.fix or SETUP
     return Advice(requirement.subject, requirement.state, fix)
-
-
-def inspect_metrics() -> Iterator[Advice]:
-    """Inspect whether node_exporter collects our metrics, if the site wants it to."""
-    try:
-        directory = load_site().metrics.directory
-    except HpcverifyError:  # inspect_configuration reports it
-        return
-    if directory:
-        yield from inspect_exporter(Path(directory))
 
 
 def inspect_hardware() -> Iterator[Advice]:
@@ -477,6 +473,5 @@ INSPECTIONS: tuple[Callable[[], Iterator[Advice]], ...] = (
     inspect_tools,
     inspect_fleet,
     inspect_controller,
-    inspect_metrics,
     inspect_hardware,
 )

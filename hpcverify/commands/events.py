@@ -16,9 +16,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from hpcverify.commands._json import print_json_text
-from hpcverify.commands._since import SINCE_TYPE
-from hpcverify.console import echo
+from hpcverify.commands._options import SINCE_TYPE
+from hpcverify.console import echo, print_json_text
 from hpcverify.errors import ConfigError
 from hpcverify.events.chain import ChainLink, ChainReport, compute_digest
 from hpcverify.events.event import EventKind

@@ -15,8 +15,7 @@ import click
 from msgspec import Struct
 
 from hpcverify import gate
-from hpcverify.commands._json import print_json
-from hpcverify.console import say
+from hpcverify.console import print_json, say
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.plan.config import find_uid, load_site, node_name, state_dir
 from hpcverify.records.spool import fetch_gate, take_place

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 import click
-from msgspec import Struct
+from msgspec import Struct, convert
+from msgspec.structs import asdict
 
-from hpcverify.commands._json import print_json
-from hpcverify.commands._since import SINCE_TYPE
-from hpcverify.console import echo, say
+from hpcverify.commands._options import SINCE_TYPE
+from hpcverify.console import echo, print_json, say
 from hpcverify.errors import NO_RUNS_MESSAGE, ConfigError, UnknownNameError
 from hpcverify.model import Verdict
 from hpcverify.plan.config import node_name, state_dir
@@ -122,16 +122,8 @@ def command(
 def convert_entry(entry: RunEntry) -> HistoryRun:
     """Convert *entry* to what JSON has of it; a time without a zone is UTC."""
     aware = entry.started if entry.started.tzinfo else entry.started.replace(tzinfo=UTC)
-    return HistoryRun(
-        id=entry.id,
-        suite=entry.suite,
-        started=aware.astimezone(UTC).replace(microsecond=0),
-        seconds=entry.seconds,
-        verdict=entry.verdict,
-        complete=entry.complete,
-        rounds=entry.rounds,
-        reason=entry.reason,
-    )
+    started = aware.astimezone(UTC).replace(microsecond=0)
+    return convert({**asdict(entry), "started": started}, HistoryRun)
 
 
 def show(entries: Iterable[RunEntry]) -> None:

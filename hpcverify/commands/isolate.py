@@ -10,19 +10,17 @@ from random import Random
 from socket import gethostname
 
 import click
-from msgspec import Struct
 
 from hpcverify.commands._controller import make_controller, record_command, refuse_unknown
-from hpcverify.commands._json import print_json
 from hpcverify.commands._options import FiniteRange
-from hpcverify.console import echo, say
+from hpcverify.console import echo, print_json, say
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.fabric.isolations import carry_out_isolation, order_isolation, read_places
 from hpcverify.fabric.links import carry_out_pairs
 from hpcverify.fleet.claim import check_claim
 from hpcverify.fleet.controller import Controller
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
-from hpcverify.isolation.group_tests import Round, name_members
+from hpcverify.isolation.group_tests import name_members
 from hpcverify.isolation.journal import (
     IsolationOrder,
     create_journal,
@@ -196,43 +194,26 @@ def choose_exit_status(answer: IsolationAnswer) -> int:
     return 0 if answer.is_certain else EXIT_UNCERTAIN
 
 
-class IsolationPlan(Struct, frozen=True, kw_only=True):
-    """What would be tested."""
-
-    nodes: tuple[str, ...]
-    left_out: dict[str, str]
-    switches: int
-    """How many switches are known; 0: groups are drawn by lot."""
-    inside: bool
-    first: Round
-    """The tests of the first round between nodes."""
-
-
 def show_plan(order: IsolationOrder, *, as_json: bool) -> None:
     """Print what would be tested."""
     random = Random(order.seed)  # noqa: S311 - of a plan
     first = next(isolate(order.nodes, order.switches, random, inside=False))
-    plan = IsolationPlan(
-        nodes=order.nodes,
-        left_out=order.left_out,
-        switches=len(set(order.switches.values())),
-        inside=order.inside,
-        first=first,
-    )
+    nodes, left_out, switches = order.nodes, order.left_out, len({*order.switches.values()})
     if as_json:
-        print_json(plan)
+        plan = {"nodes": nodes, "left_out": left_out, "switches": switches}
+        print_json({**plan, "inside": order.inside, "first": first})
         return
-    if plan.switches:
-        groups = f"by {plan.switches} switch{'' if plan.switches == 1 else 'es'} or racks"
+    if switches:
+        groups = f"by {switches} switch{'' if switches == 1 else 'es'} or racks"
     else:
         groups = (
             "by lot: Slurm has no topology, the site file no [fabric] switches, and names no rack"
         )
-    echo(f"{format_count(len(plan.nodes), 'node')}, {fold(plan.nodes)}, in groups {groups}")
-    if plan.left_out:
-        echo(f"left out: {explain(plan.left_out)}")
-    stages = ["each node alone"] if plan.inside else []
-    stages += ["groups of nodes", "groups of switches"] if plan.switches else ["groups of nodes"]
+    echo(f"{format_count(len(nodes), 'node')}, {fold(nodes)}, in groups {groups}")
+    if left_out:
+        echo(f"left out: {explain(left_out)}")
+    stages = ["each node alone"] if order.inside else []
+    stages += ["groups of nodes", "groups of switches"] if switches else ["groups of nodes"]
     echo(f"stages: {', '.join(stages)}")
     echo("first groups:")
     for test in first:

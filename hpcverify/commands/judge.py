@@ -8,9 +8,8 @@ import click
 import msgspec
 
 from hpcverify.commands._controller import record_command
-from hpcverify.commands._json import print_json
-from hpcverify.commands._since import SINCE_TYPE
-from hpcverify.console import echo, say
+from hpcverify.commands._options import SINCE_TYPE
+from hpcverify.console import echo, print_json, say
 from hpcverify.model import Result, Run, Verdict
 from hpcverify.plan.catalog import list_check_names
 from hpcverify.plan.config import Site, load_site, state_dir

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterable
+from datetime import datetime
 
 import click
 from msgspec.structs import replace
 from rich.text import Text
 
-from hpcverify.commands._json import print_json
-from hpcverify.console import say
+from hpcverify.console import print_json, say
 from hpcverify.errors import UnknownNameError
-from hpcverify.fleet.breaker import find_doubts
 from hpcverify.fleet.event_log import AuditEntry
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.outages import NodeOutage
 from hpcverify.fleet.states import Hold, Node, State
 from hpcverify.insight.drift import keep_nodes
 from hpcverify.insight.drift_wording import list_drift_lines
@@ -97,10 +94,7 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
             if fleet.rows[0].known:
                 outlook = read_node_outlook(ledger, site.fleet, chosen[0])
     if as_json:
-        doubts = find_doubts(ledger, store, site.quarantine, fleet.made)
-        print_json(
-            build_nodes_document(fleet, doubts, judgement, fault, outlook=outlook, audit=log)
-        )
+        print_json(build_nodes_document(fleet, judgement, fault, outlook=outlook, audit=log))
     else:
         show(fleet, log, judgement, outlook)
 
@@ -135,7 +129,7 @@ def show(
     style = OVERDUE_STYLE if fleet.tripped else ""
     console.print(Text(summarize_fleet(fleet), style=style))
     for doubt in fleet.doubts:
-        console.print(Text(f"a check is doubted: {doubt}", style=OVERDUE_STYLE))
+        console.print(Text(f"a check is doubted: {doubt.text}", style=OVERDUE_STYLE))
     console.print(f"states: {count_states(fleet.rows)}")
     if tried := describe_links(fleet):
         console.print(f"links tried: {tried}")
@@ -158,7 +152,9 @@ def show(
     if log:
         console.print()
         head = ("when (UTC)", "who", "what", "detail")
-        print_table(console, head, format_audit(log))
+        print_table(
+            console, head, ((format_moment(e.time), e.actor, e.what, e.detail) for e in log)
+        )
 
 
 def show_nodes(console: Console, fleet: Overview) -> None:
@@ -215,20 +211,23 @@ def show_outlook(console: Console, outlook: NodeOutlook, node: Node) -> None:
         console.print("risk: not ranked until what it failed is settled; sweeps take it first")
     if outlook.outages:
         console.print("outages of the last two years:")
-        print_table(console, OUTAGE_HEADS, map(format_outage, outlook.outages))
+        rows = (
+            (
+                format_moment(o.began),
+                format_moment(o.ended) or "not over",
+                o.cause,
+                shorten(o.reason),
+            )
+            for o in outlook.outages
+        )
+        print_table(console, OUTAGE_HEADS, rows)
     else:
         console.print("no outage in the last two years")
 
 
-def format_outage(outage: NodeOutage) -> tuple[str, ...]:
-    """Print the columns of an outage."""
-    ended = format_moment(outage.ended) if outage.ended else "not over"
-    return format_moment(outage.began), ended, outage.cause, shorten(outage.reason)
-
-
-def format_moment(when: float) -> str:
-    """Print seconds since 1970 as date and time (UTC)."""
-    return f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S}"
+def format_moment(when: datetime | None) -> str:
+    """Print a time (UTC); empty if it is unknown."""
+    return f"{when:%Y-%m-%d %H:%M:%S}" if when else ""
 
 
 def format_row(row: NodeRow, now: float) -> tuple[str | Text, ...]:
@@ -242,9 +241,3 @@ def format_row(row: NodeRow, now: float) -> tuple[str | Text, ...]:
         format_time_since(row.heard, now),
         shorten(row.why),
     )
-
-
-def format_audit(log: Iterable[AuditEntry]) -> Iterator[tuple[str, ...]]:
-    """Print the columns of lines of the audit log."""
-    for line in log:
-        yield format_moment(line.when), line.actor, line.what, line.detail

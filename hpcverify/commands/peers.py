@@ -14,8 +14,8 @@ import msgspec
 from msgspec.structs import replace
 from rich.text import Text
 
-from hpcverify.commands._json import print_json_text
-from hpcverify.commands._since import SINCE_TYPE
+from hpcverify.commands._options import SINCE_TYPE
+from hpcverify.console import print_json_text
 from hpcverify.errors import ConfigError
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.history.reader import Choice
@@ -250,7 +250,7 @@ def show(document: PeersDocument) -> None:
         console.print(line, markup=False)
     if outliers:
         console.print()
-        groups = group_by_part(outliers, name_outlier).items()
+        groups = group_by_part(outliers, lambda found: (found[1].node, found[1].name)).items()
         print_table(console, HEADS, (format_outliers(*group) for group in groups))
     if notes := [*list_notes(document)]:
         console.print("\nnot judged in full:")
@@ -268,11 +268,6 @@ def summarize(document: PeersDocument, outliers: int) -> str:
 
 MetricOutlier = tuple[MetricJudgement, PeerOutlier]
 """A metric and what stands out in it."""
-
-
-def name_outlier(found: MetricOutlier) -> tuple[str, str]:
-    """Name the node and the part, node or place that stands out."""
-    return found[1].node, found[1].name
 
 
 def format_outliers(title: str, group: Sequence[MetricOutlier]) -> tuple[str | Text, ...]:

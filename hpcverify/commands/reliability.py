@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import click
 
-from hpcverify.commands._json import print_json
 from hpcverify.commands._options import FiniteRange
-from hpcverify.console import echo
+from hpcverify.console import echo, print_json
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.insight.reliability_document import build_reliability_document
 from hpcverify.insight.reliability_report import (
     DEFAULT_DAYS,
     build_reliability_report,
@@ -42,7 +40,7 @@ def command(*, days: float, as_json: bool) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     report = build_reliability_report(Ledger(state_dir()), load_site(), days)
     if as_json:
-        print_json(build_reliability_document(report))
+        print_json(report)
         return
     for line in describe_reliability(report):
         echo(click.wrap_text(line, NOTE_CHARACTERS))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +13,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from hpcverify.commands._since import SINCE_TYPE, select_started_since
+from hpcverify.commands._options import SINCE_TYPE
 from hpcverify.console import echo, say
 from hpcverify.errors import (
     ConfigError,
@@ -107,7 +107,12 @@ def command(
     if file:
         if node or run_id or since or fleet or form != "html":
             raise ConfigError("with FILE, only -o is allowed")
-        write_text(render_file(file), output)
+        content = documents.read_bytes(Path(file))
+        if is_answer(content):
+            text = import_report_module("isolation").render(parse_answer(content, file))
+        else:
+            text = import_report_module("collectives").render(parse_collective_run(content, file))
+        write_text(text, output)
         return
     store = Store(state_dir())
     if fleet:
@@ -126,23 +131,6 @@ def write_text(text: str, output: str) -> None:
     else:
         documents.write_bytes(Path(output), text.encode())
         echo(f"wrote {output}")
-
-
-def render_file(file: str) -> str:
-    """
-    Render what `hpcverify collectives` or `hpcverify isolate --json` has written.
-
-    Raises:
-        StoreError: it cannot be read, or is of neither.
-
-    """
-    content = documents.read_bytes(Path(file))
-    page: str
-    if is_answer(content):
-        page = import_report_module("isolation").render(parse_answer(content, file))
-    else:
-        page = import_report_module("collectives").render(parse_collective_run(content, file))
-    return page
 
 
 def render_node(
@@ -284,7 +272,7 @@ def count_repetitions(
     def list_verdicts(part_id: str, checks: tuple[str, ...]) -> Iterator[PastVerdict]:
         """Yield the verdicts of the node's earlier runs on a part, newest first."""
         for entry in list_runs(checks):
-            if not select_started_since(entry, since):
+            if since and entry.started < since.replace(tzinfo=UTC):
                 return
             if entry.verdict is not Verdict.FAIL:
                 if part_id in read_part_ids(entry.id):
@@ -325,11 +313,8 @@ def read_newest(store: Store, node: str | None) -> Run:
 def render_html(run: Run, store: Store, since: datetime | None = None, standing: str = "") -> str:
     """Render the page of *run* with the node's runs before it, and its *standing* in the fleet."""
     entries = store.list_runs(run.node, limit=-1)
-    earlier = [
-        entry
-        for entry in entries
-        if entry.started < run.started and select_started_since(entry, since)
-    ]
+    first = since.replace(tzinfo=UTC) if since else datetime.min.replace(tzinfo=UTC)
+    earlier = [entry for entry in entries if first <= entry.started < run.started]
     history = list(store.read_documents(earlier[:MAX_HISTORY_RUNS]))
     past = count_repetitions(run, store, since)
     page: str = import_report_module("node").render(

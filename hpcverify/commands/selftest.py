@@ -11,8 +11,7 @@ import click
 import msgspec
 
 from hpcverify.check import Trial
-from hpcverify.commands._json import print_json
-from hpcverify.console import echo, say
+from hpcverify.console import echo, print_json, say
 from hpcverify.model import Inventory
 from hpcverify.plan.config import load_site, node_name, state_dir
 from hpcverify.run.folders import temporary_folder

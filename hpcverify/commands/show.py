@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rich.text import Text
 
 from hpcverify.check import LimitIndex, make_severity_key, severity_sort_key
-from hpcverify.commands._json import print_json
+from hpcverify.console import print_json
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.model import (
     Coverage,

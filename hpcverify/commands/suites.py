@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hpcverify.commands._json import print_json
+from hpcverify.console import print_json
 from hpcverify.model import FABRIC_SUITE
 from hpcverify.plan.suite import FABRIC_HOW, list_suites, load_suite
 from hpcverify.summary.terminal import Console, print_table

@@ -16,8 +16,7 @@ from hpcverify.commands._controller import (
     report_brakes,
     tell_once_of_measurements,
 )
-from hpcverify.commands._json import print_json
-from hpcverify.console import echo, say
+from hpcverify.console import echo, print_json, say
 from hpcverify.errors import ActionError, ConfigError, SlurmError
 from hpcverify.fabric.admission import BatchTester
 from hpcverify.fabric.links import plan_fabric, try_links
@@ -25,13 +24,11 @@ from hpcverify.fleet.controller import Controller
 from hpcverify.insight.job_sensor import leave_suspicions
 from hpcverify.insight.night import judge_finished_night
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
-from hpcverify.isolation.links import LinkPair
 from hpcverify.model import Verdict
 from hpcverify.plan.config import Site
 from hpcverify.plan.hostlist import expand, fold
 from hpcverify.plan.suite import list_suites, load_suite, make_plan
 from hpcverify.run.stop import StopFlag, stop_on_signals
-from hpcverify.selection.ranking import NodeRisk
 from hpcverify.selection.suites import (
     FAULT_SOURCE,
     SuiteFaultCoverage,
@@ -207,33 +204,22 @@ def show_plan(
         echo(f"{format_count(len(pairs), 'pair')} of nodes to try links between, if idle then")
     console = Console(highlight=False)
     print_items(console, explained)
-    links = [("link", fold(pair.nodes), "", describe_link(pair)) for pair in pairs]
-    rows = [
-        *(
-            ("verify", p.node, f"{p.risk:.1f}x", tell_why(risks.get(p.node), p.why))
-            for p in plan.chosen
-        ),
-        *links,
-        *(("-", node, *tell_passed_over(risks.get(node), why)) for node, why in plan.passed_over),
-    ]
+    rows: list[tuple[str, str, str, str]] = []
+    for pick in plan.chosen:  # first what makes it due, and then what its risk is from
+        risk = risks.get(pick.node)
+        why = "; ".join(dict.fromkeys((pick.why, *(risk.reasons if risk else ()))))
+        rows.append(("verify", pick.node, f"{pick.risk:.1f}x", why))
+    for pair in pairs:
+        where = "at one switch, or at switches that are not known"
+        if pair.switches is not None:
+            where = f"between the switches {' and '.join(pair.switches)}"
+        rows.append(("link", fold(pair.nodes), "", where))
+    for node, why in plan.passed_over:
+        if risk := risks.get(node):
+            rows.append(("-", node, f"{risk.score:.1f}x", "; ".join((*risk.reasons, why))))
+        else:
+            rows.append(("-", node, "", why))
     print_table(console, ("", "node", "risk", "why"), rows)
-
-
-def tell_why(risk: NodeRisk | None, why: str) -> str:
-    """Say why a node is verified: what makes it due, and then what its risk is from."""
-    return "; ".join(dict.fromkeys((why, *risk.reasons))) if risk else why
-
-
-def tell_passed_over(risk: NodeRisk | None, why: str) -> tuple[str, str]:
-    """Say what the risk is of a node that is passed over though it is due, and why."""
-    return (f"{risk.score:.1f}x", "; ".join((*risk.reasons, why))) if risk else ("", why)
-
-
-def describe_link(pair: LinkPair) -> str:
-    """Say what is between the nodes of *pair*."""
-    if pair.switches is None:
-        return "at one switch, or at switches that are not known"
-    return f"between the switches {' and '.join(pair.switches)}"
 
 
 def carry_out(controller: Controller, suite: str, only: Collection[str], limit: int | None) -> int:
@@ -241,7 +227,9 @@ def carry_out(controller: Controller, suite: str, only: Collection[str], limit: 
     with stop_on_signals() as stop:
         sweep = Sweep(controller, suite, stop, only, limit)
         while not stop() and sweep.run_turn():
-            _wait(stop)
+            until = time.monotonic() + TURN_INTERVAL_S
+            while not stop() and time.monotonic() < until:
+                time.sleep(POLL_S)
         if stop():
             left = len(sweep.list_under_way())
             say(f"interrupted; still under way: {left}; hpcverify collect takes them in")
@@ -448,9 +436,3 @@ class Sweep:
         worst = EXIT_STATUSES.get(max(verdicts, default=Verdict.PASS), 0)
         not_acted_on = report_brakes(self.controller) or self.controller.choose_exit_status()
         return not_acted_on or worst or (3 if silent else 0)
-
-
-def _wait(stop: StopFlag) -> None:
-    until = time.monotonic() + TURN_INTERVAL_S
-    while not stop() and time.monotonic() < until:
-        time.sleep(POLL_S)

@@ -12,7 +12,7 @@ note to its reason keeps it, unless that node is asked for by name.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 from hpcverify.fleet.holds import (
     HoldReading,
@@ -36,24 +36,18 @@ _FAILED_CHECKS_PATTERN = re.compile(
 
 def find_unowned(there: Mapping[str, HoldReading], ledger: Ledger) -> dict[str, HoldReading]:
     """List the nodes that carry a hold of ours that the ledger does not know."""
-    return {name: seen for name, seen in there.items() if _is_unowned(seen, ledger)}
-
-
-def _is_unowned(seen: HoldReading, ledger: Ledger) -> bool:
-    if not (seen.reserved or (seen.drained and seen.hold_id)):
-        return False
-    node = ledger.read_node(seen.node)
-    return not apply_reading(node, seen, read_hold_history(node, ledger)).hold_id
+    unowned: dict[str, HoldReading] = {}
+    for name, seen in there.items():
+        if seen.reserved or (seen.drained and seen.hold_id):
+            node = ledger.read_node(name)
+            if not apply_reading(node, seen, read_hold_history(node, ledger)).hold_id:
+                unowned[name] = seen
+    return unowned
 
 
 def is_taken_over(seen: HoldReading, ledger: Ledger) -> bool:
     """Whether the ledger knows the hold id: a person has edited the rest of the reason."""
     return seen.drained and bool(seen.hold_id) and ledger.has_given_hold_id(seen.node, seen.hold_id)
-
-
-def _parse_named_checks(reason: str) -> Iterator[str]:
-    lists = _FAILED_CHECKS_PATTERN.findall(reason)
-    yield from dict.fromkeys(name for listed in lists for name in listed.split(", "))
 
 
 def adopt(
@@ -68,7 +62,8 @@ def adopt(
     known = ledger.read_node(seen.node)
     if seen.drained and seen.hold_id:
         text = seen.reason.removeprefix(seen.hold_id).strip()
-        named = (name for name in _parse_named_checks(text) if name in checks)
+        lists = _FAILED_CHECKS_PATTERN.findall(text)
+        named = (name for listed in lists for name in listed.split(", ") if name in checks)
         failed = tuple(dict.fromkeys((*named, *known.checks)))
         act, reason = "drain", seen.reason
         node = adopt_drain(known, decision, seen.hold_id, text, failed)

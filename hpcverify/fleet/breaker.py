@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 
 from msgspec import Struct
 
@@ -30,6 +29,7 @@ from hpcverify.fleet.states import (
 from hpcverify.plan.config import Quarantine
 from hpcverify.records.store import Store
 from hpcverify.stats import compute_fisher_tail
+from hpcverify.units import UtcTime, convert_time
 
 MIN_ALLOWANCE = 2
 """Nodes that may always be held: a share of a small cluster is less than one."""
@@ -146,17 +146,13 @@ class Doubt(Struct, frozen=True, kw_only=True):
     """On how many of how many nodes it fails."""
     nodes: tuple[str, ...]
     """Where it fails."""
-    until: float
-    """When the doubt ends if nothing new is found: seconds since 1970; 0: with the rollout."""
+    until: UtcTime | None
+    """When the doubt ends if nothing new is found; None: with the rollout."""
 
     @property
     def text(self) -> str:
         """Say which check, how widely it fails, and until when that counts."""
-        when = (
-            f"until {datetime.fromtimestamp(self.until, UTC):%Y-%m-%d %H:%M} UTC, or "
-            if self.until
-            else ""
-        )
+        when = f"until {self.until:%Y-%m-%d %H:%M} UTC, or " if self.until else ""
         return f"{self.why}; no node is held for it alone {when}until it fails on fewer nodes"
 
 
@@ -185,7 +181,9 @@ def find_doubts(
                 check=check,
                 why=why,
                 nodes=tuple(sorted(node for node, failed in recent[check].items() if failed)),
-                until=predict_doubt_end([(at, bad) for at, _, bad in answers], policy),
+                until=convert_time(
+                    predict_doubt_end([(at, bad) for at, _, bad in answers], policy)
+                ),
             )
         )
     failing = _list_failing(ledger.list_nodes().values(), recent, now)
@@ -217,7 +215,7 @@ def _find_doubted_rollouts(
                     check=check,
                     why=f"{check} fails on {how}: suspect {name} {value}, not the nodes",
                     nodes=tuple(sorted(failed_at)),
-                    until=0.0,
+                    until=None,
                 )
                 break
 

@@ -189,8 +189,11 @@ class Controller:
             self._take_claim(spool_path)
             try:
                 yield
-            finally:
-                self._drain_events()
+            finally:  # bring what the site's collectors read up to date
+                with self.run_convenience(EVENT_STREAM):
+                    EventStream(self.state, self.site.events, self.ledger).drain()
+                with self.run_convenience(JOURNAL_READER):
+                    JournalStream(self.site.events, self.ledger).drain()
             self._write_metrics(began)
 
     def _take_claim(self, spool_path: Path) -> None:
@@ -225,13 +228,6 @@ class Controller:
         )
         with self.run_convenience(METRICS):
             self.write_metrics(self, turn)
-
-    def _drain_events(self) -> None:
-        """Bring what the site's collectors read up to date."""
-        with self.run_convenience(EVENT_STREAM):
-            EventStream(self.state, self.site.events, self.ledger).drain()
-        with self.run_convenience(JOURNAL_READER):
-            JournalStream(self.site.events, self.ledger).drain()
 
     @cached_property
     def dispatcher(self) -> Dispatcher:
@@ -667,20 +663,13 @@ class Controller:
         let_go = (lost or before.foreign) and not after.foreign
         if let_go and after.owed_checks and not after.has_returned:
             after = add_return(after, now)
-            if self._must_reverify(before):
+            # Not if they deleted its reservation: they know what it was for.
+            drained = before.state not in {State.SUSPECT, State.VERIFYING}
+            wanted = self.site.quarantine.verify_returned
+            if wanted and drained and not self.ledger.read_trip_reason():
                 after = keep_until_verified(after, now, self.ledger.read_last_ticket_number())
         what, detail = _describe_change(before, after)
         return NodeChange(node=after, what=what, detail=detail, lost=lost)
-
-    def _must_reverify(self, before: Node) -> bool:
-        """
-        Whether a node that somebody else released must pass before it takes jobs.
-
-        Not if they deleted its reservation: they know what it was for.
-        """
-        drained = before.state not in {State.SUSPECT, State.VERIFYING}
-        wanted = self.site.quarantine.verify_returned
-        return wanted and drained and not self.ledger.read_trip_reason()
 
     def _confirm_hold(self, node: Node) -> None:
         """Record that a hold was seen after the scheduler had saved it."""
@@ -739,8 +728,12 @@ class Controller:
         last = self.ledger.read_last_ticket_number()
         with_evidence = self._find_suspects_with_evidence(nodes)
         kept = [reserve_for_evidence(node, last) for node in with_evidence[:room]]
-        days, suite, now = self.site.fleet.overdue_days, self.site.fleet.suite, self.clock()
-        overdue = self._find_overdue_nodes(nodes)
+        began, now = self.ledger.read_fleet_start(), self.clock()  # began is then not ahead
+        days, suite = self.site.fleet.overdue_days, self.site.fleet.suite
+        overdue = sorted(
+            (node for node in nodes if days and is_overdue(node, began, now, days)),
+            key=lambda node: (-compute_elapsed(now, node.last_pass_at), node.name),
+        )
         kept += [
             reserve_overdue(node, suite, days, now, last) for node in overdue[: room - len(kept)]
         ]
@@ -765,30 +758,15 @@ class Controller:
         believed = (node for node in found if not doubts.keys() >= set(node.checks))
         return sorted(filter(is_due, believed), key=lambda node: (node.since, node.name))
 
-    def _find_overdue_nodes(self, nodes: Iterable[Node]) -> list[Node]:
-        """Find the overdue nodes, the one that has waited longest first."""
-        began, now = self.ledger.read_fleet_start(), self.clock()
-        days = self.site.fleet.overdue_days
-        return sorted(
-            (node for node in nodes if days and is_overdue(node, began, now, days)),
-            key=lambda node: (-compute_elapsed(now, node.last_pass_at), node.name),
-        )
-
-    def _cancel_outdated(self) -> None:
-        """
-        Cancel verifications that were ordered before their node was reserved.
-
-        They wait outside its reservation, which lets no job in; their runs would not count.
-        """
+    def _order_reruns(self, seen: Mapping[str, HoldReading]) -> None:
         nodes = self.ledger.list_nodes()
+        # What was ordered before its node was reserved waits outside the reservation, which lets
+        # no job in; its run would not count.
         for ticket in self.ledger.list_open_tickets():
             node = nodes.get(ticket.node, Node(name=ticket.node))
             reserved = node.desired_hold is Hold.RESERVATION and node.hold_id
             if reserved and not ticket.run and ticket.number <= node.not_before_ticket:
                 self._try(node.name, partial(self.dispatcher.cancel_verification, node.name))
-
-    def _order_reruns(self, seen: Mapping[str, HoldReading]) -> None:
-        self._cancel_outdated()
         busy = {ticket.node for ticket in self.ledger.list_open_tickets()}
         ended = self.ledger.find_last_ended()
         due = [

@@ -8,12 +8,15 @@ again there for a restart. So they are kept where what they count is kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from sqlite3 import Connection
 
 import msgspec
 
+from hpcverify.fleet.ledger_file import SET_FACT, LedgerFile
 from hpcverify.fleet.outages import NodeOutage
+from hpcverify.fleet.part_counts import PartCount
+from hpcverify.fleet.states import DAY_S
 from hpcverify.metrics.text import METRICS_BY_NAME, BucketCounts, LabelValues
 
 COUNTER_TABLES = """
@@ -26,6 +29,10 @@ create table part_counts (
     primary key (node, kind)
 ) without rowid;
 """
+COUNTED_FACT = "node seconds counted"
+"""The fact that says until when node-seconds are counted."""
+MAX_COUNTED_GAP_S = DAY_S
+SWEEP_FACT = "sweep ended"
 SUM = "sum"
 """In place of the bound of a bucket: the sum of all that was observed."""
 
@@ -63,29 +70,62 @@ def count_outage(db: Connection, before: NodeOutage | None, after: NodeOutage, n
         observe(db, "hpcverify_time_to_return_seconds", cause, after.ended - after.began)
 
 
-def build_counter(
-    rows: Iterable[tuple[str, float]], possible: Iterable[LabelValues]
-) -> dict[LabelValues, float]:
-    """Build the values of a counter from its *rows*, 0 for what is *possible* and never was."""
-    values = dict.fromkeys(possible, 0.0)
-    return values | {_read_labels(labels): value for labels, value in rows}
+class CounterLedger(LedgerFile):
+    """What the ledger counts: changes in the write that makes them, and the time of nodes."""
 
+    def read_counter(
+        self, metric: str, possible: Iterable[LabelValues] = ()
+    ) -> dict[LabelValues, float]:
+        """Read the counter *metric* by its labels, 0 for what is *possible* and never was."""
+        return {**dict.fromkeys(possible, 0.0), **dict(self._select_counters(metric))}
 
-def build_histogram(
-    rows: Iterable[tuple[str, float]], possible: Iterable[LabelValues]
-) -> dict[LabelValues, BucketCounts]:
-    """Build the values of a histogram, likewise."""
-    counts: dict[LabelValues, dict[float, float]] = {labels: {} for labels in possible}
-    sums = dict.fromkeys(counts, 0.0)
-    for encoded, value in rows:
-        *labels, bound = _read_labels(encoded)
-        key = tuple(labels)
-        if bound == SUM:
-            sums[key] = value
-        else:
-            counts.setdefault(key, {})[float(bound)] = value
-    return {key: BucketCounts(counts[key], sums.get(key, 0.0)) for key in counts}
+    def read_histogram(
+        self, metric: str, possible: Iterable[LabelValues] = ()
+    ) -> dict[LabelValues, BucketCounts]:
+        """Read the histogram *metric*, likewise."""
+        counts: dict[LabelValues, dict[float, float]] = {labels: {} for labels in possible}
+        sums: dict[LabelValues, float] = {}
+        for (*labels, bound), value in self._select_counters(metric):
+            key = tuple(labels)
+            if bound == SUM:
+                sums[key] = value
+            else:
+                counts.setdefault(key, {})[float(bound)] = value
+        return {key: BucketCounts(counts[key], sums.get(key, 0.0)) for key in counts}
 
+    def _select_counters(self, metric: str) -> list[tuple[LabelValues, float]]:
+        query = "select labels, value from counters where metric = ? order by labels"
+        decode = msgspec.json.Decoder(tuple[str, ...]).decode
+        return [(decode(labels), value) for labels, value in self._select(query, metric)]
 
-def _read_labels(encoded: str) -> LabelValues:
-    return msgspec.json.decode(encoded, type=tuple[str, ...])
+    def count_node_seconds(self, by_state: Mapping[str, int], by_hold: Mapping[str, int]) -> None:
+        """
+        Count the time since the last call for so many nodes in each state and hold.
+
+        A longer time than `MAX_COUNTED_GAP_S` is left out: no controller was there to see what
+        the nodes did.
+        """
+        now = self.clock()
+        last = float(self.read_fact(COUNTED_FACT) or now)
+        elapsed = now - last if 0 < now - last <= MAX_COUNTED_GAP_S else 0.0
+        with self._open_database(write=True) as db:
+            db.execute(SET_FACT, (COUNTED_FACT, repr(now)))
+            for metric, nodes in (
+                ("hpcverify_node_seconds_total", by_state),
+                ("hpcverify_held_node_seconds_total", by_hold),
+            ):
+                for label, number in nodes.items():
+                    count(db, metric, (label,), number * elapsed)
+
+    def list_part_counts(self) -> list[PartCount]:
+        """List how many parts of each kind the nodes should have, and how many they have."""
+        rows = self._select("select node, kind, expected, present from part_counts")
+        return [PartCount(*row) for row in rows]
+
+    def record_sweep_end(self) -> None:
+        """Record that a sweep has ended now."""
+        self._execute(SET_FACT, SWEEP_FACT, repr(self.clock()))
+
+    def read_sweep_end(self) -> float:
+        """Say when the last sweep ended, in seconds since 1970; 0: none has."""
+        return float(self.read_fact(SWEEP_FACT) or 0)

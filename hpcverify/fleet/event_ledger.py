@@ -26,6 +26,7 @@ from hpcverify.fleet.event_log import (
 )
 from hpcverify.fleet.finding_log import FindingCount
 from hpcverify.fleet.ledger_file import SET_FACT, LedgerFile
+from hpcverify.units import convert_time
 
 StandingWording = Callable[[str, str, str], NewEvent | None]
 """Makes the event of what stands: from its key, and its value before and now."""
@@ -189,7 +190,7 @@ class EventLedger(LedgerFile):
             " and (?1 is null or node = ?1) order by number desc limit ?2",
             *(node, limit),
         )
-        return [AuditEntry(*row) for row in rows]
+        return [AuditEntry(convert_time(at), *row) for at, *row in rows]
 
     def count_quarantines(self, node: str, since: float) -> int:
         """Count the quarantines of *node* after *since*; as `list_newly_held`."""

@@ -30,6 +30,7 @@ from hpcverify.events.event import (
 )
 from hpcverify.events.severity import grade_event
 from hpcverify.summary.printable import escape_json
+from hpcverify.units import UtcTime
 
 CONTROLLER_ACTOR = "hpcverify"
 """The actor when no person acted."""
@@ -72,7 +73,6 @@ create table run_verdicts (
     node text not null, suite text not null, verdict text not null, primary key (node, suite)
 );
 """
-"""What the migration of the ledger to events adds."""
 KIND_BY_WORDS = {
     "drain": EventKind.HOLD_CHANGED,
     "resume": EventKind.HOLD_CHANGED,
@@ -145,7 +145,7 @@ class KeptEvent(Struct, frozen=True, array_like=True):
 class AuditEntry(Struct, frozen=True):
     """An event, as `hpcverify nodes` shows it."""
 
-    when: float
+    time: UtcTime | None
     actor: str
     node: str
     what: str
@@ -265,61 +265,11 @@ def prune_events(db: Connection, days: int, reserved: int) -> None:
         (EventKind.HEARTBEAT, days + SPARE_HEARTBEATS - 1),
     ).fetchone()
     kept = min(row[0], reserved + 1) if row else 0
-    last = db.execute("select number, digest from events where number = ?", (kept - 1,)).fetchone()
+    last = db.execute("select digest from events where number = ?", (kept - 1,)).fetchone()
     if last:
-        _write_anchor(db, ChainLink(*last))
+        value = f"{kept - 1} {last[0]}"
+        db.execute("insert or replace into facts values (?, ?)", (ANCHOR_FACT, value))
         db.execute("delete from events where number < ?", (kept,))
-
-
-def _write_anchor(db: Connection, anchor: ChainLink) -> None:
-    value = f"{anchor.number} {anchor.digest}"
-    db.execute("insert or replace into facts values (?, ?)", (ANCHOR_FACT, value))
-
-
-def carry_over_audit(db: Connection, host: str) -> None:
-    """
-    Make events of the audit log and the queue of transitions of an earlier version.
-
-    The numbers begin after those of the transitions: the site's program may know these.
-    """
-    row = db.execute("select seq from sqlite_sequence where name = 'transitions'").fetchone()
-    if row:
-        _write_anchor(db, ChainLink(row[0], CHAIN_START.digest))
-    rows = db.execute("select at, actor, node, what, detail from audit order by number")
-    for at, actor, node, what, detail in rows:
-        kind = KIND_BY_WORDS.get(what, EventKind.NODE_CHANGED)
-        by = "" if actor == CONTROLLER_ACTOR else actor
-        append_event(db, NewEvent(kind=kind, by=by, node=node, what=what, detail=detail), at, host)
-    queue = db.execute("select at, record, tries from transitions order by number").fetchall()
-    for at, record, tries in queue:
-        event, reason = _convert_transition(msgspec.json.decode(record))
-        number = append_event(db, event, at, host)
-        row = (number, reason, event.by, tries)
-        db.execute("insert into deliveries values (?, ?, ?, ?)", row)
-    db.execute("drop table audit")
-    db.execute("drop table transitions")
-
-
-def _convert_transition(old: dict[str, object]) -> tuple[NewEvent, str]:
-    """Make the event of a transition of an earlier version that waits, and its reason."""
-    states = {name: old[name] for name in ("before", "after", "enforced", "run")}
-    checks, after = old["checks"], str(old["after"])
-    kinds = {
-        BREAKER_TRIPPED: EventKind.BREAKER_TRIPPED,
-        BREAKER_CLOSED: EventKind.BREAKER_RESET,
-        CHECK_DOUBTED: EventKind.CHECK_DOUBTED,
-        CHECK_TRUSTED: EventKind.CHECK_TRUSTED,
-    }
-    is_node = old["kind"] == "node"
-    subject = checks[0] if old["kind"] == "check" and isinstance(checks, list) else ""
-    change = {"subject": subject, "checks": checks if is_node else (), **states}
-    event = NewEvent(
-        kind=EventKind.NODE_CHANGED if is_node else kinds[after],
-        by=str(old["by"]),
-        node=str(old["node"]),
-        change=msgspec.convert(change, StateChange),
-    )
-    return event, str(old["reason"])
 
 
 def iterate_lines(

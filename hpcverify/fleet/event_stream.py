@@ -79,16 +79,12 @@ class EventStream:
             self.ledger.remove_cursor(FILE_READER)
             return
         cursor = self.ledger.add_reader(FILE_READER)
-        if self._is_complete(cursor):
+        if cursor == self.ledger.read_chain_end().number and self.path.exists():
             return
         try:
             self._append_batches(cursor)
         except OSError as exc:
             raise StoreError(f"{self.path} cannot be written: {exc.strerror}") from exc
-
-    def _is_complete(self, cursor: int) -> bool:
-        """Whether the ledger has nothing new, and the file is there."""
-        return cursor == self.ledger.read_chain_end().number and self.path.exists()
 
     def _append_batches(self, cursor: int) -> None:
         with self._open() as file:
@@ -164,13 +160,11 @@ class EventStream:
         limit = self.settings.max_mib * MIB
         if not limit or end.torn or self.path.stat().st_size < limit:
             return
-        names = [self.path, *(self._name_old(n) for n in range(1, self.settings.keep_files + 1))]
+        numbers = range(1, self.settings.keep_files + 1)
+        names = [self.path, *(self.path.with_name(f"{EVENTS_FILE_NAME}.{n}") for n in numbers)]
         for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
             if newer.exists():
                 newer.replace(older)
-
-    def _name_old(self, number: int) -> Path:
-        return self.path.with_name(f"{EVENTS_FILE_NAME}.{number}")
 
 
 def _read_number(line: bytes) -> int:

@@ -13,12 +13,9 @@ from datetime import UTC, datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.check import Placement
-from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.fleet.part_counts import PartCount, count_parts
 from hpcverify.fleet.states import Ticket
 from hpcverify.model import FABRIC_SUITE, Cause, Maturity, Result, Run, Verdict, effective_verdict
-from hpcverify.plan import catalog
 from hpcverify.plan.config import Site
 from hpcverify.plan.hostlist import expand
 from hpcverify.run.conclude import list_conclusive
@@ -135,7 +132,7 @@ def extract_evidence(
         ticket=ticket.number if ours and ticket is not None else 0,
         by_bmc=by_bmc,
         complete=run.complete,
-        passive=_is_passive(run, site),
+        passive=run.passive,
         verdict=run.verdict,
         parts=count_parts(run),
         failures=tuple(
@@ -165,21 +162,6 @@ def _diagnose_failures(run: Run, checks: Collection[str]) -> tuple[Diagnosis, ..
     results = tuple(r for r in run.results if r.check in checks)
     diagnoses = diagnose_run(replace(run, results=results)) if results else ()
     return tuple(d for d in diagnoses if d.verdict is Verdict.FAIL)
-
-
-def _is_passive(run: Run, site: Site) -> bool:
-    if run.passive is not None:
-        return run.passive
-    # An old document does not say; its checks do.
-    ran = {r.check for r in run.results if r.verdict is not Verdict.SKIP}
-    return all(_is_passive_check(check, site) for check in ran)
-
-
-def _is_passive_check(check: str, site: Site) -> bool:
-    try:
-        return catalog.load_check(check, site.packages).placement is Placement.PASSIVE
-    except (ConfigError, UnknownNameError):  # it has been removed since
-        return False
 
 
 def is_absent(result: Result) -> bool:

@@ -36,7 +36,6 @@ create table finding_counts (
     opened integer not null, primary key (check_name, code, verdict)
 );
 """
-"""What the migration of the ledger to events adds for findings."""
 
 
 class RunReport(Struct, frozen=True, kw_only=True):
@@ -82,18 +81,14 @@ def follow_findings(
         state
         for uid, state in _select_open(db, node.name)
         if uid not in found
-        and (state.check in cleared or _is_obsolete(state, sources[uid], report, kept))
+        and (
+            state.check in cleared
+            or (sources[uid] == report.outcome.suite and state.check not in kept)
+        )
         and report.unanswered.isdisjoint({(state.check, state.part), (state.check, "node")})
         and (report.closes is None or sources[uid] in report.closes)
     ]
     yield from _close(db, node.name, over)
-
-
-def _is_obsolete(
-    state: FindingState, source: str, report: RunReport, kept: Collection[str]
-) -> bool:
-    """Whether the suite that opened a finding no longer has its check."""
-    return source == report.outcome.suite and state.check not in kept
 
 
 def _raise_findings(

@@ -139,16 +139,12 @@ class HoldHistory(Struct, frozen=True):
         if not (seen.drained and seen.hold_id):
             return False
         reason = _normalize_reason(seen.reason)
-        return reason in {self.drain_reason, *self.awaited_reasons} or (
-            reason == self.lifted_reason and self._is_lifted_drain(seen)
-        )
-
-    def _is_lifted_drain(self, seen: HoldReading) -> bool:
-        first, last = (
-            self.lifted_drained_at - MAX_CLOCK_SKEW_S,
-            self.lifted_drained_at + MAX_DRAIN_DELAY_S,
-        )
-        return first < seen.at < min(last, self.lifted_at - MAX_CLOCK_SKEW_S)
+        if reason in {self.drain_reason, *self.awaited_reasons}:
+            return True
+        first = self.lifted_drained_at - MAX_CLOCK_SKEW_S
+        last = self.lifted_drained_at + MAX_DRAIN_DELAY_S
+        lifted = first < seen.at < min(last, self.lifted_at - MAX_CLOCK_SKEW_S)
+        return reason == self.lifted_reason and lifted
 
     def has_awaited_drain(self, seen: HoldReading) -> bool:
         """Whether the node, as *seen*, has a drain that was awaited."""
@@ -306,7 +302,10 @@ def apply_hold(
 
     """
     hand = _HoldWriter(node.name, backend, log)
-    seen = _restore_reason(node, seen or backend.read_hold(node.name), hand)
+    seen = seen or backend.read_hold(node.name)
+    if _must_restore_reason(node, seen, read_hold_history(node, log)):
+        restore = partial(backend.restore, node.name, node.foreign)
+        seen = hand.perform("restore", f"theirs: {node.foreign}", seen, restore)
     just_left = bool(node.foreign)
     tried: set[str] = set()
     while True:
@@ -320,16 +319,12 @@ def apply_hold(
         act = _choose_next_write(node, seen, marks)
         if not act or (act == DRAIN and just_left):
             return node
+        if act == "unreserve" and act in tried:  # it stays until our job in it ends
+            return node
         if act in tried:
-            return _accept_or_raise(act, node, seen)
+            raise ActionError(f"{node.name}: {act} had no effect: it is {_describe_reading(seen)}")
         tried.add(act)
         seen = _perform_write(act, node, seen, hand)
-
-
-def _accept_or_raise(act: str, node: Node, seen: HoldReading) -> Node:
-    if act == "unreserve":  # the reservation stays until our job in it ends
-        return node
-    raise ActionError(f"{node.name}: {act} had no effect: it is {_describe_reading(seen)}")
 
 
 def take_over_hook_drain(
@@ -421,13 +416,6 @@ def _must_restore_reason(node: Node, seen: HoldReading, marks: HoldHistory) -> b
     """
     theirs = bool(node.foreign) and not node.foreign.endswith(NO_REASON_SUFFIX)
     return theirs and marks.owns_drain(seen)
-
-
-def _restore_reason(node: Node, seen: HoldReading, hand: _HoldWriter) -> HoldReading:
-    if not _must_restore_reason(node, seen, read_hold_history(node, hand.log)):
-        return seen
-    restore = partial(hand.backend.restore, hand.node, node.foreign)
-    return hand.perform("restore", f"theirs: {node.foreign}", seen, restore)
 
 
 def _perform_write(act: str, node: Node, seen: HoldReading, hand: _HoldWriter) -> HoldReading:

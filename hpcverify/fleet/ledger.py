@@ -27,8 +27,7 @@ from msgspec.structs import astuple, replace
 from hpcverify.errors import StoreError
 from hpcverify.events.event import Event, EventKind, StateChange
 from hpcverify.fleet import counters, finding_log
-from hpcverify.fleet.counter_ledger import CounterLedger
-from hpcverify.fleet.counters import COUNTER_TABLES
+from hpcverify.fleet.counters import COUNTER_TABLES, CounterLedger
 from hpcverify.fleet.event_ledger import EventLedger
 from hpcverify.fleet.event_log import (
     BREAKER_CLOSED,
@@ -40,7 +39,6 @@ from hpcverify.fleet.event_log import (
     IDENTITY_FACT,
     KIND_BY_WORDS,
     NewEvent,
-    carry_over_audit,
 )
 from hpcverify.fleet.finding_log import FINDING_TABLES, RunReport
 from hpcverify.fleet.holds import Intent
@@ -53,11 +51,11 @@ from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import KnownLinks, LinkHistory, LinkPair
 from hpcverify.model import Run, Verdict
 from hpcverify.records import documents
-from hpcverify.records.sqlite import migrate, read_version
+from hpcverify.records.sqlite import create_tables, read_version
 from hpcverify.slurm.submit import Ending
+from hpcverify.units import UtcTime
 
-MIGRATIONS = (
-    """
+TABLES = f"""
 create table nodes (name text primary key, record blob not null);
 create table tickets (
     number integer primary key autoincrement, node text not null, token text not null,
@@ -66,6 +64,8 @@ create table tickets (
     ending text not null default '', run text not null default ''
 );
 create index tickets_open on tickets (ended, node);
+-- each run that comes in asks for its ticket, and a year of 10,000 nodes has millions
+create index tickets_by_node on tickets (node, token);
 create table judged (run text primary key, at real not null);
 create table outcomes (
     node text not null, name text not null, at real not null, failed integer not null,
@@ -77,26 +77,8 @@ create table intents (
     act text not null, reason text not null, reason_before text not null,
     outcome text not null default '', drain_after text
 );
-create table facts (name text primary key, value text not null);
-create table audit (
-    number integer primary key autoincrement, at real not null, actor text not null,
-    node text not null, what text not null, detail text not null
-);
-create index audit_by_node on audit (node, number);
 create index intents_by_node on intents (node, number);
-create trigger audit_stays before update on audit
-begin select raise(abort, 'the audit log is not rewritten'); end;
-create trigger audit_remains before delete on audit
-begin select raise(abort, 'the audit log is not shortened'); end;
-create trigger audit_grows before insert on audit
-when exists (select 1 from audit where number = new.number)
-begin select raise(abort, 'the audit log is not rewritten'); end;
-create table transitions (
-    number integer primary key autoincrement, at real not null, record blob not null,
-    tries integer not null default 0
-);
-""",
-    """
+create table facts (name text primary key, value text not null);
 create table node_links (
     node text primary key, kind text not null, switch text not null,
     tried real not null default 0
@@ -108,21 +90,14 @@ create table pair_speeds (
     at real not null, kind text not null, operation text not null, size integer not null,
     busbw real not null
 );
-""",
-    """
 create table outages (
     number integer primary key, node text not null, began real not null,
     ended real not null, record blob not null
 );
 create index outages_by_node on outages (node, ended);
-""",
-    EVENT_TABLES + FINDING_TABLES,
-    COUNTER_TABLES,
-    # Each run that comes in asks for its ticket, and a year of 10,000 nodes has millions.
-    "create index tickets_by_node on tickets (node, token);",
-)
-EVENTS_VERSION = 4
-"""The version of the ledger from which on it has events."""
+{EVENT_TABLES}{FINDING_TABLES}{COUNTER_TABLES}"""
+LEDGER_VERSION = 1
+"""The version of `TABLES`."""
 LEDGER_FILE_NAME = "fleet.sqlite"
 """The ledger, in the state directory of the controller."""
 BREAKER_RETENTION_S = 90 * DAY_S
@@ -180,8 +155,8 @@ class Malfunction(Struct, frozen=True):
     """A convenience of the controller that did not work the last time."""
 
     name: str
-    since: float
-    """When it first failed, in seconds since 1970."""
+    since: UtcTime
+    """When it first failed."""
     why: str
 
 
@@ -234,12 +209,10 @@ class Ledger(EventLedger, CounterLedger):
             ) from exc
         with self._open_database() as db:
             current = read_version(db)
-        if current != len(MIGRATIONS):
+        if current != LEDGER_VERSION:
             with self._open_database(write=True) as db:
                 # Another process may have done it while this one waited for the lock.
-                before = migrate(db, self.path, MIGRATIONS)
-                if before < EVENTS_VERSION:
-                    carry_over_audit(db, self.host)
+                create_tables(db, self.path, TABLES, LEDGER_VERSION)
 
     # -- nodes
 
@@ -683,7 +656,8 @@ class Ledger(EventLedger, CounterLedger):
         fact = MALFUNCTION_FACT_PREFIX + name
         with self._open_database(write=True) as db:
             if why:
-                malfunction = Malfunction(name, known.since if known else self.clock(), why)
+                now = datetime.fromtimestamp(int(self.clock()), UTC)
+                malfunction = Malfunction(name, known.since if known else now, why)
                 db.execute(SET_FACT, (fact, msgspec.json.encode(malfunction).decode()))
             else:
                 db.execute("delete from facts where name = ?", (fact,))
@@ -843,7 +817,9 @@ class Ledger(EventLedger, CounterLedger):
         )
         if changed:
             self._append_transition(db, new, node.foreign or node.full_reason, node.by)
-            _count_transition(db, before, node)
+            if before.shown_state != node.shown_state:  # else the site began to act on it, or not
+                states = before.shown_state, node.shown_state
+                counters.count(db, "hpcverify_transitions_total", states)
             _follow_outage(db, node, self.clock(), ordered=ordered)
         elif what:
             self._append(db, new)
@@ -875,12 +851,6 @@ def _follow_outage(db: Connection, node: Node, now: float, *, ordered: bool) -> 
         "insert or replace into outages values (?, ?, ?, ?, ?)",
         (outage.number, outage.node, outage.began, outage.ended, msgspec.json.encode(outage)),
     )
-
-
-def _count_transition(db: Connection, before: Node, after: Node) -> None:
-    states = before.shown_state, after.shown_state
-    if states[0] != states[1]:  # else the site began to act on it, or stopped
-        counters.count(db, "hpcverify_transitions_total", states)
 
 
 def _read_days(db: Connection) -> list[int]:

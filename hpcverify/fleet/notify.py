@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC
-from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -61,20 +61,13 @@ ENVIRONMENT = {
 """The program's whole environment: ours may hold secrets, or influence it."""
 
 
-class TransitionKind(StrEnum):
-    """What changed."""
-
-    NODE = "node"
-    BREAKER = "breaker"
-    CHECK = "check"
-
-
-TRANSITION_KINDS = {
-    EventKind.NODE_CHANGED: TransitionKind.NODE,
-    EventKind.BREAKER_TRIPPED: TransitionKind.BREAKER,
-    EventKind.BREAKER_RESET: TransitionKind.BREAKER,
-    EventKind.CHECK_DOUBTED: TransitionKind.CHECK,
-    EventKind.CHECK_TRUSTED: TransitionKind.CHECK,
+TransitionKind = Literal["node", "breaker", "check"]
+TRANSITION_KINDS: dict[EventKind, TransitionKind] = {
+    EventKind.NODE_CHANGED: "node",
+    EventKind.BREAKER_TRIPPED: "breaker",
+    EventKind.BREAKER_RESET: "breaker",
+    EventKind.CHECK_DOUBTED: "check",
+    EventKind.CHECK_TRUSTED: "check",
 }
 """What the program calls the events that it gets."""
 

@@ -108,7 +108,8 @@ class Dispatcher:
         number of the job is known, it must match.
         """
         going = {job.name: job for job in jobs if not job.end}
-        numbers = filter(None, map(_parse_ticket_number, going))
+        named = (re.match(rf"{JOB_NAME_PREFIX}(\d{{1,15}})-", name) for name in going)
+        numbers = [int(match[1]) for match in named if match and int(match[1])]
         strays = [
             going[_name_job(ticket)].id
             for ticket in self.ledger.find_tickets(numbers)
@@ -124,8 +125,10 @@ class Dispatcher:
         """Close *ticket* if its *job* has ended; report if something went wrong."""
         if job is not None and not ticket.job:  # killed before it was written down
             self.ledger.record_job(ticket, job.id)
-        if job is None and not self._is_over(ticket):
-            return False
+        if job is None and not ticket.run:  # Slurm does not know it: does anything still come?
+            max_wait = MAX_ARRIVAL_S if ticket.job else MAX_SUBMISSION_DELAY_S
+            if compute_elapsed(self.clock(), ticket.made) <= max_wait:
+                return False
         ending = classify_ending(job, document=bool(ticket.run), now=self.clock())
         if job is not None and (ending is Ending.LAUNCH_FAILED or self._is_ghost(ticket, ending)):
             self.slurm.cancel(job.id)  # it would sit in the queue, and keep the node
@@ -135,23 +138,15 @@ class Dispatcher:
         if ending.is_over and ending is not Ending.FINISHED:
             why = describe_ending(ending, ticket.node, job)
             self.say(f"{ticket.node}: {why}")
-            self._end_turn(ticket, why)
+            node = self.ledger.read_node(ticket.node)
+            if node.awaits_turn and node.enforced and ticket.number > node.not_before_ticket:
+                self.ledger.put(end_turn(node, why, self.clock()), "released unverified", why)
         return ending.is_over
-
-    def _end_turn(self, ticket: Ticket, why: str) -> None:
-        node = self.ledger.read_node(ticket.node)
-        if node.awaits_turn and node.enforced and ticket.number > node.not_before_ticket:
-            self.ledger.put(end_turn(node, why, self.clock()), "released unverified", why)
 
     def _is_ghost(self, ticket: Ticket, ending: Ending) -> bool:
         """Whether only Slurm thinks that a job goes on: killed, it forgot the end."""
         judged = self.ledger.read_judged_time(ticket.run)
         return not ending.is_over and GHOST_S < compute_elapsed(self.clock(), judged) < math.inf
-
-    def _is_over(self, ticket: Ticket) -> bool:
-        """Whether nothing more will come from a job that Slurm does not know."""
-        max_wait = MAX_ARRIVAL_S if ticket.job else MAX_SUBMISSION_DELAY_S
-        return bool(ticket.run) or compute_elapsed(self.clock(), ticket.made) > max_wait
 
     def compute_job_minutes(self, suite: str) -> int:
         """
@@ -228,12 +223,6 @@ def _find_job(ticket: Ticket, known: Mapping[int, Job]) -> Job | None:
         return known.get(ticket.job)
     named = [job for job in known.values() if job.name == _name_job(ticket)]
     return max(named, key=lambda job: job.id, default=None)
-
-
-def _parse_ticket_number(name: str) -> int:
-    """Read the ticket number in a job's *name*; 0: none."""
-    match = re.match(rf"{JOB_NAME_PREFIX}(\d{{1,15}})-", name)
-    return int(match[1]) if match else 0
 
 
 def _choose_purpose(node: Node) -> Purpose:

@@ -40,8 +40,15 @@ def publish_job_gates(
         silent = {*doubts, *silenced.get(name, ())}
         make = partial(build_job_gate, node, site, tripped, silent)
         old = gate.read(folder / name, now)
-        if old is None or old != make(_choose_expiry(old, now, until)):
-            failed += _write_job_gate(folder / name, make(until))
+        # The old expiry stays while it lasts long enough. One that is later than any of now was
+        # left by a clock that was ahead.
+        stays = old is not None and (now + until) / 2 <= old.until <= until
+        if old is not None and old == make(old.until if stays else until):
+            continue
+        try:
+            gate.write(folder / name, make(until))
+        except OSError as exc:
+            failed.append(f"{folder / name} cannot be written: {exc.strerror}")
     if failed:
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise StoreError(f"{failed[0]}{more}")
@@ -97,20 +104,6 @@ def _remove_place(path: Path) -> list[str]:
     except OSError as exc:  # who is root on a node can make a folder there
         return [f"{path} cannot be removed: {exc.strerror}"]
     return []
-
-
-def _write_job_gate(path: Path, job_gate: gate.JobGate) -> list[str]:
-    try:
-        gate.write(path, job_gate)
-    except OSError as exc:
-        return [f"{path} cannot be written: {exc.strerror}"]
-    return []
-
-
-def _choose_expiry(old: gate.JobGate, now: float, until: int) -> int:
-    """Choose the expiry of a gate file: the old one while it lasts long enough."""
-    # One that is later than any of now was left by a clock that was ahead.
-    return old.until if (now + until) / 2 <= old.until <= until else until
 
 
 def build_job_gate(

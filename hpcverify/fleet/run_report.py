@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from hpcverify.events.event import FindingState, RunOutcome, make_finding_uid
 from hpcverify.fleet.evidence import (
     PASSING_VERDICTS,
@@ -12,7 +10,7 @@ from hpcverify.fleet.evidence import (
     list_suppressed_checks,
 )
 from hpcverify.fleet.finding_log import RunReport
-from hpcverify.model import Fault, Maturity, Result, Run, Verdict
+from hpcverify.model import Fault, Maturity, Run, Verdict
 from hpcverify.plan.config import Site
 from hpcverify.summary.faults import list_faults, recall_gone_parts
 from hpcverify.summary.rounds import choose_worst_rounds
@@ -36,7 +34,7 @@ def build_report(run: Run, site: Site, now: float, *, ordered: bool) -> RunRepor
     silenced = list_suppressed_checks(run.node, site, now)
     least = Verdict.WARN if ordered else Verdict.FAIL
     found: dict[str, FindingState] = {}
-    faults = list(_list_all_faults(run))
+    faults = [(result, fault) for result in run.results for fault in list_faults(result)]
     labels = {part.id: part.label for part in recall_gone_parts(run).parts}
     for result, fault in faults:
         if fault.verdict is Verdict.ERROR or fault.verdict < least:
@@ -64,11 +62,6 @@ def build_report(run: Run, site: Site, now: float, *, ordered: bool) -> RunRepor
             (result.check, c.part_id) for result, c in faults if c.verdict is Verdict.ERROR
         ),
     )
-
-
-def _list_all_faults(run: Run) -> Iterator[tuple[Result, Fault]]:
-    for result in run.results:
-        yield from ((result, fault) for fault in list_faults(result))
 
 
 def _build_state(node: str, fault: Fault, label: str, *, enforced: bool) -> FindingState:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from enum import StrEnum
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.model import FABRIC_SUITE
@@ -69,7 +69,7 @@ class Caveat(StrEnum):
     """Held as before, and no harder, for the same causes."""
     WAITS = "waits"
     """Held until a run can judge what this one could not."""
-    CONCLUSIVE = "hard"
+    CONCLUSIVE = "conclusive"
     """Held for conclusive evidence that was not acted on when it was found."""
     TURN = "turn"
     """Reserved for one verification, for conclusive evidence in a run that nobody ordered."""
@@ -145,7 +145,7 @@ class Node(Struct, frozen=True, kw_only=True):
     """Whether the state is acted on: False while the site only observes."""
     checks: tuple[str, ...] = ()
     """The checks that failed: a release needs them to pass."""
-    conclusive: bool = field(default=False, name="hard")
+    conclusive: bool = False
     """Whether no rerun can clear what failed."""
     bmc_failures: dict[str, str] = {}
     """The checks that failed in a run from outside the node, by its BMC, and why; each until a
@@ -180,7 +180,7 @@ class Node(Struct, frozen=True, kw_only=True):
     passes: int = 0
     """How many reruns in a row a suspect has passed that needs more than one."""
     first_seen_at: float = 0.0
-    """When the scheduler first named it; 0: before that was kept."""
+    """When the scheduler first named it; 0: it has not yet."""
     missing_since: float = 0.0
     """Since when the scheduler's answers have not named it; 0: the last one did."""
     returned_at: tuple[float, ...] = ()

@@ -22,6 +22,7 @@ from hpcverify.fleet.rollouts import ROLLOUT_WINDOW_S, FactChange, list_changes
 from hpcverify.fleet.states import DAY_S
 from hpcverify.records.reported_facts import ReportedFacts
 from hpcverify.summary.facts import KIND_FACTS, PARTS_SOURCE, PLACE_FACTS
+from hpcverify.units import UtcTime, convert_time
 
 MIN_NODES = 3
 """Nodes of one kind with facts, from which one of them can be odd."""
@@ -63,8 +64,8 @@ class Deviation(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     uncounted: tuple[str, ...] = ()
     """Those of *nodes* that are out of service, or were silent lately."""
-    since: float = 0.0
-    """When the last of them changed, if it did so lately; 0: before that."""
+    since: UtcTime | None = None
+    """When the last of them changed, if it did so lately."""
 
 
 class Rollout(Struct, frozen=True, kw_only=True):
@@ -75,9 +76,10 @@ class Rollout(Struct, frozen=True, kw_only=True):
     after: str
     count: int
     total: int
-    began: float
-    """When the first node changed, and the last."""
-    last: float
+    began: UtcTime | None
+    """When the first node changed."""
+    last: UtcTime | None
+    """When the last one did."""
     behind: tuple[str, ...] = ()
     """The nodes that still have what was before."""
     uncounted: tuple[str, ...] = ()
@@ -121,22 +123,18 @@ def gather_node_facts(
         key = tuple(map(id, fresh))
         if key not in merged:
             merged[key] = {name: value for facts in fresh for name, value in facts.items()}
+        changes = [change for rows in sources.values() for change in list_changes(rows)]
+        changes.sort(key=lambda change: change.when)
         gathered.append(
             NodeFacts(
                 node=node,
                 facts=merged[key],
-                changes=tuple(_merge_changes(sources.values())),
+                changes=tuple({change.name: change for change in changes}.values()),
                 seen_at=latest,
                 in_service=node not in out_of_service,
             )
         )
     return gathered
-
-
-def _merge_changes(sources: Iterable[Sequence[ReportedFacts]]) -> Iterable[FactChange]:
-    changes = [change for rows in sources for change in list_changes(rows)]
-    changes.sort(key=lambda change: change.when)
-    return {change.name: change for change in changes}.values()
 
 
 def compare_nodes(nodes: Iterable[NodeFacts], now: float) -> Drift:
@@ -181,7 +179,7 @@ def _compare_like(nodes: Sequence[NodeFacts], now: float) -> Drift:
         moves = changes.get(name, [])
         if total < MIN_NODES or (len(values) == 1 and not moves):  # as nearly all are
             continue
-        usual = _find_majority(values, total)
+        usual = next((t for t, v in values.items() if len(v.counted) >= MAJORITY * total), None)
         rollout = _find_rollout(name, values, [m for m in moves if m[0] in counted], total)
         if rollout is not None:
             rollouts.append(rollout)
@@ -219,10 +217,6 @@ def _group_by_value(
     return by_fact
 
 
-def _find_majority(values: Mapping[str, _Value], total: int) -> str | None:
-    return next((text for text, v in values.items() if len(v.counted) >= MAJORITY * total), None)
-
-
 def _find_rollout(
     name: str,
     values: Mapping[str, _Value],
@@ -247,8 +241,8 @@ def _find_rollout(
             after=after,
             count=len(values[after].counted),
             total=total,
-            began=min(change.when for change in ours),
-            last=max(change.when for change in ours),
+            began=convert_time(min(change.when for change in ours)),
+            last=convert_time(max(change.when for change in ours)),
             behind=(*(node for value in behind for node in value.counted), *uncounted),
             uncounted=tuple(uncounted),
         )
@@ -286,7 +280,9 @@ def _list_deviations(
             total=total,
             nodes=nodes,
             uncounted=tuple(value.uncounted),
-            since=max((moves[node].when for node in nodes if node in moves), default=0.0),
+            since=convert_time(
+                max((moves[node].when for node in nodes if node in moves), default=0.0)
+            ),
         )
 
 

@@ -182,7 +182,8 @@ def list_turn_families(controller: Controller, turn: Turn, now: float) -> Iterat
     yield make_gauge("hpcverify_controller_turn_errors", turn.errors)
     yield make_gauge("hpcverify_malfunctions", len(failing))
     yield MetricFamily(
-        "hpcverify_malfunction_since_timestamp_seconds", {(m.name,): m.since for m in failing}
+        "hpcverify_malfunction_since_timestamp_seconds",
+        {(m.name,): m.since.timestamp() for m in failing},
     )
     yield make_gauge("hpcverify_sweep_end_timestamp_seconds", ledger.read_sweep_end())
     yield make_gauge("hpcverify_verifications_open", len(ledger.list_open_tickets()))
@@ -199,8 +200,11 @@ def list_node_families(fleet: FleetSnapshot, site: Site) -> Iterator[MetricFamil
     yield MetricFamily("hpcverify_nodes", {(state,): n for state, n in fleet.by_state.items()})
     yield make_gauge("hpcverify_nodes_missing", fleet.gone)
     yield MetricFamily("hpcverify_nodes_held", {(hold,): n for hold, n in fleet.by_hold.items()})
-    yield make_gauge("hpcverify_nodes_to_hold", sum(map(_is_to_hold, nodes)))
-    yield make_gauge("hpcverify_nodes_observed", sum(map(_is_observed, nodes)))
+    ours = [node for node in nodes if not node.foreign]
+    to_hold = sum(node.desired_hold is not Hold.NONE and not node.hold_id for node in ours)
+    yield make_gauge("hpcverify_nodes_to_hold", to_hold)
+    observed = sum(n.state in FAILED_STATES and n.desired_hold is Hold.NONE for n in ours)
+    yield make_gauge("hpcverify_nodes_observed", observed)
     prolog_errors = sum(node.foreign == PROLOG_ERROR for node in nodes)
     yield make_gauge("hpcverify_nodes_prolog_error", prolog_errors)
     accused = sum(has_unanswered_evidence(node, site) and not node.foreign for node in nodes)
@@ -209,14 +213,6 @@ def list_node_families(fleet: FleetSnapshot, site: Site) -> Iterator[MetricFamil
     overdue = sum(max(node.last_pass_at, node.first_seen_at) < since for node in in_service)
     yield make_gauge("hpcverify_nodes_overdue", overdue)
     yield make_gauge("hpcverify_nodes_unlisted", fleet.unlisted)
-
-
-def _is_to_hold(node: Node) -> bool:
-    return node.desired_hold is not Hold.NONE and not (node.hold_id or node.foreign)
-
-
-def _is_observed(node: Node) -> bool:
-    return node.state in FAILED_STATES and node.desired_hold is Hold.NONE and not node.foreign
 
 
 def list_place_families(fleet: FleetSnapshot, locate: Locate) -> Iterator[MetricFamily]:

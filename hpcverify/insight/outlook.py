@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from hpcverify.errors import StoreError
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.outages import NodeOutage
+from hpcverify.fleet.outages import OutageCause
 from hpcverify.fleet.risk import HISTORY_S, read_ranking
 from hpcverify.fleet.schedule import list_due
 from hpcverify.insight.judgement import FleetJudgement, read_judgement
@@ -22,6 +22,7 @@ from hpcverify.insight.reliability_report import ReliabilityReport, build_reliab
 from hpcverify.plan.config import Fleet, Site
 from hpcverify.selection.ranking import NodeRisk
 from hpcverify.selection.weighting import describe_weighting
+from hpcverify.units import UtcTime, convert_time
 
 MAX_DUE = 100
 """Nodes that are listed with a reason: more than a night verifies on most fleets."""
@@ -52,12 +53,27 @@ class FleetOutlook(Struct, frozen=True, kw_only=True):
     """Why it cannot be shown, if it is damaged."""
 
 
+class PastOutage(Struct, frozen=True, kw_only=True):
+    """One outage of a node."""
+
+    began: UtcTime | None
+    ended: UtcTime | None
+    """None: it is not over."""
+    cause: OutageCause
+    reason: str
+    checks: tuple[str, ...]
+    confirmed: bool
+    """Whether the node was judged to be at fault, or Slurm itself set it down."""
+    held: bool
+    """Whether users' jobs were kept off it."""
+
+
 class NodeOutlook(Struct, frozen=True, kw_only=True):
-    """The past outages of a node, and what they say of it."""
+    """The risk of a node to fail next, and its outages of the last two years."""
 
     risk: NodeRisk | None
     """None: it is out of service."""
-    outages: tuple[NodeOutage, ...]
+    outages: tuple[PastOutage, ...]
     """The newest first."""
 
 
@@ -105,8 +121,19 @@ def read_node_outlook(ledger: Ledger, fleet: Fleet, node: str) -> NodeOutlook:
     """Read from *ledger* what is to come of *node* of the *fleet*, which it knows."""
     now = ledger.clock()
     ranking = read_ranking(ledger, fleet, now)
-    outages = (outage for outage in ledger.list_outages(now - HISTORY_S) if outage.node == node)
+    outages = [outage for outage in ledger.list_outages(now - HISTORY_S) if outage.node == node]
     return NodeOutlook(
         risk=ranking.explain(node) if node in ranking.scores else None,
-        outages=tuple(sorted(outages, key=lambda outage: -outage.began)),
+        outages=tuple(
+            PastOutage(
+                began=convert_time(outage.began),
+                ended=convert_time(outage.ended),
+                cause=outage.cause,
+                reason=outage.reason,
+                checks=outage.checks,
+                confirmed=outage.confirmed,
+                held=outage.held,
+            )
+            for outage in sorted(outages, key=lambda outage: -outage.began)
+        ),
     )

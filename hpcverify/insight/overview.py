@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.check import severity_sort_key
-from hpcverify.fleet.breaker import find_doubts
+from hpcverify.fleet.breaker import Doubt, find_doubts
 from hpcverify.fleet.ledger import Ledger, Malfunction
 from hpcverify.fleet.states import (
     DAY_S,
@@ -152,7 +152,7 @@ class Overview(Struct, frozen=True, kw_only=True):
     """Seconds since 1970."""
     tripped: str
     """Why the breaker is tripped; empty if it is not."""
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
     """Which checks are doubted, how widely each fails, and until when that counts."""
     rows: tuple[NodeRow, ...]
     """Worst first."""
@@ -193,7 +193,7 @@ def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -
         filter(is_current, store.list_last_results(since, until)),
         now=now,
         tripped=ledger.read_trip_reason(),
-        doubts=tuple(doubt.text for doubt in find_doubts(ledger, store, site.quarantine, now)),
+        doubts=tuple(find_doubts(ledger, store, site.quarantine, now)),
         overdue_days=site.fleet.overdue_days,
         failures=(
             (node, when)
@@ -224,7 +224,7 @@ def build_overview(
     *,
     now: float,
     tripped: str = "",
-    doubts: tuple[str, ...] = (),
+    doubts: tuple[Doubt, ...] = (),
     overdue_days: float = 0,
     failures: Iterable[tuple[str, float]] = (),
     told: Iterable[ReportedFacts] = (),
@@ -248,7 +248,9 @@ def build_overview(
         failed.setdefault(name, []).append(when)
     long = overdue_days * DAY_S or DEFAULT_OVERDUE_S
     gone = {name for name, node in nodes.items() if is_gone(node, now)}
-    held = {name for name, node in nodes.items() if _is_out_of_service(node)}
+    held = {
+        name for name, node in nodes.items() if node.foreign or node.desired_hold is not Hold.NONE
+    }
     facts = gather_node_facts((record for record in told if record.node not in gone), held)
     drift = compare_nodes(facts, now)
     moved = name_rollouts(facts, drift)
@@ -338,8 +340,9 @@ def describe_breaker(fleet: Overview) -> str:
 def list_malfunction_lines(fleet: Overview) -> list[str]:
     """Say in a line each what of the controller does not work, and since when."""
     return [
-        f"{item.name}: not working for {format_duration(fleet.made - item.since)}: {item.why}"
+        f"{item.name}: not working for {format_duration(age)}: {item.why}"
         for item in fleet.malfunctions
+        for age in (fleet.made - item.since.timestamp(),)
     ]
 
 
@@ -356,9 +359,11 @@ def describe_links(fleet: Overview) -> str:
     )
 
 
-def format_time_since(when: float, now: float) -> str:
-    """Say how long before *now* the time *when* was; 0 is never."""
-    return format_age(now - when) if when else NEVER
+def format_time_since(when: float | datetime | None, now: float) -> str:
+    """Say how long before *now* the time *when* was; 0 and None are never."""
+    if not when:
+        return NEVER
+    return format_age(now - (when.timestamp() if isinstance(when, datetime) else when))
 
 
 def _keep_latest(results: Iterable[LastResult], node: Node | None) -> tuple[LastResult, ...]:
@@ -447,10 +452,6 @@ def _build_row(
         failures=len(lately),
         failed=max(lately, default=0.0),
     )
-
-
-def _is_out_of_service(node: Node) -> bool:
-    return bool(node.foreign) or node.desired_hold is not Hold.NONE
 
 
 def _choose_reason(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
+from typing import Literal
 
 from msgspec import Struct
 
@@ -17,7 +19,7 @@ from hpcverify.reliability.outages import (
     FleetReliability,
     measure_reliability,
 )
-from hpcverify.units import format_age, format_count
+from hpcverify.units import UtcTime, format_age, format_count
 
 DEFAULT_DAYS = 90.0
 INDEPENDENT = (
@@ -27,8 +29,10 @@ INDEPENDENT = (
 
 
 class ReliabilityReport(Struct, frozen=True, kw_only=True):
-    """How reliable the fleet was."""
+    """How reliable the fleet was: the document of ``hpcverify reliability --json``."""
 
+    schema: Literal[1]
+    time: UtcTime
     days: float
     """The days with known outages, at most those that were asked for."""
     reliability: FleetReliability
@@ -47,6 +51,8 @@ def build_reliability_report(
     locate = make_locator(site, ledger)
     places = {node: place for node in seen_since for place in locate(node).values()}
     return ReliabilityReport(
+        schema=1,
+        time=datetime.fromtimestamp(int(now), UTC),
         days=max(0.0, now - began) / DAY_S,
         reliability=measure_reliability(seen_since, outages, began / DAY_S, now / DAY_S, places),
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from hpcverify.errors import StoreError
 from hpcverify.isolation.group_tests import (
@@ -85,7 +85,7 @@ class IsolationAnswer(Struct, frozen=True, kw_only=True):
     """What an isolation found; in the order of an operator's questions."""
 
     id: str
-    faulty: tuple[FaultyNode, ...] = field(name="accused", default=())
+    faulty: tuple[FaultyNode, ...] = ()
     switches: Members = ()
     """Switches that spoil what goes through them; their nodes are not the cause."""
     links: tuple[Members, ...] = ()
@@ -99,9 +99,9 @@ class IsolationAnswer(Struct, frozen=True, kw_only=True):
     """Nodes, and switches, that could not be judged, and why."""
     left_out: dict[str, str] = {}
     """Nodes that were not idle when it began, and why."""
-    passed: int = field(name="cleared")
+    passed: int
     """Nodes without a fault."""
-    passed_nodes: Members = field(name="cleared_nodes", default=())
+    passed_nodes: Members = ()
     """Their names."""
     sent: tuple[SendRecord, ...] = ()
     """Who sent to whom; a cell of that matrix may have been tested more than once."""
@@ -184,13 +184,13 @@ def build_answer(
 def is_answer(text: bytes) -> bool:
     """Whether the *text* of a document is the answer of an isolation."""
     try:
-        return msgspec.json.decode(text, type=_AnyDocument).cleared is not None
+        return msgspec.json.decode(text, type=_AnyDocument).passed is not None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 
 
 class _AnyDocument(Struct, frozen=True):
-    cleared: int | None = None
+    passed: int | None = None
 
 
 def parse_answer(text: bytes, subject: str) -> IsolationAnswer:

@@ -12,7 +12,6 @@ from enum import StrEnum
 from functools import cached_property
 from statistics import median, median_low
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -91,7 +90,7 @@ class MetricJudgement(Struct, frozen=True, kw_only=True):
     """What is said of one metric of a fleet."""
 
     name: MetricName
-    judgeability: Judgeability = msgspec.field(name="standing", default=Judgeability.JUDGED)
+    judgeability: Judgeability = Judgeability.JUDGED
     note: str = ""
     """Why it could not be judged in full, in a sentence; empty if it was."""
     parts: int

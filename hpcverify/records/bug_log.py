@@ -7,7 +7,6 @@ import platform
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -33,7 +32,10 @@ def keep_log(exc: BaseException) -> Path:
         ]
     )
     name = f"bug-{now:%Y%m%d-%H%M%S}-{os.getpid()}.log"
-    for folder in _list_log_folders():
+    folders = [Path(tempfile.gettempdir())]
+    with suppress(ConfigError):
+        folders.insert(0, state_dir() / "logs")
+    for folder in folders:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # Only a new file: in /tmp another user may have put a link there.
@@ -44,9 +46,3 @@ def keep_log(exc: BaseException) -> Path:
         return folder / name
     sys.stderr.write(make_printable(text))
     return Path("what is printed above")
-
-
-def _list_log_folders() -> Iterator[Path]:
-    with suppress(ConfigError):
-        yield state_dir() / "logs"
-    yield Path(tempfile.gettempdir())

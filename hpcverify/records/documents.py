@@ -91,7 +91,8 @@ def open_folder(folder: Path) -> Generator[Callable[[Run], int]]:
 
 def _put_run(folder: int, run: Run) -> int:
     content = _format(run)
-    _replace_file(folder, f"{run.id}.json", content)
+    with _make_file(folder, f"{run.id}.json") as new:
+        _write_all(content, os.dup(new))
     return len(content)
 
 
@@ -247,11 +248,6 @@ def _read_mode(target: PathEnd) -> int:
         return 0
 
 
-def _replace_file(folder: int, name: str, content: bytes) -> None:
-    with _make_file(folder, name) as new:
-        _write_all(content, os.dup(new))
-
-
 @contextmanager
 def _make_file(folder: int, name: str) -> Generator[int]:
     """Open a new file in *folder*; once it is on the disk, rename it to *name*."""
@@ -334,13 +330,10 @@ def parse(text: bytes, subject: str) -> Run:
     # For text that is not UTF-8, msgspec raises no error of its own.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise StoreError(f"{subject} is not a complete run document ({exc}): move it away") from exc
-    if sum(map(_count_comparisons, run.results)) > MAX_COMPARISONS:
+    limits = ((LimitIndex(result.limits), result.measurements) for result in run.results)
+    if sum(index.count_comparisons(items) for index, items in limits) > MAX_COMPARISONS:
         raise StoreError(f"{subject} has more limits for its values than any run: move it away")
     return run
-
-
-def _count_comparisons(result: Result) -> int:
-    return LimitIndex(result.limits).count_comparisons(result.measurements)
 
 
 class _Version(msgspec.Struct):

@@ -80,7 +80,8 @@ def transact(
             ) from exc
         if "full" in str(exc):
             raise StoreError(f"{path} cannot be written: the disk is full, see df {path}") from exc
-        if _is_transient(exc):
+        # Python's own errors have no code. These are about the disk, the memory or others.
+        if getattr(exc, "sqlite_errorcode", -1) & 0xFF in TRANSIENT_ERRORS:
             raise StoreError(
                 f"{path}: {exc}; if another hpcverify is running, wait for it; "
                 f"else see who holds it with: fuser {path}"
@@ -90,12 +91,6 @@ def transact(
         raise
     except (sqlite3.DatabaseError, UnicodeDecodeError, msgspec.DecodeError) as exc:
         raise DamagedError(f"{path} is damaged ({exc}): {if_damaged}") from exc
-
-
-def _is_transient(exc: sqlite3.OperationalError) -> bool:
-    """Whether *exc* is about the disk, the memory or other processes, not the content."""
-    code = getattr(exc, "sqlite_errorcode", None)  # Python's own errors have none
-    return code is not None and code & 0xFF in TRANSIENT_ERRORS
 
 
 def create_tables(db: sqlite3.Connection, path: Path, script: str, version: int) -> None:
@@ -108,40 +103,18 @@ def create_tables(db: sqlite3.Connection, path: Path, script: str, version: int)
 
     """
     at = read_version(db)
-    if 0 < at < version:
-        raise OutdatedError(f"{path} has version {at}, which this hpcverify does not read")
-    if not _is_current(at, path, version):
-        _run_script(db, script, version)
-
-
-def migrate(db: sqlite3.Connection, path: Path, migrations: tuple[str, ...]) -> int:
-    """
-    Bring the tables of *path* to the version that *migrations* lead to; return the one before.
-
-    Raises:
-        StoreError: they have a later one.
-
-    """
-    at = read_version(db)
-    if not _is_current(at, path, len(migrations)):
-        _run_script(db, "".join(migrations[at:]), len(migrations))
-    return at
-
-
-def _is_current(at: int, path: Path, version: int) -> bool:
     if at > version:
         raise StoreError(
             f"{path} has version {at}, but this hpcverify knows {version}: "
             "upgrade hpcverify, or set HPCVERIFY_STATE"
         )
-    return at == version
-
-
-def _run_script(db: sqlite3.Connection, script: str, version: int) -> None:
-    # One by one: `executescript` would commit the open transaction.
-    for statement in filter(str.strip, script.split(";\n")):
-        db.execute(statement)
-    db.execute(f"pragma user_version = {version}")
+    if 0 < at < version:
+        raise OutdatedError(f"{path} has version {at}, which this hpcverify does not read")
+    if at == 0:
+        # One by one: `executescript` would commit the open transaction.
+        for statement in filter(str.strip, script.split(";\n")):
+            db.execute(statement)
+        db.execute(f"pragma user_version = {version}")
 
 
 def read_version(db: sqlite3.Connection) -> int:

@@ -24,7 +24,7 @@ from hpcverify.summary.rounds import (
 from hpcverify.summary.verdict import explain_verdict
 
 INDEX_VERSION = 11
-"""The version of `TABLES`. No release had earlier ones."""
+"""The version of `TABLES`: an index of an earlier one is made again."""
 TABLES = """
 create table runs (
     id text primary key, node text not null, suite text not null,

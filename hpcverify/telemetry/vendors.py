@@ -39,7 +39,7 @@ def name_vendor(*inventories: Inventory | None) -> str:
     """Name the vendor of the GPUs in the first of *inventories* that has any."""
     for inventory in filter(None, inventories):
         for gpu in inventory.of_kind("gpu"):
-            # Not written for NVIDIA's, which older documents know alone.
+            # Not written for NVIDIA's.
             return gpu.facts.get(VENDOR_FACT, NVIDIA)
     return NVIDIA
 

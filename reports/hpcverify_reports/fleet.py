@@ -262,7 +262,7 @@ def _list_facts(fleet: Overview, links: Links) -> Iterator[tuple[str, str | Node
     draining = "not for checks in doubt" if fleet.doubts else "not paused"
     yield "Automatic draining", "paused" if fleet.tripped else draining
     if fleet.doubts:
-        yield "Checks in doubt", "; ".join(fleet.doubts)
+        yield "Checks in doubt", "; ".join(doubt.text for doubt in fleet.doubts)
     if fleet.malfunctions:
         yield "Not working", "; ".join(list_malfunction_lines(fleet))
     yield "Failures not reproduced", str(sum(row.node.flakes for row in rows))

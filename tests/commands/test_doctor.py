@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.commands._advice import Advice
-from hpcverify.commands.doctor import MAX_EVENT_DELAY_S, describe_start, inspect_tools
+from hpcverify.commands.doctor import MAX_EVENT_DELAY_S, Advice, describe_start, inspect_tools
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.limits.specs import load_specs
 from hpcverify.model import Cause, Finding, FindingRule, Remedy, Verdict
@@ -329,8 +328,3 @@ def test_a_fleet_without_its_spool_or_hooks_is_named(cli: Cli, tmp_path: Path) -
     found = advice(cli, 3)
     assert "mount it" in found["spool"]["fix"]
     assert "hpcverify setup slurm" in found["hooks"]["fix"]
-
-
-def test_a_directory_of_metrics_that_is_missing_is_named(cli: Cli, tmp_path: Path) -> None:
-    cli.site(f'[metrics]\ndirectory = "{tmp_path}/textfiles"')
-    assert advice(cli, 3)["metrics directory"]["fix"] == f"mkdir -p {tmp_path}/textfiles"

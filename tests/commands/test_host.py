@@ -86,7 +86,7 @@ def test_mounts_names_and_gpus_that_hang_are_named_within_the_budget_and_the_res
     results = {r["check"]: r for r in run["results"]}
     host = results["host"]
     assert (host["verdict"], host["cause"]) == ("error", "hung")
-    hung = {(f["code"], f["where"]) for f in host["findings"]}
+    hung = {(f["code"], f["part_id"]) for f in host["findings"]}
     assert {("mount_hung", str(home)), ("mount_hung", str(data))} <= hung
     names = [f["text"] for f in host["findings"] if f["code"] == "names_hung"]
     assert ["filer" in names[0], "login" in names[1]] == [True, True]

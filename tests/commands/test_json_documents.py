@@ -158,7 +158,7 @@ def test_a_node_that_failed_has_its_parts_with_check_verdict_and_remedy(cli: Cli
     (entry,) = read(cli, "nodes")["nodes"]
 
     (diagnosis,) = entry["diagnoses"]
-    assert (diagnosis["parts"], diagnosis["label"]) == ([gpu.id], "GPU 3, serial 165007")
+    assert (diagnosis["part_ids"], diagnosis["names"]) == ([gpu.id], "GPU 3, serial 165007")
     assert (diagnosis["verdict"], diagnosis["remedy"]) == ("fail", "reboot")
     assert (diagnosis["checks"], diagnosis["codes"]) == ([failed.check], ["fell_off"])
     assert diagnosis["fix"] == "reboot n1"
@@ -179,8 +179,8 @@ def test_what_hinders_the_controller_fits_the_schema(cli: Cli) -> None:
 
     assert document["breaker"] == {"tripped": True, "reason": "6 of 40 nodes"}
     (malfunction,) = document["malfunctions"]
-    assert (malfunction["name"], malfunction["reason"]) == ("history", "the disk is full")
-    assert (document["links"]["days"], document["links"]["nodes_tried"]) == (7, 2)
+    assert (malfunction["name"], malfunction["why"]) == ("history", "the disk is full")
+    assert (document["link_days"], document["links"]["nodes_tried"]) == (7, 2)
     assert [outlier["node"] for outlier in document["judgement"]["outliers"]] == ["n1"]
 
 

@@ -159,7 +159,7 @@ def test_a_doubted_check_is_said_on_top(cli: Cli) -> None:
     (doubt,) = json.loads(cli("nodes", "--json").stdout)["doubts"]
 
     assert (doubt["check"], doubt["nodes"]) == ("gemm", ["n2", "n3", "n4"])
-    assert doubt["reason"].startswith("gemm fails on 3 of the 4 nodes that ran it")
+    assert doubt["why"].startswith("gemm fails on 3 of the 4 nodes that ran it")
     assert shown[1].startswith("a check is doubted: gemm fails on 3 of the 4 nodes")
     assert "suspect (not acted on)" in "\n".join(shown)
 

@@ -121,7 +121,7 @@ def test_the_json_has_the_document_and_what_to_do_about_which_part(tmp_path: Pat
 
     assert told == document
     assert (action["verdict"], action["remedy"]) == ("fail", "replace")
-    assert (part["where"], part["facts"]["pci_address"]) == ("gpu-a", "0000:2a:00.0")
+    assert (part["part_id"], part["facts"]["pci_address"]) == ("gpu-a", "0000:2a:00.0")
     assert part["past"]["failed"] == part["past"]["runs"] == 2
     assert part["ruled_out"] == [
         "the rest of the node: the other one of this model passed ecc",

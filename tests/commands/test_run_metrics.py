@@ -57,10 +57,9 @@ def test_a_directory_that_does_not_answer_costs_a_line_and_holds_up_nothing(
     cli: Cli, directory: Path
 ) -> None:
     with silent_file_system(directory):
-        done, advice = cli("run", "--suite", "acme"), cli("doctor")
+        done = cli("run", "--suite", "acme")
     assert done.returncode == 0
     assert f"no metrics: directory {directory} has not answered in 2 s" in done.stderr
-    assert f"directory {directory} has not answered in 2 s" in " ".join(advice.stdout.split())
 
 
 def test_a_directory_that_is_missing_costs_nothing(cli: Cli, directory: Path) -> None:

@@ -264,14 +264,14 @@ def test_show_can_be_told_to_show_only_what_failed(sick: Cli) -> None:
     assert "ecc" not in text
     assert "heat" not in text
     assert "[seen]" not in text
-    assert [(m["name"], m["where"]) for m in result["measurements"]] == [("rate", "GPU-1")]
+    assert [(m["name"], m["part_id"]) for m in result["measurements"]] == [("rate", "GPU-1")]
     assert document["verdict"] == "fail"
 
 
 @pytest.mark.parametrize("part", ["GPU-2", "GPU 2 (…2)", "GPU 2", "gpu 2", "2"])
 def test_show_can_be_told_to_show_one_part(sick: Cli, part: str) -> None:
     (result,) = json.loads(sick("show", "--part", part, "--json").stdout)["results"]
-    assert {m["where"] for m in result["measurements"]} == {"GPU-2"}
+    assert {m["part_id"] for m in result["measurements"]} == {"GPU-2"}
     assert "GPU 1" not in sick("show", "--part", part).stdout.rpartition("\n\n")[0]
 
 
@@ -279,8 +279,8 @@ def test_the_filters_of_show_can_be_repeated_and_combined(sick: Cli) -> None:
     arguments = ("--part", "GPU 0", "--part", "GPU 1", "--check", "gemm", "--check", "ecc")
     both = json.loads(sick("show", *arguments, "--json").stdout)["results"]
     (failed,) = json.loads(sick("show", *arguments, "--failed", "--json").stdout)["results"]
-    assert {m["where"] for r in both for m in r["measurements"]} == {"GPU-0", "GPU-1"}
-    assert {m["where"] for m in failed["measurements"]} == {"GPU-1"}
+    assert {m["part_id"] for r in both for m in r["measurements"]} == {"GPU-0", "GPU-1"}
+    assert {m["part_id"] for m in failed["measurements"]} == {"GPU-1"}
 
 
 @pytest.mark.parametrize(

@@ -180,10 +180,13 @@ def test_what_is_explained_is_the_risk_of_each_node_and_why(
 ) -> None:
     controller = paper.controller
     controller.observe_holds()
-    back = controller.clock() - 2 * DAY_S
-    controller.ledger.put(
-        replace(controller.ledger.read_node("n7"), returned_at=(back,)), "came back"
-    )
+    ledger, back, clock = controller.ledger, controller.clock() - 2 * DAY_S, controller.clock
+    node = ledger.read_node("n7")
+    ledger.clock = lambda: back - DAY_S
+    ledger.put(replace(node, state=State.QUARANTINED, enforced=True, reason="fan"), "quarantined")
+    ledger.clock = lambda: back
+    ledger.put(replace(node, returned_at=(back,)), "came back")
+    ledger.clock = clock
     explained = explain_choice(controller, "idle")
 
     # One place in ten is for who has waited longest: of two, one at least goes by risk.

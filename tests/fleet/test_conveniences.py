@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from hpcverify.cli import cli
-from hpcverify.commands._controller import decide
 from hpcverify.commands.collect import take_turn
+from hpcverify.commands.decisions import decide
 from hpcverify.errors import ActionError, DamagedError, SlurmError
 from hpcverify.fabric.leftovers import ADMISSION_LOCK_NAME
 from hpcverify.fabric.links import try_links
@@ -49,6 +49,7 @@ from hpcverify.model import (
 from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
 from hpcverify.records.spool import deposit
 from hpcverify.slurm.client import Slurm
+from tests.doubles import add_missing_faults
 from tests.fleet.builders import Ticking, make_controller
 from tests.fleet.paper import ME, PaperNode, PaperSlurm
 
@@ -152,7 +153,7 @@ class Home(Ticking):
             inventory=Inventory(parts=tuple(gpus)),
             results=measure(node, speeds, steps),
         )
-        run = replace(run, **changes)
+        run = add_missing_faults(replace(run, **changes))
         deposit(run, self.spool, ticket)
         return run
 
@@ -431,7 +432,7 @@ def leave_bmc_run(home: Home, verdict: Verdict, *checks: str, is_signed: bool) -
         if verdict is Verdict.FAIL
         else ()
     )
-    run = Run(
+    made = Run(
         id=f"{home.today:%Y%m%d-%H%M%S}-{home.written:06x}",
         node="n1",
         suite=BMC_SUITE,
@@ -454,6 +455,7 @@ def leave_bmc_run(home: Home, verdict: Verdict, *checks: str, is_signed: bool) -
             for check in checks
         ),
     )
+    run = add_missing_faults(made)
     deposit(run, home.spool, home.ledger.sign(run) if is_signed else "\N{SNOWMAN}")
     return run
 

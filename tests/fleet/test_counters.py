@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.fleet.counter_ledger import MAX_COUNTED_GAP_S
+from hpcverify.fleet.counters import MAX_COUNTED_GAP_S
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import Node, State
 from hpcverify.metrics.text import BucketCounts, LabelValues

@@ -66,18 +66,6 @@ def test_what_a_verification_found_is_not_planned_whatever_it_says() -> None:
     assert rank(found) == ["n7"]
 
 
-def test_a_return_counts_though_the_ledger_did_not_keep_outages_then() -> None:
-    assert rank(nodes=[*NODES[1:], Node(name="n0", returned_at=(NOW - 2 * DAY_S,))]) == ["n0"]
-
-
-def test_a_return_that_ends_a_known_outage_counts_once() -> None:
-    back = NOW - 2 * DAY_S
-    nodes = [*NODES[1:], Node(name="n0", first_seen_at=BEGAN, returned_at=(back + 60,))]
-    outage = make_outage("n0", 3, days=1)
-    once = rank_fleet(NODES, [outage], {}, BEGAN, NOW).scores["n0"]
-    assert rank_fleet(nodes, [outage], {}, BEGAN, NOW).scores["n0"] == once
-
-
 def test_what_is_dated_ahead_of_the_clock_is_not_known_yet() -> None:
     assert rank(make_outage("n7", -3)) == []
 

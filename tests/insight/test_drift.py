@@ -26,6 +26,7 @@ from hpcverify.insight.drift_wording import (
     summarize_drift,
 )
 from hpcverify.records.reported_facts import ReportedFacts
+from hpcverify.units import convert_time
 
 NOW = 1_800_000_000.0
 H100 = {"system": "Supermicro SYS-821GE", "CPU": "2 x Xeon 8480", "GPU": "NVIDIA H100"}
@@ -488,6 +489,6 @@ def test_a_deviation_says_who_changed_lately() -> None:
             count=9,
             total=10,
             nodes=("gpu001",),
-            since=NOW - DAY_S,
+            since=convert_time(NOW - DAY_S),
         ),
     )

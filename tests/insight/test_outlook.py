@@ -11,6 +11,7 @@ from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import DAY_S, HOUR_S, Node, State
 from hpcverify.insight.outlook import MAX_DUE, read_node_outlook, read_outlook
 from hpcverify.plan.config import Fleet, Site
+from hpcverify.units import convert_time
 
 NOW = 1_800_000_000.0
 SITE = Site(fleet=Fleet(fresh_hours=24))
@@ -61,7 +62,9 @@ def test_a_fleet_without_a_past_has_no_judgement_and_no_forecast(tmp_path: Path)
 def test_a_node_is_told_with_its_outages_the_newest_first(ledger: Ledger) -> None:
     told = read_node_outlook(ledger, SITE.fleet, "n3")
     assert told.risk is not None
-    assert [(one.reason, one.ended - one.began) for one in told.outages] == [("fan", DAY_S)]
+    assert [(one.reason, one.began, one.ended) for one in told.outages] == [
+        ("fan", convert_time(NOW - 3 * DAY_S), convert_time(NOW - 2 * DAY_S))
+    ]
 
 
 def test_a_node_that_is_out_of_service_has_no_risk(ledger: Ledger) -> None:

@@ -82,7 +82,7 @@ def test_a_bad_node_is_found_by_an_isolation_that_was_killed_and_becomes_a_suspe
 
     assert done.returncode == 1, done.stderr
     answer = json.loads(done.stdout)
-    assert ([one["node"] for one in answer["accused"]], answer["cleared"]) == (["n3"], 5)
+    assert ([one["node"] for one in answer["faulty"]], answer["passed"]) == (["n3"], 5)
     shown = fleet.cluster.run("squeue", "-h", "-t", "all", "-o", "%j").split()
     tests = [name.rsplit("a", 1)[0] for name in shown if name.startswith("hpcverify-isolate")]
     assert len(set(tests)) == len(tests) == len(read_journal(fleet, "ended")), "tested twice"

@@ -23,7 +23,7 @@ from hpcverify.events.event import (
     StateChange,
 )
 from hpcverify.insight.nodes_document import NodesDocument
-from hpcverify.insight.reliability_document import ReliabilityDocument
+from hpcverify.insight.reliability_report import ReliabilityReport
 from hpcverify.model import Remedy, Run, Verdict
 from hpcverify.records.collectives import CollectiveRun
 from hpcverify.records.qualification import Qualification
@@ -68,7 +68,7 @@ SCHEMAS = Path(__file__).parents[2] / "docs/reference/schema"
         ("gate", GateDocument),
         ("history", HistoryDocument),
         ("nodes", NodesDocument),
-        ("reliability", ReliabilityDocument),
+        ("reliability", ReliabilityReport),
         ("event", Event),
     ],
 )

@@ -28,7 +28,7 @@ from hpcverify.records.sqlite import transaction
 from hpcverify.records.store import RunEntry, Store
 from hpcverify.records.tables import MAX_CARRY_OVER_RUNS, MAX_FACT_ROWS
 from hpcverify.testing import INVENTORY
-from tests.doubles import a_result, a_run
+from tests.doubles import a_result, a_run, add_missing_faults
 
 
 def keep(state: Path, run: Run) -> Store:
@@ -524,7 +524,8 @@ def burn_in(day: int, *values: float, worst: Verdict = Verdict.PASS) -> Run:
         )
         for number, value in enumerate(values, start=1)
     ]
-    return msgspec.structs.replace(base, results=tuple(results), verdict=worst)
+    made = msgspec.structs.replace(base, results=tuple(results), verdict=worst)
+    return add_missing_faults(made)
 
 
 MEASURED = a_result().measurements[0]

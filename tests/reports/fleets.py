@@ -32,6 +32,7 @@ from hpcverify.summary.diagnosis import diagnose_run
 from tests.doubles import a_run
 
 NOW = datetime(2026, 11, 21, 7, tzinfo=UTC).timestamp()
+MADE = datetime.fromtimestamp(NOW, UTC)
 HOUR = 3600.0
 DAY = 86400.0
 CHECKS = (
@@ -399,7 +400,7 @@ def foresee(judgement: FleetJudgement | None, **changes: object) -> FleetOutlook
         "due_count": 8,
         "judged_by": "by published data: 23 outages of this site are known, 50 are needed "
         "to fit weights to",
-        "reliability": ReliabilityReport(days=90.0, reliability=known),
+        "reliability": ReliabilityReport(schema=1, time=MADE, days=90.0, reliability=known),
         "judgement": judgement,
     }
     return FleetOutlook(**{**base, **changes})  # type: ignore[arg-type]
@@ -439,7 +440,7 @@ def bare() -> Overview:
     unknown = FleetReliability(
         nodes=3, node_days=0.1, outages=0, found=0, failure_rate=None, share_out=None, weeks=0
     )
-    reliability = ReliabilityReport(days=0.04, reliability=unknown)
+    reliability = ReliabilityReport(schema=1, time=MADE, days=0.04, reliability=unknown)
     waiting = tuple(DueNode(node=name, risk=NodeRisk(1.0), why="never verified") for name in nodes)
     outlook = foresee(None, due=waiting, due_count=3, reliability=reliability)
     return replace(build_overview(nodes, (), (), now=NOW), outlook=outlook)

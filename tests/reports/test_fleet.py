@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from functools import cache
 
 import pytest
 from msgspec.structs import replace
 
+from hpcverify.fleet.breaker import Doubt
 from hpcverify.fleet.ledger import Malfunction
 from hpcverify.fleet.states import Caveat, Node, State
 from hpcverify.insight.overview import Overview, build_overview
@@ -62,7 +64,9 @@ def test_a_doubted_check_is_named_where_its_nodes_stay_in_service() -> None:
         caveat=Caveat.SPARED,
         caveat_why="gemm fails on 3 of the 4 nodes that ran it",
     )
-    head = Dom(render(of(spared, doubts=("gemm fails on 3 of the 4 nodes",)), {})).text
+    why = "gemm fails on 3 of the 4 nodes"
+    doubt = Doubt(check="gemm", why=why, nodes=("n1",), until=None)
+    head = Dom(render(of(spared, doubts=(doubt,)), {})).text
 
     assert "1 failed node still in service (a check is doubted, or draining is paused)." in head
     assert "observed only" not in head
@@ -71,7 +75,9 @@ def test_a_doubted_check_is_named_where_its_nodes_stay_in_service() -> None:
 
 
 def test_what_does_not_work_is_named_as_by_the_command_nodes() -> None:
-    broken = Malfunction("nightly judgement", fleets.NOW - 7200, "the disk is full")
+    broken = Malfunction(
+        "nightly judgement", datetime.fromtimestamp(fleets.NOW - 7200, UTC), "the disk is full"
+    )
     shown = of(Node(name="n1"), malfunctions=(broken,))
 
     assert facts(shown)["Not working"] == "nightly judgement: not working for 2 h: the disk is full"

@@ -93,7 +93,7 @@ def test_an_answer_becomes_a_page(sender: IsolationAnswer, tmp_path: Path) -> No
 
 def test_an_answer_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     cut = tmp_path / "answer.json"
-    cut.write_text('{"cleared": 3}')
+    cut.write_text('{"passed": 3}')
 
     done = CliRunner().invoke(cli, ["report", str(cut), "-o", str(tmp_path / "page.html")])
 

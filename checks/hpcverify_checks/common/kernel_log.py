@@ -159,13 +159,7 @@ def report_unresolved(
 
 
 def _decode_failure(mark: str) -> PartFailure | None:
-    """Understand *mark*; that of an older version has words with spaces between them."""
     try:
         return msgspec.json.decode(mark, type=PartFailure)
-    except msgspec.MsgspecError:
-        fields = mark.rsplit(" ", 2)
-    try:
-        boot, when, code = fields
-        return PartFailure(boot, kernel_log.parse_moment(when), code)
-    except ValueError:
+    except msgspec.MsgspecError:  # another version wrote it
         return None
