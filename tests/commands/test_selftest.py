@@ -40,7 +40,7 @@ def test_a_check_that_finds_what_it_must_is_sound(cli: Cli) -> None:
     proof = tried(cli, "holds", 0)
     assert proof["sound"]
     assert [t["fault"] for t in proof["trials"]] == ["none", "a flipped bit"]
-    assert {(t["where"], t["holds"]) for t in proof["trials"]} == {("cpu", True)}
+    assert {(t["part_id"], t["holds"]) for t in proof["trials"]} == {("cpu", True)}
 
 
 def test_a_check_that_misses_a_fault_must_not_be_trusted(cli: Cli) -> None:
@@ -88,7 +88,7 @@ def test_a_check_that_could_not_be_tried_is_neither_sound_nor_refuted(
 
 def test_a_check_that_skips_every_device_was_not_tried(cli: Cli) -> None:
     proof = tried(cli, "skip", 3)
-    assert proof["skips"] == [{"where": "cpu", "text": "skipped: there is no such part"}]
+    assert proof["skips"] == [{"part_id": "cpu", "text": "skipped: there is no such part"}]
 
 
 def test_the_table_has_a_line_for_each_trial_as_it_ends(cli: Cli) -> None:
@@ -138,7 +138,7 @@ def test_a_gpu_that_someone_uses_is_left_alone(cli: Cli, lab: Lab) -> None:
 def test_every_device_has_trials_of_its_own(cli: Cli, lab: Lab) -> None:
     cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
     cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
-    places = {trial["where"] for trial in tried(cli, "holds", 0)["trials"]}
+    places = {trial["part_id"] for trial in tried(cli, "holds", 0)["trials"]}
     assert len(places) == 1 + 8
 
 
