@@ -3,22 +3,19 @@ What the kernel said since we last looked, from wherever it can be read.
 
 Its ring buffer (``/dev/kmsg``) is asked first: it has the whole text, numbers every
 message and costs milliseconds. Where it may not be read, or has lost messages since
-the cursor, journald is asked, and then the files of a syslog daemon. The cursor is
-one short string with the id of the boot and the time, so that what was seen is not
-seen again.
+the cursor, journald is asked. The cursor is one short string with the id of the boot and
+the time, so that what was seen is not seen again.
 
 After a reboot the ring is a new one, and what the kernel said last before it, which is
-often why somebody pulled the plug, is in the journal or in the files, if anywhere.
-They are asked for what came since the time of the cursor. If they reach over the
-reboot but not back to that time, that is a gap. If nothing on the node ever keeps the
-log over a reboot (a ring alone, a journal in memory), it is reported as
-`KernelLog.unseen`: a gap would then be reported after each planned reboot, and
-nobody could mend it here.
+often why somebody pulled the plug, is in the journal, if anywhere. It is asked for what
+came since the time of the cursor. If it reaches over the reboot but not back to that time,
+that is a gap. If the node never keeps the log over a reboot (a ring alone, a journal in
+memory), it is reported as `KernelLog.unseen`: a gap would then be reported after each
+planned reboot, and nobody could mend it here.
 
-Only messages of the kernel count. A process can write to ``/dev/kmsg`` and to
-syslog, but the kernel stamps its own facility (0) on nobody else's text; in the
-files of syslog only the tag ``kernel:`` is left to go by, and the facility where it is
-written. A file without a line that can be read is no log.
+Only messages of the kernel count. A process can write to ``/dev/kmsg`` and to journald,
+but the kernel stamps its own facility (0) on no other text. The text files of a syslog
+daemon are not read: there any user may write with the tag of the kernel.
 """
 
 from __future__ import annotations
@@ -35,7 +32,6 @@ from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
 from hpcverify.processes import ToolRunner, run_tool
 from hpcverify.telemetry import sysfs
-from hpcverify.telemetry.kernel_log.files import read_files
 from hpcverify.telemetry.kernel_log.journal import read_journal
 from hpcverify.telemetry.kernel_log.query import (
     KernelLog,
@@ -58,7 +54,6 @@ LAST_SECOND = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 LOG_SOURCES: dict[str, Callable[[LogQuery], KernelLog]] = {
     "/dev/kmsg": read_ring,
     "journald": read_journal,
-    "/var/log": read_files,
 }
 """Where to look, the best first."""
 
