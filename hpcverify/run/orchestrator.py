@@ -46,7 +46,7 @@ WORKER_END_CAUSES = frozenset({Cause.CRASHED, Cause.TIMEOUT, Cause.HUNG})
 PROBE_BUDGET_SHARE = 0.85
 """The share of the budget that the probe may use: the rest is for the checks, which report
 what the probe met."""
-VERSIONED_PACKAGES = frozenset({"hpcverify", "torch", "nvidia_ml_py", "redfish"})
+VERSIONED_PACKAGES = frozenset({"hpcverify", "torch", "nvidia_ml_py"})
 """Packages whose version a run records, as their directories spell them."""
 SEED_COUNT = 2**31
 SEED_STRIDE = 0x9E3779B1

@@ -13,8 +13,14 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from hpcverify.telemetry.redfish.client import Service, Unreadable, as_list, list_members
-from hpcverify.telemetry.redfish.resources import Resource, get_number, get_text, parse_time
+from hpcverify.telemetry.redfish.client import Service, Unreadable, list_members
+from hpcverify.telemetry.redfish.resources import (
+    Resource,
+    as_list,
+    get_number,
+    get_text,
+    parse_time,
+)
 
 MAX_EVENTS = 500
 """The newest entries that are read of a log: more in one night are a storm."""

@@ -27,7 +27,6 @@ from hpcverify.telemetry.chassis import (
     Thresholds,
     measures_room,
 )
-from hpcverify.telemetry.redfish.client import as_list
 
 Resource = Mapping[str, Any]
 
@@ -78,6 +77,11 @@ ENDED_WORDS = re.compile(
 )
 """The same in a message: the registry SensorEvent has "is now below the 90 upper critical
 threshold but remains outside of normal range"."""
+
+
+def as_list(value: object) -> list[Any]:
+    """Return *value* if it is a list, and an empty one if not."""
+    return value if isinstance(value, list) else []
 
 
 def get_text(resource: Resource, *names: str) -> str:

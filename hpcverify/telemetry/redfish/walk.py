@@ -34,7 +34,6 @@ from hpcverify.telemetry.redfish.client import (
     SERVICE_ROOT,
     Service,
     Unreadable,
-    as_list,
     list_members,
     open_session,
 )
@@ -43,6 +42,7 @@ from hpcverify.telemetry.redfish.resources import (
     ABSENT_STATE,
     BAD_HEALTH,
     Resource,
+    as_list,
     get_inner,
     get_link,
     get_number,
