@@ -15,7 +15,6 @@ one, and a port that does not answer in time is named and left behind.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -26,6 +25,7 @@ from msgspec.structs import replace
 
 from hpcverify.model import Part
 from hpcverify.telemetry import aer, ethtool, pci, sysfs
+from hpcverify.telemetry.visit import Visit
 
 INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"
 ETHERNET_TYPE, IPOIB_TYPE = "1", "32"
@@ -291,19 +291,6 @@ def _describe_infiniband(adapter: Path) -> Part:
     return Part("nic", part_id, adapter.name, facts)
 
 
-class _PortThread(threading.Thread):
-    """Keeps the exception that ended it: a port of which a bug lost the answer does not hang."""
-
-    bug: Exception | None = None
-
-    def run(self) -> None:
-        """Do what it was made for."""
-        try:
-            super().run()
-        except Exception as exc:  # noqa: BLE001 - the boundary of a thread
-            self.bug = exc
-
-
 def read_ports(
     root: Path, patience: float, statistics: StatisticsReader = ethtool.read_statistics
 ) -> PortReadings:
@@ -314,40 +301,24 @@ def read_ports(
     each other. If one port holds them up for half of the time, the others get threads of
     their own. A port that is unplugged meanwhile is left out.
     """
-    places: list[PortPlace] = []
-    done = threading.Event()
     answers: dict[str, PortReading] = {}
     deadline = time.monotonic() + patience
-
-    def find_and_read() -> None:
-        try:
-            places.extend(find_ports(root))
-        finally:  # or who waits for it would take a bug for a port that hangs
-            done.set()
-        read(places)
 
     def read(several: Sequence[PortPlace]) -> None:
         for place in several:
             answers[place.part.id] = read_port(place, root, statistics)
 
-    def start(target: Callable[..., None], *args: object) -> _PortThread:
-        thread = _PortThread(target=target, args=args, daemon=True)
-        thread.start()
-        return thread
-
-    def wait() -> float:
-        return max(0.0, deadline - time.monotonic())
-
-    first = start(find_and_read)
-    first.join(patience / 2)
-    if not done.wait(wait()):
+    search = Visit(lambda: list(find_ports(root)))
+    if not search.ends_within(patience):
         return PortReadings((), silent=(NETWORK,))
+    places = search.take()
+    first = Visit(partial(read, places))
+    first.ends_within(deadline - patience / 2 - time.monotonic())
     unread = [place for place in places if place.part.id not in answers]
-    others = [start(read, [place]) for place in unread[1:]]  # the first is what holds it up
-    for thread in (*others, first):
-        thread.join(wait())
-        if thread.bug:
-            raise thread.bug
+    # The first of them is what holds the others up.
+    for visit in (*[Visit(partial(read, [place])) for place in unread[1:]], first):
+        if visit.ends_within(deadline - time.monotonic()):
+            visit.take()
     in_time = dict(answers)
     here = [place for place in places if place.part.id in in_time]
     return PortReadings(

@@ -16,9 +16,9 @@ from hpcverify.telemetry.nvml import questions
 from hpcverify.telemetry.nvml.binding import pynvml as nv
 from hpcverify.telemetry.nvml.query import DRIVER_CODES, DRIVER_FIXES, Gpu, GpuQuery, Modes
 from hpcverify.telemetry.nvml.session import DeviceList, Session
-from hpcverify.telemetry.nvml.watchdog import Visit
 from hpcverify.telemetry.problems import MUTE
 from hpcverify.telemetry.reading import Reader, Reading
+from hpcverify.telemetry.visit import Visit
 
 T = TypeVar("T")
 

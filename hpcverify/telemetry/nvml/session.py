@@ -20,7 +20,7 @@ from hpcverify.telemetry.nvml.query import (
     Gpu,
     code_of,
 )
-from hpcverify.telemetry.nvml.watchdog import Visit
+from hpcverify.telemetry.visit import Visit
 
 UNLISTED_CODES: Mapping[int, str] = {
     **UNWELL_CODES,

@@ -27,8 +27,8 @@ from hpcverify.telemetry.nvml.questions import (
     read_mig_modes,
 )
 from hpcverify.telemetry.nvml.session import GPU_START_SECONDS, UNLISTED_CODES
-from hpcverify.telemetry.nvml.watchdog import Visit
 from hpcverify.telemetry.reading import Reading
+from hpcverify.telemetry.visit import Visit
 
 UNUSABLE_CODES = frozenset(
     {

@@ -4,7 +4,7 @@ One session with one BMC over Redfish (DSP0266).
 A BMC is slow, has few sessions, and may be anything that answers at its address. So the
 password is tried once, no redirection is followed, an answer has a size that it may not
 exceed, only paths of the service itself are asked for, and the session is deleted again,
-even where the time is up: an alarm ends whatever waits, as a BMC that sends a byte each
+even where the time is up: what waits then is left behind, as a BMC that sends a byte each
 second meets every timeout of a socket.
 """
 
@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import logging
 import re
-import signal
 from base64 import b64encode
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from types import FrameType
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
@@ -27,6 +26,9 @@ from urllib3 import exceptions
 from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.plan.bmc import BmcAccess
 from hpcverify.telemetry.redfish.resources import as_list, get_link, get_text
+from hpcverify.telemetry.visit import Visit
+
+A = TypeVar("A")
 
 TIMEOUT = urllib3.Timeout(connect=10, read=20)
 """Seconds; *read* is between two bytes of an answer: a BMC may think for seconds about each."""
@@ -36,8 +38,6 @@ MAX_ANSWER_BYTES = 8 * 2**20
 """A page of a long event log has less than 1 MB."""
 MAX_REQUESTS = 1000
 """A board of eight GPUs has some 300 sensors, and a node 32 DIMMs and 16 drives."""
-ALARM_INTERVAL = 1.0
-"""Seconds after which the alarm comes again, if whatever it ended went on."""
 SERVICE_ROOT = "/redfish/v1/"
 SESSIONS = "/redfish/v1/SessionService/Sessions"
 """Where sessions are made since 1.6.0 of the specification, if the service root is silent."""
@@ -53,10 +53,6 @@ REDIRECTIONS = range(300, 400)
 logging.getLogger("urllib3").propagate = False  # it quotes headers that it cannot parse
 
 
-class OutOfTime(BaseException):
-    """The time for reading is up; no handler on the way must catch it."""
-
-
 class Unreadable(Exception):  # noqa: N818 - one resource, of which the caller says what it means
     """A resource exists, or may, and cannot be read."""
 
@@ -69,10 +65,9 @@ class Service(Protocol):
         ...
 
 
-@contextmanager
-def open_session(access: BmcAccess) -> Generator[Service]:
+def visit_bmc(access: BmcAccess, read: Callable[[Service], A]) -> A:
     """
-    Log in at the BMC, and log out again after the block, however that ends.
+    Log in at the BMC, *read* it, and log out again, however that ends.
 
     Raises:
         Unable: it does not answer (TIMEOUT), refuses the password (DENIED), shows a
@@ -81,30 +76,12 @@ def open_session(access: BmcAccess) -> Generator[Service]:
 
     """
     session = _Session(access)
-    try:
-        with _alarm_after(access.seconds):
-            session.log_in()
-            yield session
-    except OutOfTime:
-        raise _build_silence(access, f"not done within {access.seconds:g} s") from None
-    finally:
-        session.log_out()
-
-
-@contextmanager
-def _alarm_after(seconds: float) -> Generator[None]:
-    """Raise `OutOfTime` in the main thread after *seconds*."""
-
-    def expire(_number: int, _frame: FrameType | None) -> None:
-        raise OutOfTime
-
-    before = signal.signal(signal.SIGALRM, expire)
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, ALARM_INTERVAL)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, left, interval)
-        signal.signal(signal.SIGALRM, before)
+    visit = Visit(partial(session.visit, read))
+    if visit.ends_within(access.seconds):
+        return visit.take()
+    session.is_over = True
+    Visit(session.log_out).ends_within(LOGOUT_SECONDS)
+    raise _build_silence(access, f"not done within {access.seconds:g} s")
 
 
 class _Session:
@@ -115,6 +92,8 @@ class _Session:
         self._location = ""
         """The path of the session; empty without one."""
         self._requests = 0
+        self.is_over = False
+        """Whether the time is up: then nothing is asked any more."""
         if not access.verify:
             urllib3.disable_warnings(exceptions.InsecureRequestWarning)
         try:
@@ -127,6 +106,13 @@ class _Session:
             )
         except exceptions.HTTPError as exc:  # a port above 65535
             raise _explain_failure(exc, access) from None
+
+    def visit(self, read: Callable[[Service], A]) -> A:
+        try:
+            self.log_in()
+            return read(self)
+        finally:
+            self.log_out()
 
     def log_in(self) -> None:
         """Begin a session, with one try of the password; a BMC without any gets it each time."""
@@ -161,10 +147,10 @@ class _Session:
 
     def log_out(self) -> None:
         """Delete the session: a BMC has few, and keeps each for half an hour."""
-        # Nothing is lost but a session, which ends by itself.
-        with suppress(Unable, OutOfTime), _alarm_after(LOGOUT_SECONDS):
-            if self._location:
-                self._ask("DELETE", self._location)
+        location, self._location = self._location, ""
+        with suppress(Unable):  # nothing is lost but a session, which ends by itself
+            if location:
+                self._ask("DELETE", location)
         self._pool.close()
 
     def get(self, path: str) -> Mapping[str, Any] | None:
@@ -201,6 +187,8 @@ class _Session:
         self, method: str, path: str, body: bytes | None = None, tries: int = 1
     ) -> tuple[int, Mapping[str, str], bytes]:
         """Send a request; return the status, the headers and the body of the answer."""
+        if self.is_over and method != "DELETE":
+            raise _build_silence(self._access, "the time is up")
         headers = {**HEADERS, **self._credentials}
         if body is not None:
             headers["Content-Type"] = "application/json"

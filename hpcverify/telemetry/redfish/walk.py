@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -35,7 +36,7 @@ from hpcverify.telemetry.redfish.client import (
     Service,
     Unreadable,
     list_members,
-    open_session,
+    visit_bmc,
 )
 from hpcverify.telemetry.redfish.event_log import list_newest_entries
 from hpcverify.telemetry.redfish.resources import (
@@ -108,11 +109,10 @@ def read_chassis(access: BmcAccess) -> ChassisReading:
     Read all that the BMC at *access* says of its node.
 
     Raises:
-        Unable: it cannot be read; see `open_session`.
+        Unable: it cannot be read; see `visit_bmc`.
 
     """
-    with open_session(access) as service:
-        return read_service(service, access.address)
+    return visit_bmc(access, partial(read_service, address=access.address))
 
 
 def read_service(service: Service, address: str) -> ChassisReading:
