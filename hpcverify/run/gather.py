@@ -31,20 +31,22 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.plan.suite import Step
-from hpcverify.run.conclude import conclude, judge_cut_short
-from hpcverify.run.executor import Answer, Executor
-from hpcverify.run.folders import ScratchProblem
-from hpcverify.run.history import NodeHistory, list_missing_devices
-from hpcverify.run.overrun import (
+from hpcverify.run.blame import (
     BUDGET,
     Allowance,
+    GpuXids,
     LateWorker,
     Phase,
     choose_allowance,
     describe_unused_gpus,
     explain_overruns,
+    find_xids,
     list_late_workers,
 )
+from hpcverify.run.conclude import conclude, judge_cut_short
+from hpcverify.run.executor import Answer, Executor
+from hpcverify.run.folders import ScratchProblem
+from hpcverify.run.history import NodeHistory, list_missing_devices
 from hpcverify.run.wire import (
     GpuHolder,
     Measure,
@@ -55,7 +57,6 @@ from hpcverify.run.wire import (
     Reconcile,
     Settle,
 )
-from hpcverify.run.xids import GpuXids, find_xids
 from hpcverify.telemetry import problems
 
 HOST_DEVICE = Device(kind="cpu", part="cpu", label="CPU")
@@ -289,9 +290,10 @@ class StepRun(Struct, kw_only=True):
             return find_xids(now.executor, parts, start, now.clock(), with_error_states=True)
 
         common = now.state.common_errors
-        explained = explain_gpu_errors(answers, now.inventory, ask, now.holders, common)
-        now.state.common_errors = explained.common
-        return explained.answers
+        explained, now.state.common_errors = explain_gpu_errors(
+            answers, now.inventory, ask, now.holders, common
+        )
+        return explained
 
     @contextmanager
     def _open_scratch(self) -> Generator[Path]:

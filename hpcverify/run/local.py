@@ -37,8 +37,8 @@ from hpcverify.processes import (
     read_wait_channel,
     signal_sessions,
 )
+from hpcverify.run.blame import describe_overrun
 from hpcverify.run.executor import Answer, Overrun
-from hpcverify.run.overrun import describe_overrun
 from hpcverify.run.process import ForkedWorker, WorkerFiles, create_worker_files
 from hpcverify.run.wire import (
     Item,

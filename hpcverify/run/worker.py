@@ -86,7 +86,7 @@ class WorkerServer:
     def handle(self, request: Request) -> None:
         """Run *request*; anything that happens becomes an outcome."""
         start = time.monotonic()
-        outcome, sticky = Outcome(), False
+        outcome = Outcome()
         try:
             for item in self._execute(request.task):
                 line = encode_response(request.number, item)
@@ -120,15 +120,15 @@ class WorkerServer:
 
             failure = explain_cuda_failure(exc, request.task)
             if failure is not None:
-                outcome, sticky = failure.outcome, failure.is_sticky
-                for finding in failure.findings:
+                outcome = failure.outcome
+                for finding in failure.items:
                     self._responses.write(encode_response(request.number, finding))
             else:
                 outcome = _explain_node_failure(exc, request.task) or _build_crash_outcome(
                     exc, request.task
                 )
         # What is broken is not asked to free anything: it may never answer.
-        spent = sticky or not release_memory(request.task)
+        spent = outcome.is_worker_spent or not release_memory(request.task)
         ended = msgspec.structs.replace(
             outcome, start=start, end=time.monotonic(), is_worker_spent=spent
         )

@@ -32,11 +32,11 @@ from hpcverify.model import (
 )
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.records import documents
+from hpcverify.run.blame import describe_overrun
 from hpcverify.run.conclude import judge_cut_short, rejudge_result
 from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.history import NodeHistory, extend_history
 from hpcverify.run.orchestrator import derive_seed
-from hpcverify.run.overrun import describe_overrun
 from hpcverify.run.wire import GpuHolder, Measure, Observe, Outcome, Probe, Settle, Task
 from hpcverify.testing import CPU, ENDED, FakeExecutor, make_answer
 from tests.doubles import SilentProgress
