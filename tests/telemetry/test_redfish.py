@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -413,6 +414,28 @@ def test_a_bmc_that_hangs_or_trickles_once_it_has_a_session_is_left_without_one(
 
     assert refuse(bmc, seconds=3).cause is Cause.TIMEOUT
     wait_until(lambda: bmc.open_sessions == 0)  # the login may have been late
+
+
+def test_a_session_that_comes_too_late_is_deleted_all_the_same(bmc: FakeBmc) -> None:
+    is_over = threading.Event()
+
+    def come_late(handler: Any) -> None:
+        is_over.wait()
+        bmc.open_sessions += 1
+        handler.reply(201, b"{}", X_Auth_Token=TOKEN, Location=f"{SESSIONS}/1")
+
+    bmc.faults["POST SessionService/Sessions"] = come_late
+    try:
+        assert refuse(bmc, seconds=2).cause is Cause.TIMEOUT
+    finally:
+        is_over.set()
+
+    wait_until(
+        lambda: (
+            sum(line.startswith("POST") for line in bmc.requests)
+            == sum(line.startswith("DELETE") for line in bmc.requests)
+        )
+    )
 
 
 def test_a_redirection_is_not_followed(bmc: FakeBmc, tmp_path: Path, certificate: Path) -> None:

@@ -21,7 +21,7 @@ daemon are not read: there any user may write with the tag of the kernel.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,11 +77,13 @@ def read(
     """
     boot = sysfs.read_boot_id(root) or "unknown"
     now = clock()
+    lines = (sysfs.read_text(root / "proc/stat") or "").splitlines()
+    booted = (float(line.split()[1]) for line in lines if line.startswith("btime "))
     query = LogQuery(
         root=root,
         words=words,
         boot=boot,
-        booted=_read_boot_time(root),
+        booted=next(booted, None),
         now=now,
         tool=tool,
         since=StartPoint(time=now - FIRST_LOOK_SECONDS, first=True),
@@ -96,19 +98,14 @@ def read(
             refused[name] = exc
         if logs and not logs[-1].gap and not logs[-1].unseen:
             break
-    if not logs:
-        raise _build_unreadable_error(refused)
-    return _join_logs(logs, query)
-
-
-def _build_unreadable_error(refused: Mapping[str, OSError | Unable]) -> Unable:
-    """Say why there is no log; a tool that hangs is not a permission that lacks."""
+    if logs:
+        return _join_logs(logs, query)
     reason = "; ".join(f"{name}: {exc}" for name, exc in refused.items())
     cause, remedy = Cause.DENIED, Remedy.FIX_CONFIGURATION
-    for exc in refused.values():
-        if isinstance(exc, Unable) and exc.cause in (Cause.TIMEOUT, Cause.HUNG):
-            cause, remedy = exc.cause, exc.remedy
-    return Unable(f"the kernel log cannot be read ({reason}): {ACCESS_FIX}", cause, remedy)
+    for error in refused.values():  # a tool that hangs is no permission that lacks
+        if isinstance(error, Unable) and error.cause in (Cause.TIMEOUT, Cause.HUNG):
+            cause, remedy = error.cause, error.remedy
+    raise Unable(f"the kernel log cannot be read ({reason}): {ACCESS_FIX}", cause, remedy)
 
 
 def _join_logs(logs: Sequence[KernelLog], query: LogQuery) -> KernelLog:
@@ -162,11 +159,3 @@ def parse_last_look(cursor: str | None) -> float | None:
     """Say when *cursor* was made, in seconds since 1970; of one that is none, nothing."""
     start = _parse_cursor(cursor, "", "")
     return start.time if start else None
-
-
-def _read_boot_time(root: Path) -> float | None:
-    """Say when the machine was started, in seconds since 1970."""
-    for line in (sysfs.read_text(root / "proc/stat") or "").splitlines():
-        if line.startswith("btime "):
-            return float(line.split()[1])
-    return None

@@ -62,7 +62,6 @@ class Service(Protocol):
 
     def get(self, path: str) -> Mapping[str, Any] | None:
         """Read the resource at *path*; None if there is none."""
-        ...
 
 
 def visit_bmc(access: BmcAccess, read: Callable[[Service], A]) -> A:
@@ -113,6 +112,7 @@ class _Session:
             return read(self)
         finally:
             self.log_out()
+            self._pool.close()
 
     def log_in(self) -> None:
         """Begin a session, with one try of the password; a BMC without any gets it each time."""
@@ -151,7 +151,6 @@ class _Session:
         with suppress(Unable):  # nothing is lost but a session, which ends by itself
             if location:
                 self._ask("DELETE", location)
-        self._pool.close()
 
     def get(self, path: str) -> Mapping[str, Any] | None:
         """
