@@ -17,8 +17,7 @@ from hpcverify.check import HUNG_CODE, RANK_LOST_CODE, TELEMETRY_WORKER, Context
 from hpcverify.model import Cause, Coverage, Device, Finding, Inventory, Remedy, Verdict
 from hpcverify.run.executor import Answer, Executor, Overrun
 from hpcverify.run.wire import FindXids, Outcome
-from hpcverify.telemetry.error_states import ERROR_STATE_CODE
-from hpcverify.telemetry.problems import NOT_USED
+from hpcverify.telemetry.problems import ERROR_STATE_CODE, NOT_USED
 
 START_UP_SECONDS = 120.0
 """How long a worker may take to start and to load torch, CUDA and NCCL from a slow disk."""

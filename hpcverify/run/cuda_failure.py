@@ -62,7 +62,11 @@ def explain_cuda_failure(
     named = broken if 0 < len(broken) < len(gpus) else {}
     is_alone = len(gpus) == 1 and (bool(broken) or not _is_of_any_gpu(error, task))
     places = {gpus[0]: error} if is_alone else named or {"node": error}
-    findings = tuple(_build_finding(e, part, exc) for part, e in places.items())
+    unnamed = "" if "node" not in places else "; CUDA did not report which GPU"
+    findings = tuple(
+        Finding(e.code, part, f"{e.text}{unnamed}", {"error": e.title, "raised": _shorten(exc)})
+        for part, e in places.items()
+    )
     outcome = replace(_build_outcome(error, exc), is_worker_spent=True)
     return Answer(items=findings, outcome=outcome)
 
@@ -122,7 +126,9 @@ def find_context_errors(parts: Collection[str]) -> dict[str, str]:
     for index, part in _number_gpus(torch, parts).items():
         try:
             with breadcrumb.during("a few kernels after an error", part):
-                _run_kernels(torch, index)
+                torch.cuda.synchronize(index)
+                words = torch.arange(PROBE_WORDS, device=torch.device("cuda", index))
+                (words * words + words).sum().item()
         except RuntimeError as exc:
             errors[part] = str(exc)
     return errors
@@ -148,13 +154,6 @@ def _find_full_gpu(exc: BaseException, parts: Collection[str]) -> str:
     return _number_gpus(torch, parts).get(int(match[1]), "") if match else ""
 
 
-def _run_kernels(torch: ModuleType, index: int) -> None:
-    """Run some of torch's kernels: on a GPU that is well they say whether torch fits it."""
-    torch.cuda.synchronize(index)
-    words = torch.arange(PROBE_WORDS, device=torch.device("cuda", index))
-    (words * words + words).sum().item()
-
-
 def raise_pending_error(task: Task) -> None:
     """
     Raise the error of CUDA that a check did not wait for, if there is one.
@@ -167,12 +166,6 @@ def raise_pending_error(task: Task) -> None:
     if torch is not None and torch.cuda.is_initialized():
         with breadcrumb.during("what the check did not wait for", task.context.device.part):
             torch.cuda.synchronize()
-
-
-def _build_finding(error: CudaError, part_id: str, exc: BaseException) -> Finding:
-    evidence = {"error": error.title, "raised": _shorten(exc)}
-    text = error.text if part_id != "node" else f"{error.text}; CUDA did not report which GPU"
-    return Finding(error.code, part_id, text, evidence)
 
 
 def _build_outcome(error: CudaError, exc: BaseException) -> Outcome:
