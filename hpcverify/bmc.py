@@ -107,7 +107,11 @@ class BmcRound:
             refused = self._ask(group, step, tellers)
             size = 1 if refused else min(2 * size, self.site.bmc.at_once)
             if left:
-                self._wait()
+                until = time.monotonic() + self.site.bmc.pause
+                while time.monotonic() < until and not self.stop():
+                    time.sleep(POLL_SECONDS)
+                if self.stop():
+                    self.end_reason = "interrupted"
         self._leave_unanswered()
 
     def _ask(self, group: Sequence[str], step: Step, tellers: Collection[str]) -> bool:
@@ -201,13 +205,6 @@ class BmcRound:
                 continue
             for run in runs:
                 self._leave(run)
-
-    def _wait(self) -> None:
-        until = time.monotonic() + self.site.bmc.pause
-        while time.monotonic() < until and not self.stop():
-            time.sleep(POLL_SECONDS)
-        if self.stop():
-            self.end_reason = "interrupted"
 
 
 def plan_step(site: Site, node: str = "") -> Step:

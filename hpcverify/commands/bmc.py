@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from socket import gethostname
 
@@ -11,7 +12,7 @@ import click
 from hpcverify.bmc import BmcRound, summarize_round
 from hpcverify.commands._controller import make_controller, record_command, refuse_unknown
 from hpcverify.console import echo, say
-from hpcverify.errors import ConfigError, StoreError
+from hpcverify.errors import ConfigError, StoreError, write_install_command
 from hpcverify.fleet.claim import check_claim, hold_controller_lock
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.states import is_gone
@@ -20,7 +21,6 @@ from hpcverify.plan.hostlist import expand
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.stop import stop_on_signals
 from hpcverify.telemetry.redfish.access import list_accesses
-from hpcverify.telemetry.redfish.client import find_missing_package
 
 LOCK_NAME = "bmc.lock"
 LOCK_SECONDS = 1.0
@@ -54,8 +54,9 @@ def command(hostlist: str | None, *, accept_parts: bool) -> None:
     if accept_parts and hostlist is None:
         raise click.UsageError("--accept-parts needs --nodes: name the nodes")
     controller = make_controller()
-    if fix := find_missing_package():
-        raise ConfigError(f"the library of Redfish is not installed: {fix}")
+    if find_spec("urllib3") is None:
+        fix = write_install_command("urllib3")
+        raise ConfigError(f"urllib3, by which BMCs are asked, is not installed: {fix}")
     accesses = list_accesses(controller.site, choose_nodes(controller, hostlist))
     check_claim(Path(controller.site.fleet.spool), controller.ledger, gethostname())
     with (

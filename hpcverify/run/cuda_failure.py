@@ -12,11 +12,11 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify import breadcrumb
 from hpcverify.model import Cause, Finding, Verdict
+from hpcverify.run.executor import Answer
 from hpcverify.run.wire import Measure, Outcome, Task
 from hpcverify.telemetry.cuda_errors import CudaError, find_cuda_error, find_unexplained
 from hpcverify.telemetry.vendors import AMD, NVIDIA, matches_torch_ids, write_torch_ids
@@ -29,18 +29,9 @@ ContextErrors = Callable[[Collection[str]], Mapping[str, str]]
 """Returns which of the GPUs with these ids have a broken context, and its error."""
 
 
-class CudaFailure(Struct, frozen=True):
-    """What CUDA's error says of GPUs, and how the task ended."""
-
-    findings: tuple[Finding, ...]
-    outcome: Outcome
-    is_sticky: bool
-    """Whether this process can use the GPU no more."""
-
-
 def explain_cuda_failure(
     exc: BaseException, task: Task, context_errors: ContextErrors | None = None
-) -> CudaFailure | None:
+) -> Answer | None:
     """
     Explain *exc*, which ended *task*; None if it has nothing to do with CUDA.
 
@@ -67,12 +58,17 @@ def explain_cuda_failure(
         if isinstance(task, Measure) and 0 < len(holders) < len(gpus):
             labels = task.context.inventory.format_names(sorted(holders))
             outcome = replace(outcome, reason=f"{labels}: {outcome.reason}")
-        return CudaFailure((), outcome, error.sticky)
+        return Answer(outcome=outcome)
     named = broken if 0 < len(broken) < len(gpus) else {}
     is_alone = len(gpus) == 1 and (bool(broken) or not _is_of_any_gpu(error, task))
     places = {gpus[0]: error} if is_alone else named or {"node": error}
-    findings = tuple(_build_finding(e, part, exc) for part, e in places.items())
-    return CudaFailure(findings, _build_outcome(error, exc), is_sticky=True)
+    unnamed = "" if "node" not in places else "; CUDA did not report which GPU"
+    findings = tuple(
+        Finding(e.code, part, f"{e.text}{unnamed}", {"error": e.title, "raised": _shorten(exc)})
+        for part, e in places.items()
+    )
+    outcome = replace(_build_outcome(error, exc), is_worker_spent=True)
+    return Answer(items=findings, outcome=outcome)
 
 
 def _find_raised_error(exc: BaseException) -> CudaError | None:
@@ -130,7 +126,9 @@ def find_context_errors(parts: Collection[str]) -> dict[str, str]:
     for index, part in _number_gpus(torch, parts).items():
         try:
             with breadcrumb.during("a few kernels after an error", part):
-                _run_kernels(torch, index)
+                torch.cuda.synchronize(index)
+                words = torch.arange(PROBE_WORDS, device=torch.device("cuda", index))
+                (words * words + words).sum().item()
         except RuntimeError as exc:
             errors[part] = str(exc)
     return errors
@@ -156,13 +154,6 @@ def _find_full_gpu(exc: BaseException, parts: Collection[str]) -> str:
     return _number_gpus(torch, parts).get(int(match[1]), "") if match else ""
 
 
-def _run_kernels(torch: ModuleType, index: int) -> None:
-    """Run some of torch's kernels: on a GPU that is well they say whether torch fits it."""
-    torch.cuda.synchronize(index)
-    words = torch.arange(PROBE_WORDS, device=torch.device("cuda", index))
-    (words * words + words).sum().item()
-
-
 def raise_pending_error(task: Task) -> None:
     """
     Raise the error of CUDA that a check did not wait for, if there is one.
@@ -175,12 +166,6 @@ def raise_pending_error(task: Task) -> None:
     if torch is not None and torch.cuda.is_initialized():
         with breadcrumb.during("what the check did not wait for", task.context.device.part):
             torch.cuda.synchronize()
-
-
-def _build_finding(error: CudaError, part_id: str, exc: BaseException) -> Finding:
-    evidence = {"error": error.title, "raised": _shorten(exc)}
-    text = error.text if part_id != "node" else f"{error.text}; CUDA did not report which GPU"
-    return Finding(error.code, part_id, text, evidence)
 
 
 def _build_outcome(error: CudaError, exc: BaseException) -> Outcome:
@@ -196,6 +181,7 @@ def _build_outcome(error: CudaError, exc: BaseException) -> Outcome:
         remedy=error.remedy,
         code=error.code,
         trace="".join(traceback.format_exception(exc)),
+        is_worker_spent=error.sticky,
     )
 
 

@@ -29,8 +29,15 @@ HOOKS_LOCK_VARIABLE = "HPCVERIFY_LOCK"
 
 def run_command(command: Callable[[], object]) -> None:
     """Run *command* in a process whose streams, signals and umask are as it expects them."""
-    _reopen_closed_streams()
-    _print_in_any_encoding()
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR_DESCRIPTOR:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(1, "w")  # noqa: SIM115 - for as long as we live
+    sys.stderr = sys.stderr or open(STDERR_DESCRIPTOR, "w")  # noqa: SIM115 - likewise
+    # Spell out characters that the terminal's encoding lacks, rather than fail.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     # While SIGCHLD is ignored, the kernel keeps no exit status: each program would return 0.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.umask(os.umask(UMASK) | UMASK)
@@ -42,21 +49,6 @@ def run_command(command: Callable[[], object]) -> None:
     except OSError as exc:  # a node too crowded to import ourselves
         sys.stderr.write(f"hpcverify: {exc}\n")
         sys.exit(EXIT_UNVERIFIED)
-
-
-def _reopen_closed_streams() -> None:
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR_DESCRIPTOR:
-        pass
-    os.close(descriptor)
-    sys.stdout = sys.stdout or open(1, "w")  # noqa: SIM115 - for as long as we live
-    sys.stderr = sys.stderr or open(STDERR_DESCRIPTOR, "w")  # noqa: SIM115 - likewise
-
-
-def _print_in_any_encoding() -> None:
-    """Spell out characters that the terminal's encoding lacks, rather than fail."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 @contextmanager

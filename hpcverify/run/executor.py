@@ -45,12 +45,9 @@ class Executor(Protocol):
 
     def run(self, tasks: Mapping[str, Task], timeout: float) -> dict[str, Answer]:
         """Run each task on the worker with its name, all at once, for *timeout* seconds."""
-        ...
 
     def should_stop(self) -> bool:
         """Whether the run was asked to end."""
-        ...
 
     def close(self, names: Collection[str] | None = None, *, hurry: bool = False) -> None:
         """End all workers, or those of *names*; in a *hurry*, do not wait long for any."""
-        ...

@@ -104,16 +104,13 @@ def make_run_folders(
         try:
             own = stack.enter_context(temporary_folder(root, node, say=say, make=not scratch))
         except UnusableError as exc:
-            yield RunFolders(shared, root / "unusable", _explain_unusable(exc))
+            cause = exc.__cause__
+            is_wrong = isinstance(cause, OSError) and cause.errno in WRONG_PATH_ERRNOS
+            # A path that is wrong is no part that is.
+            remedy = Remedy.FIX_CONFIGURATION if is_wrong else Remedy.INSPECT
+            yield RunFolders(shared, root / "unusable", ScratchProblem(str(exc), remedy))
         else:
             yield RunFolders(shared, own)
-
-
-def _explain_unusable(exc: UnusableError) -> ScratchProblem:
-    """Say what to do: a path that is wrong is no part that is."""
-    cause = exc.__cause__
-    is_wrong_path = isinstance(cause, OSError) and cause.errno in WRONG_PATH_ERRNOS
-    return ScratchProblem(str(exc), Remedy.FIX_CONFIGURATION if is_wrong_path else Remedy.INSPECT)
 
 
 def explain_silence(root: Path) -> str:
@@ -215,20 +212,16 @@ def remove(path: Path, until: float = float("inf")) -> None:
     except OSError:
         return
     try:
-        _empty_folder(top, until)
+        todo = _unlink_files(top, until)
+        while todo and time.monotonic() < until:
+            name = todo.pop()
+            with suppress(OSError):
+                todo += _move_folders_up(name, top, until)
+                os.rmdir(name, dir_fd=top)
     finally:
         os.close(top)
     with suppress(OSError):
         path.rmdir()
-
-
-def _empty_folder(top: int, until: float) -> None:
-    todo = _unlink_files(top, until)
-    while todo and time.monotonic() < until:
-        name = todo.pop()
-        with suppress(OSError):
-            todo += _move_folders_up(name, top, until)
-            os.rmdir(name, dir_fd=top)
 
 
 def _move_folders_up(name: str, top: int, until: float) -> list[str]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from hpcverify.check import ANSWER_CODE, SETUP_CODES, TELEMETRY_WORKER, Context, Placement, Unable
 from hpcverify.errors import UnverifiedError
@@ -30,32 +31,12 @@ from hpcverify.model import (
     Result,
     Verdict,
 )
-from hpcverify.plan.suite import Step
+from hpcverify.plan.suite import Plan, Step
+from hpcverify.run import blame, wire
 from hpcverify.run.conclude import conclude, judge_cut_short
 from hpcverify.run.executor import Answer, Executor
 from hpcverify.run.folders import ScratchProblem
 from hpcverify.run.history import NodeHistory, list_missing_devices
-from hpcverify.run.overrun import (
-    BUDGET,
-    Allowance,
-    LateWorker,
-    Phase,
-    choose_allowance,
-    describe_unused_gpus,
-    explain_overruns,
-    list_late_workers,
-)
-from hpcverify.run.wire import (
-    GpuHolder,
-    Measure,
-    Observe,
-    Outcome,
-    Probe,
-    ProbeResult,
-    Reconcile,
-    Settle,
-)
-from hpcverify.run.xids import GpuXids, find_xids
 from hpcverify.telemetry import problems
 
 HOST_DEVICE = Device(kind="cpu", part="cpu", label="CPU")
@@ -73,7 +54,7 @@ PROBE_SECONDS = 400.0
 initialise, 36 s for NVML, 60 s for the first and 30 s for the others."""
 OBSERVE_SECONDS = 30.0
 SAMPLED_SECONDS_PER_SECOND = 50.0
-"""Seconds of telemetry that give `Observe` one second more: a burn-in has millions of
+"""Seconds of telemetry that give `wire.Observe` one second more: a burn-in has millions of
 samples."""
 RECONCILE_SECONDS = 30.0
 XID_LAG_SECONDS = 60.0
@@ -93,7 +74,7 @@ class RunState(Struct, kw_only=True):
     """When each passive check last observed the telemetry."""
     common_errors: frozenset[str] = frozenset()
     """The codes of CUDA's errors that all GPUs raised alike in one check."""
-    gpu_setup_error: Outcome | None = None
+    gpu_setup_error: wire.Outcome | None = None
     """Why no GPU can compute, where all of them said the same: later checks need not ask."""
     unused: tuple[Finding, ...] = ()
     """The GPUs that did not come back from a check, and are used no more."""
@@ -101,40 +82,52 @@ class RunState(Struct, kw_only=True):
     """The parts of which there is conclusive evidence: they have no vote any more."""
 
 
-class Round(Struct, frozen=True, kw_only=True):
-    """One pass through a suite: the node's present state, and what all checks share."""
+class RunBase(Struct, kw_only=True):
+    """
+    What all checks of all rounds of one run of *plan* on *node* share.
 
-    number: int
+    Workers share *folder*, and checks write to *scratch*. If that cannot be written, there is a
+    *scratch_problem*: then checks that load the node are an ERROR, and the passive ones run.
+    """
+
+    plan: Plan
     node: str
-    inventory: Inventory
-    history: NodeHistory
-    """Earlier runs, and the rounds before this one."""
-    holders: tuple[GpuHolder, ...]
-    """Processes of others on the GPUs."""
-    executor: Executor
     packages: tuple[str, ...]
+    executor: Executor
     folder: Path
-    """What workers share."""
     scratch: Path
-    """What checks write."""
-    scratch_problem: ScratchProblem | None
-    """If nothing can be written to *scratch*."""
-    seed: int
-    is_sampled: bool
-    """Whether the telemetry worker samples."""
-    state: RunState
-    """The same of all rounds."""
-    began: float
-    """When the run began, on *clock*."""
-    budget: float
-    """The seconds of the whole suite."""
-    deadline: float
-    """When it runs out."""
-    clock: Callable[[], float]
+    scratch_problem: ScratchProblem | None = None
+    clock: Callable[[], float] = time.monotonic
+    """Seconds, on the clock of the samples."""
+    began: float = field(default_factory=time.monotonic)
+    state: RunState = field(default_factory=RunState)
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the telemetry worker samples."""
+        return any(step.is_active for step in self.plan.steps)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the budget ran out."""
+        return self.clock() > self.began + self.plan.budget
 
     def count_seconds_left(self) -> float:
         """Count the seconds until the budget runs out."""
-        return max(0.0, self.deadline - self.clock())
+        return max(0.0, self.began + self.plan.budget - self.clock())
+
+
+class Round(Struct, frozen=True, kw_only=True):
+    """One pass through a suite: the node's present state, and the run that it is part of."""
+
+    number: int
+    inventory: Inventory
+    history: NodeHistory
+    """Earlier runs, and the rounds before this one."""
+    holders: tuple[wire.GpuHolder, ...]
+    """Processes of others on the GPUs."""
+    seed: int
+    run: RunBase
 
 
 class StepRun(Struct, kw_only=True):
@@ -146,14 +139,14 @@ class StepRun(Struct, kw_only=True):
     """What a passive check carried over when it ran before the load."""
     _contexts: tuple[Context, ...] = ()
     """The contexts of all workers that measured."""
-    _phases: list[Phase] = []
+    _phases: list[blame.Phase] = []
     _cut_workers: frozenset[str] = frozenset()
     """Workers of a later round that were ended because the budget ran out."""
 
     def list_unused_gpus(self) -> tuple[Finding, ...]:
         """List the GPUs that did not come back, and that no later check may use."""
-        late = list_late_workers(self._phases, self.round.inventory)
-        return tuple(describe_unused_gpus(late, self.step.name))
+        late = blame.list_late_workers(self._phases, self.round.inventory)
+        return tuple(blame.describe_unused_gpus(late, self.step.name))
 
     def run(self, settle: float) -> Result | None:
         """
@@ -166,25 +159,27 @@ class StepRun(Struct, kw_only=True):
 
         """
         step, now = self.step, self.round
-        if step.is_active and (problem := now.scratch_problem):
+        if step.is_active and (problem := now.run.scratch_problem):
             raise Unable(problem.reason, Cause.MISSING, problem.remedy)
-        start = now.clock()
+        start = now.run.clock()
         here = {device.part for device in now.inventory.devices}
-        released = tuple(sorted(now.state.released & here)) if step.is_active else ()
+        released = tuple(sorted(now.run.state.released & here)) if step.is_active else ()
         settled = self._settle(settle, released) if settle or released else ()
         answers = self._explain_gpu_errors(self._measure())
-        now.state.released |= frozenset(self._list_released(answers))
+        now.run.state.released |= frozenset(self._list_released(answers))
         if step.check.placement not in (Placement.PASSIVE, Placement.NODE):
             gone = answer_for_unreachable(now.inventory, now.history.previous)
             answers |= {name: _add_shortfall(answers.get(name), gone[name]) for name in gone}
-        if self._is_observed():
+        # Without the telemetry worker there are no samples.
+        cut = TELEMETRY_WORKER in self._cut_workers
+        if self.step.check.observe is not None and self.round.run.is_sampled and not cut:
             answers[OBSERVED_KEY] = self._observe(start)
         answers = _drop_skipped_telemetry(self._reconcile(answers))
         if findings := tuple(item for item in settled if isinstance(item, Finding)):
-            answers[SETTLED_KEY] = Answer(items=findings, outcome=Outcome())
+            answers[SETTLED_KEY] = Answer(items=findings, outcome=wire.Outcome())
         past = now.history.past_values(step.name)
-        result = conclude(step, answers, now.inventory, past, now.clock() - start)
-        now.state.proven_wrong |= list_proven_wrong(result)
+        result = conclude(step, answers, now.inventory, past, now.run.clock() - start)
+        now.run.state.proven_wrong |= list_proven_wrong(result)
         waits = (item for item in settled if isinstance(item, Coverage))
         result = msgspec.structs.replace(result, coverage=(*result.coverage, *waits))
         if self._cut_workers:
@@ -193,10 +188,10 @@ class StepRun(Struct, kw_only=True):
 
     def run_before_load(self) -> Result:
         """Run a passive check before anything has loaded the node, and been sampled."""
-        start = self.round.clock()
+        start = self.round.run.clock()
         answers = self._reconcile(self._measure())
         past = self.round.history.past_values(self.step.name)
-        seconds = self.round.clock() - start
+        seconds = self.round.run.clock() - start
         return conclude(self.step, answers, self.round.inventory, past, seconds)
 
     def _list_released(self, answers: Mapping[str, Answer]) -> Iterator[str]:
@@ -213,16 +208,16 @@ class StepRun(Struct, kw_only=True):
     def _settle(self, seconds: float, released: tuple[str, ...]) -> tuple[Coverage | Finding, ...]:
         """Wait until the load of an earlier check is over, and report the wait."""
         now = self.round
-        now.state.released = frozenset()
-        left = now.count_seconds_left()
-        task = Settle(
+        now.run.state.released = frozenset()
+        left = now.run.count_seconds_left()
+        task = wire.Settle(
             timeout=min(seconds, left),
             released=released,
             release_timeout=min(RELEASE_SECONDS, left) if released else 0.0,
             name=self.step.name,
-            packages=now.packages,
+            packages=now.run.packages,
             contexts=tuple(
-                self._build_context(device, now.scratch, now.folder)
+                self._build_context(device, now.run.scratch, now.run.folder)
                 for workers in assign_workers(self.step.check.placement, now.inventory.devices)
                 for device in workers.values()
             ),
@@ -236,48 +231,48 @@ class StepRun(Struct, kw_only=True):
         step, now = self.step, self.round
         params = msgspec.to_builtins(step.params)
         if step.check.placement is Placement.DEVICES_TOGETHER:
-            now.executor.close(list_exclusive_gpus(now.inventory))
+            now.run.executor.close(list_exclusive_gpus(now.inventory))
         with self._open_scratch() as scratch:
             for workers in assign_workers(step.check.placement, now.inventory.devices):
                 contexts = self._build_contexts(workers, scratch)
+                hopeless = now.run.state.gpu_setup_error  # of all GPUs
                 self._contexts += tuple(contexts.values())
                 tasks = {
-                    worker: Measure(
-                        name=step.name, packages=now.packages, params=params, context=context
+                    worker: wire.Measure(
+                        name=step.name, packages=now.run.packages, params=params, context=context
                     )
                     for worker, context in contexts.items()
-                    if not self._is_hopeless(context.device)
+                    if hopeless is None or context.device.kind != "cuda"
                 }
-                allowance = self._allow(contexts.values())
-                answers = now.executor.run(tasks, allowance.seconds) if tasks else {}
-                if hopeless := now.state.gpu_setup_error:
+                allowance = blame.choose_allowance(
+                    left=self.round.run.count_seconds_left(),
+                    timeout=self.step.timeout,
+                    estimate=estimate_seconds(self.step, contexts.values())
+                    if self.step.is_active
+                    else None,
+                )
+                answers = now.run.executor.run(tasks, allowance.seconds) if tasks else {}
+                if hopeless:
                     answers |= {w: Answer(outcome=hopeless) for w in contexts.keys() - tasks.keys()}
                 shared = find_setup_error(answers, now.inventory)
-                now.state.gpu_setup_error = shared or now.state.gpu_setup_error
-                self._phases.append(Phase(contexts=contexts, answers=answers, allowance=allowance))
-                if now.number > 1 and allowance.bound == BUDGET:
+                now.run.state.gpu_setup_error = shared or now.run.state.gpu_setup_error
+                self._phases.append(
+                    blame.Phase(contexts=contexts, answers=answers, allowance=allowance)
+                )
+                if now.number > 1 and allowance.bound == blame.BUDGET:
                     self._cut_workers |= find_cut_workers(answers)
-        late = list_late_workers(self._phases, now.inventory)
-        return explain_overruns(self._phases, late, now.budget, self._find_xids(late))
+        late = blame.list_late_workers(self._phases, now.inventory)
+        return blame.explain_overruns(
+            self._phases, late, now.run.plan.budget, self._find_xids(late)
+        )
 
-    def _is_hopeless(self, device: Device) -> bool:
-        """Whether *device* is a GPU, and no GPU can compute for a cause that all share."""
-        return device.kind == "cuda" and self.round.state.gpu_setup_error is not None
-
-    def _find_xids(self, late: Mapping[str, LateWorker]) -> GpuXids:
+    def _find_xids(self, late: Mapping[str, blame.LateWorker]) -> blame.GpuXids:
         parts = [worker.gpu for worker in late.values() if worker.gpu]
         if not parts:
-            return GpuXids()
-        now = self.round.clock()
+            return blame.GpuXids()
+        now = self.round.run.clock()
         longest = max(worker.overrun.seconds for worker in late.values())
-        return find_xids(self.round.executor, parts, now - longest - XID_LAG_SECONDS, now)
-
-    def _allow(self, contexts: Iterable[Context]) -> Allowance:
-        return choose_allowance(
-            left=self.round.count_seconds_left(),
-            timeout=self.step.timeout,
-            estimate=estimate_seconds(self.step, contexts) if self.step.is_active else None,
-        )
+        return blame.find_xids(self.round.run.executor, parts, now - longest - XID_LAG_SECONDS, now)
 
     def _explain_gpu_errors(self, answers: dict[str, Answer]) -> dict[str, Answer]:
         now = self.round
@@ -285,20 +280,23 @@ class StepRun(Struct, kw_only=True):
             return answers
         from hpcverify.run.gpu_errors import explain_gpu_errors  # noqa: PLC0415 - 10 ms of a prolog
 
-        def ask(parts: Collection[str], start: float) -> GpuXids:
-            return find_xids(now.executor, parts, start, now.clock(), with_error_states=True)
+        def ask(parts: Collection[str], start: float) -> blame.GpuXids:
+            return blame.find_xids(
+                now.run.executor, parts, start, now.run.clock(), with_error_states=True
+            )
 
-        common = now.state.common_errors
-        explained = explain_gpu_errors(answers, now.inventory, ask, now.holders, common)
-        now.state.common_errors = explained.common
-        return explained.answers
+        common = now.run.state.common_errors
+        explained, now.run.state.common_errors = explain_gpu_errors(
+            answers, now.inventory, ask, now.holders, common
+        )
+        return explained
 
     @contextmanager
     def _open_scratch(self) -> Generator[Path]:
         if not self.step.is_active:  # it writes nothing, and a directory takes time
-            yield self.round.folder
+            yield self.round.run.folder
             return
-        scratch = self.round.scratch / self.step.name
+        scratch = self.round.run.scratch / self.step.name
         _make_directory(scratch)
         try:
             yield scratch
@@ -309,7 +307,7 @@ class StepRun(Struct, kw_only=True):
 
     def _build_contexts(self, workers: Mapping[str, Device], scratch: Path) -> dict[str, Context]:
         shared = {
-            kind: self._make_rendezvous() if self.step.is_active else self.round.folder
+            kind: self._make_rendezvous() if self.step.is_active else self.round.run.folder
             for kind in _list_kinds(workers.values())
         }
         return {
@@ -320,7 +318,7 @@ class StepRun(Struct, kw_only=True):
     def _build_context(self, device: Device, scratch: Path, shared: Path) -> Context:
         now = self.round
         return Context(
-            node=now.node,
+            node=now.run.node,
             device=device,
             peers=tuple(d for d in now.inventory.devices if d.kind == device.kind),
             inventory=now.inventory,
@@ -335,45 +333,40 @@ class StepRun(Struct, kw_only=True):
         )
 
     def _make_rendezvous(self) -> Path:
-        path = self.round.folder / f"shared-{os.urandom(4).hex()}"
+        path = self.round.run.folder / f"shared-{os.urandom(4).hex()}"
         _make_directory(path)
         return path
-
-    def _is_observed(self) -> bool:
-        # Without the telemetry worker there are no samples.
-        cut = TELEMETRY_WORKER in self._cut_workers
-        return self.step.check.observe is not None and self.round.is_sampled and not cut
 
     def _observe(self, start: float) -> Answer:
         step, now = self.step, self.round
         if step.check.placement is Placement.PASSIVE:
-            start = now.state.observed_until.get(step.name, now.began)
-        task = Observe(
+            start = now.run.state.observed_until.get(step.name, now.run.began)
+        task = wire.Observe(
             name=step.name,
-            packages=now.packages,
+            packages=now.run.packages,
             params=msgspec.to_builtins(step.params),
             contexts=self._contexts,
             start=start,
-            end=now.clock(),
+            end=now.run.clock(),
         )
         seconds = OBSERVE_SECONDS + (task.end - task.start) / SAMPLED_SECONDS_PER_SECOND
         answer = self._ask_telemetry_worker(task, seconds)
         if answer.outcome.verdict is Verdict.PASS:
-            now.state.observed_until[step.name] = task.end
+            now.run.state.observed_until[step.name] = task.end
         return answer
 
     def _reconcile(self, answers: dict[str, Answer]) -> dict[str, Answer]:
         """Have the check judge all *answers* together, if it can."""
-        wrong = self.round.state.proven_wrong
+        wrong = self.round.run.state.proven_wrong
         answers = {part: _void_votes(answer, wrong) for part, answer in answers.items()}
         items = [item for answer in answers.values() for item in answer.items]
         measurements = tuple(i for i in items if isinstance(i, Measurement))
         findings = tuple(i for i in items if isinstance(i, Finding))
         if self.step.check.reconcile is None or not (measurements or findings):
             return answers
-        task = Reconcile(
+        task = wire.Reconcile(
             name=self.step.name,
-            packages=self.round.packages,
+            packages=self.round.run.packages,
             inventory=self.round.inventory,
             measurements=measurements,
             findings=findings,
@@ -382,11 +375,19 @@ class StepRun(Struct, kw_only=True):
         if together.outcome.verdict is not Verdict.PASS:
             # What each device found still counts; half a conclusion does not.
             return answers | {RECONCILED_KEY: Answer(outcome=together.outcome)}
-        rest = {part: _drop_judged_items(answer) for part, answer in answers.items()}
+        rest = {
+            part: msgspec.structs.replace(
+                answer,
+                items=tuple(i for i in answer.items if not isinstance(i, Measurement | Finding)),
+            )
+            for part, answer in answers.items()
+        }
         return rest | {RECONCILED_KEY: together}
 
-    def _ask_telemetry_worker(self, task: Settle | Observe | Reconcile, seconds: float) -> Answer:
-        return self.round.executor.run({TELEMETRY_WORKER: task}, seconds)[TELEMETRY_WORKER]
+    def _ask_telemetry_worker(
+        self, task: wire.Settle | wire.Observe | wire.Reconcile, seconds: float
+    ) -> Answer:
+        return self.round.run.executor.run({TELEMETRY_WORKER: task}, seconds)[TELEMETRY_WORKER]
 
 
 def list_proven_wrong(result: Result) -> frozenset[str]:
@@ -458,7 +459,7 @@ def estimate_seconds(step: Step, contexts: Iterable[Context]) -> float | None:
         ) from exc
 
 
-def find_setup_error(answers: Mapping[str, Answer], inventory: Inventory) -> Outcome | None:
+def find_setup_error(answers: Mapping[str, Answer], inventory: Inventory) -> wire.Outcome | None:
     """Find the one cause for which no GPU can compute, if all of them gave it."""
     gpus = [device.part for device in inventory.devices if device.kind == "cuda"]
     outcomes = [answers[gpu].outcome for gpu in gpus if gpu in answers]
@@ -480,12 +481,6 @@ def drop_devices(inventory: Inventory, problems: Sequence[Finding]) -> Inventory
         devices=tuple(d for d in inventory.devices if d.part not in named),
         problems=(*inventory.problems, *problems),
     )
-
-
-def _drop_judged_items(answer: Answer) -> Answer:
-    """Leave out what is judged; keep the rest and how it ended."""
-    others = tuple(i for i in answer.items if not isinstance(i, Measurement | Finding))
-    return msgspec.structs.replace(answer, items=others)
 
 
 def assign_workers(placement: Placement, devices: Sequence[Device]) -> Iterator[dict[str, Device]]:
@@ -516,7 +511,7 @@ def _list_kinds(devices: Iterable[Device]) -> list[str]:
     return list(dict.fromkeys(d.kind for d in devices))
 
 
-def describe_holders(holders: Iterable[GpuHolder], inventory: Inventory) -> str:
+def describe_holders(holders: Iterable[wire.GpuHolder], inventory: Inventory) -> str:
     """Say who uses which GPUs, as in "GPU 3 (…4f21) in use by process 4242"."""
     used: dict[int, list[str]] = {}
     for holder in holders:
@@ -532,17 +527,17 @@ def probe_node(
     seconds: float = PROBE_SECONDS,
     sample: bool = False,
     folder: Path | None = None,
-) -> tuple[Inventory, tuple[GpuHolder, ...]]:
+) -> tuple[Inventory, tuple[wire.GpuHolder, ...]]:
     """
     List the node's hardware and the processes on its GPUs, in a worker.
 
     The worker has *seconds* for that, samples the telemetry from then on if *sample* is
     set, and reports what is mounted below *folder*.
     """
-    task = Probe(sample=sample, folder=folder)
+    task = wire.Probe(sample=sample, folder=folder)
     answer = executor.run({TELEMETRY_WORKER: task}, seconds)[TELEMETRY_WORKER]
     for item in answer.items:
-        if isinstance(item, ProbeResult):
+        if isinstance(item, wire.ProbeResult):
             return item.inventory, item.holders
     problem = Finding(
         code="probe_failed",
@@ -552,7 +547,7 @@ def probe_node(
     return Inventory(devices=(HOST_DEVICE,), problems=(problem,)), ()
 
 
-def refuse_used_gpus(holders: Sequence[GpuHolder], inventory: Inventory) -> None:
+def refuse_used_gpus(holders: Sequence[wire.GpuHolder], inventory: Inventory) -> None:
     """Raise `UnverifiedError` if others use the GPUs."""
     if holders:
         raise UnverifiedError(f"{describe_holders(holders, inventory)}: wait for its end")
@@ -601,7 +596,7 @@ def answer_for_unreachable(inventory: Inventory, previous: Inventory | None) -> 
             gone.setdefault(device.part, (f"{device.label} was here before", None, "gpu_missing"))
     return {
         part: Answer(
-            outcome=Outcome(
+            outcome=wire.Outcome(
                 verdict=Verdict.ERROR,
                 reason=text,
                 cause=cause or Cause.MISSING,

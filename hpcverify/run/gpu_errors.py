@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.model import Cause, Finding, Inventory, Remedy, Verdict
+from hpcverify.run.blame import GpuXids
 from hpcverify.run.executor import Answer
 from hpcverify.run.wire import GpuHolder, Outcome
-from hpcverify.run.xids import GpuXids
 from hpcverify.telemetry import cuda_errors
 
 MIN_GPUS_ALIKE = 2
@@ -38,27 +37,19 @@ AskForXids = Callable[[Collection[str], float], GpuXids]
 Answers = Mapping[str, Answer]
 
 
-class Explained(Struct, frozen=True):
-    """The answers of a check once all of them are known."""
-
-    answers: dict[str, Answer]
-    common: frozenset[str]
-    """The codes of what all GPUs raised alike, in this check or an earlier one of the run."""
-
-
 def explain_gpu_errors(
     answers: Answers,
     inventory: Inventory,
     ask: AskForXids,
     holders: Collection[GpuHolder] = (),
     common: frozenset[str] = frozenset(),
-) -> Explained:
+) -> tuple[dict[str, Answer], frozenset[str]]:
     """
     Explain the errors of CUDA in *answers* by what is known of all GPUs.
 
     Its Xids stand beside each. An error that software can cause too is no FAIL if no GPU
     can be named for it, or if all GPUs raised it: in this check, or in an earlier one of
-    the run, which *common* has the codes of.
+    the run, which *common* has the codes of. Returns the answers, and those codes.
     """
     gpus = [d.part for d in inventory.devices if d.kind == "cuda"]
     named = {
@@ -66,7 +57,7 @@ def explain_gpu_errors(
         for name, answer in answers.items()
     }
     if not any(_list_errors(answer) for answer in named.values()):
-        return Explained(named, common)
+        return named, common
     xids = ask(gpus, min(answer.outcome.start for answer in named.values()))
     placed = {name: _add_xids(answer, gpus, xids) for name, answer in named.items()}
     return _explain_software_errors(_explain_peer_errors(placed), gpus, common)
@@ -122,7 +113,7 @@ def _add_xids(answer: Answer, gpus: Collection[str], xids: GpuXids) -> Answer:
         marked = xids.list_marked(gpus, frozenset() if error.code in software else HARDWARE_XIDS)
         places = marked if unknown and len(marked) < len(gpus) else []
         for part_id in places or [error.part_id]:
-            states = xids.error_states.get(part_id, ()) if unknown else ()
+            states = (s.text for s in xids.error_states if unknown and s.part_id == part_id)
             cause = xids.describe(part_id) or ", ".join(states)
             text = f"{error.text}; {cause}" if cause else error.text
             evidence = {**error.evidence, **xids.make_evidence(part_id)}
@@ -165,7 +156,7 @@ def _lost_by_itself(answer: Answer) -> bool:
 
 def _explain_software_errors(
     answers: Answers, gpus: Collection[str], common: frozenset[str]
-) -> Explained:
+) -> tuple[dict[str, Answer], frozenset[str]]:
     """
     Make an ERROR of what all GPUs raised alike, if software can cause it.
 
@@ -181,10 +172,7 @@ def _explain_software_errors(
     if len(gpus) >= MIN_GPUS_ALIKE:
         common |= {c for c, parts in places.items() if c in software and parts >= set(gpus)}
     unknown = {code for code, parts in places.items() if code in software and "node" in parts}
-    explained = {
-        name: _explain_without_gpu(answer, common, unknown) for name, answer in answers.items()
-    }
-    return Explained(explained, common)
+    return {n: _explain_without_gpu(a, common, unknown) for n, a in answers.items()}, common
 
 
 def _explain_without_gpu(

@@ -37,20 +37,10 @@ from hpcverify.processes import (
     read_wait_channel,
     signal_sessions,
 )
+from hpcverify.run import wire
+from hpcverify.run.blame import describe_overrun
 from hpcverify.run.executor import Answer, Overrun
-from hpcverify.run.overrun import describe_overrun
 from hpcverify.run.process import ForkedWorker, WorkerFiles, create_worker_files
-from hpcverify.run.wire import (
-    Item,
-    Measure,
-    Outcome,
-    Request,
-    Response,
-    RunSelftest,
-    Task,
-    decode_response,
-    encode_request,
-)
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -85,7 +75,7 @@ LOST_PEER_WORDS = "Watchdog caught collective operation timeout"
 SIGTERM_DEATH = "killed by SIGTERM"
 """How a worker ends when a scheduler ends a job: it signals all processes, and the
 engine may see the worker die before its own signal arrives."""
-INTERRUPTED_OUTCOME = Outcome(
+INTERRUPTED_OUTCOME = wire.Outcome(
     verdict=Verdict.ERROR, reason="interrupted", cause=Cause.INTERRUPTED, remedy=Remedy.RERUN
 )
 
@@ -137,12 +127,12 @@ class WorkerHandle:
         """The process id, which is also that of its session."""
         return self._process.pid
 
-    def send(self, request: Request) -> None:
+    def send(self, request: wire.Request) -> None:
         """Send *request*; a dead worker is noticed when it is polled."""
         self._queued = read_queue_seconds(self.pid)
         self._logged = os.fstat(self._files.log).st_size
         self.may_hold_gpu |= may_use_gpu(request.task)
-        text = encode_request(request)
+        text = wire.encode_request(request)
         os.pwrite(self._files.requests, text, self._written)
         line = f"{self._written} {len(text)}\n".encode()
         self._written += len(text)
@@ -153,7 +143,7 @@ class WorkerHandle:
                 stdin.write(line)
                 stdin.flush()
 
-    def read_responses(self, number: int) -> list[Response]:
+    def read_responses(self, number: int) -> list[wire.Response]:
         """
         Read the responses to request *number* since the last call.
 
@@ -161,7 +151,7 @@ class WorkerHandle:
         """
         whole, newline, _ = self._read_from(self._files.responses, self._read).rpartition(b"\n")
         self._read += len(whole) + len(newline)
-        lines = map(decode_response, whole.splitlines())
+        lines = map(wire.decode_response, whole.splitlines())
         return [response for request, response in lines if request == number]
 
     @staticmethod
@@ -236,7 +226,7 @@ class LocalExecutor(Struct):
 
     should_stop: Callable[[], bool]
     tick: Callable[[], None] = lambda: None
-    on_item: Callable[[Item], None] = lambda _: None
+    on_item: Callable[[wire.Item], None] = lambda _: None
     command: Sequence[str] = WORKER_COMMAND
     hung: list[str] = []
     """Workers that could not be ended, with their process id and wait channel."""
@@ -250,7 +240,7 @@ class LocalExecutor(Struct):
         for name, process in self.early_workers.items():
             self._workers[name] = WorkerHandle(process, process.files)
 
-    def run(self, tasks: Mapping[str, Task], timeout: float) -> dict[str, Answer]:
+    def run(self, tasks: Mapping[str, wire.Task], timeout: float) -> dict[str, Answer]:
         """
         Run each task on the worker with its name, all at once.
 
@@ -260,16 +250,22 @@ class LocalExecutor(Struct):
         """
         start = time.monotonic()
         self._request_number += 1
-        items: dict[str, list[Item]] = {name: [] for name in tasks}
-        ends: dict[str, Outcome] = {}
+        items: dict[str, list[wire.Item]] = {name: [] for name in tasks}
+        ends: dict[str, wire.Outcome] = {}
         overruns: dict[str, Overrun] = {}
         for name, task in tasks.items():
             try:
                 worker = self._get_worker(name)
             except OSError as exc:
-                ends[name] = _build_start_failure(exc)
+                short = explain_shortage(exc)
+                ends[name] = wire.Outcome(
+                    verdict=Verdict.ERROR,
+                    reason=f"no worker can be started: {short or exc}",
+                    cause=Cause.NO_RESOURCES if short else Cause.MISSING,
+                    remedy=Remedy.INSPECT,
+                )
             else:
-                worker.send(Request(self._request_number, task))
+                worker.send(wire.Request(self._request_number, task))
         while waiting := [name for name in tasks if name not in ends]:
             for name in waiting:
                 if outcome := self._poll(name, items[name]):
@@ -289,7 +285,9 @@ class LocalExecutor(Struct):
         return {
             name: Answer(
                 items=tuple(items[name]),
-                outcome=_add_times(end, start),
+                outcome=end
+                if end.end
+                else msgspec.structs.replace(end, start=start, end=time.monotonic()),
                 overrun=overruns.get(name),
             )
             for name, end in ends.items()
@@ -304,12 +302,12 @@ class LocalExecutor(Struct):
             self._workers[name] = WorkerHandle.start(self.command)
         return self._workers[name]
 
-    def _poll(self, name: str, items: list[Item]) -> Outcome | None:
+    def _poll(self, name: str, items: list[wire.Item]) -> wire.Outcome | None:
         """Add what the worker *name* yielded to *items*; return its outcome, if it has one."""
         worker = self._workers[name]
         died = worker.describe_death()  # before reading, so that nothing is missed
         for response in worker.read_responses(self._request_number):
-            if not isinstance(response, Outcome):
+            if not isinstance(response, wire.Outcome):
                 self.on_item(response)
                 items.append(response)
                 continue
@@ -318,7 +316,7 @@ class LocalExecutor(Struct):
             return response
         return None if died is None else self._handle_crash(name, died)
 
-    def _handle_crash(self, name: str, died: str) -> Outcome:
+    def _handle_crash(self, name: str, died: str) -> wire.Outcome:
         if died == SIGTERM_DEATH:  # not ours: we would have noticed before
             self._end([name], hurry=True)
             return INTERRUPTED_OUTCOME
@@ -332,7 +330,7 @@ class LocalExecutor(Struct):
         if LOST_PEER_WORDS in log:
             reason = "torch ended its worker because another GPU did not answer: see the others"
             cause = Cause.TIMEOUT
-        return Outcome(
+        return wire.Outcome(
             verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=Remedy.RERUN, trace=log
         )
 
@@ -362,7 +360,11 @@ class LocalExecutor(Struct):
             worker.close_stdin()
         if grace:
             signal_sessions(sessions, signal.SIGTERM)
-        _wait_for(workers.values(), grace)
+        until = time.monotonic() + grace
+        while time.monotonic() < until and any(
+            w.describe_death() is None for w in workers.values()
+        ):
+            time.sleep(REAP_POLL_SECONDS)
         signal_sessions(sessions, signal.SIGKILL)
         stuck = self._reap(workers.values(), hurry=hurry)
         hung = {
@@ -424,31 +426,8 @@ def find_last_words(log: str) -> str:
     return (thrown or words or dumped or [""])[-1]
 
 
-def may_use_gpu(task: Task) -> bool:
+def may_use_gpu(task: wire.Task) -> bool:
     """Whether a worker may have used a GPU after *task*: one checks them all from the host."""
-    if not isinstance(task, Measure | RunSelftest):
+    if not isinstance(task, wire.Measure | wire.RunSelftest):
         return False
     return any(device.kind == "cuda" for device in task.context.inventory.devices)
-
-
-def _build_start_failure(exc: OSError) -> Outcome:
-    short = explain_shortage(exc)
-    return Outcome(
-        verdict=Verdict.ERROR,
-        reason=f"no worker can be started: {short or exc}",
-        cause=Cause.NO_RESOURCES if short else Cause.MISSING,
-        remedy=Remedy.INSPECT,
-    )
-
-
-def _wait_for(workers: Iterable[WorkerHandle], seconds: float) -> None:
-    """Wait up to *seconds* until all *workers* are gone."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and any(w.describe_death() is None for w in workers):
-        time.sleep(REAP_POLL_SECONDS)
-
-
-def _add_times(outcome: Outcome, start: float) -> Outcome:
-    if outcome.end:
-        return outcome
-    return msgspec.structs.replace(outcome, start=start, end=time.monotonic())

@@ -230,7 +230,10 @@ def _find_socket_owner(name: str) -> LockHolder:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if link in _list_open_files(process):
-                return LockHolder(int(process.name), _read_user(process))
+                # The owner of its folder in /proc may differ from its effective user.
+                lines = (process / "status").read_text(errors="replace").splitlines()
+                uid = next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))
+                return LockHolder(int(process.name), uid)
     return LockHolder()
 
 
@@ -252,9 +255,3 @@ def _list_open_files(process: Path) -> Iterator[str]:
     for link in (process / "fd").iterdir():
         with suppress(FileNotFoundError):
             yield str(link.readlink())
-
-
-def _read_user(process: Path) -> int:
-    """Read the effective user of *process*; the owner of its folder in /proc may differ."""
-    lines = (process / "status").read_text(errors="replace").splitlines()
-    return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))

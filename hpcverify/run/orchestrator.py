@@ -11,30 +11,23 @@ from __future__ import annotations
 import os
 import site
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import field
 
 from hpcverify.check import Placement, Unable
 from hpcverify.model import Cause, Finding, Inventory, Result, Run, Verdict, verdict_of
-from hpcverify.plan.suite import Plan, Step
+from hpcverify.plan.suite import Step
 from hpcverify.records import documents
+from hpcverify.run import gather
 from hpcverify.run.conclude import build_not_run_result
-from hpcverify.run.executor import Executor
-from hpcverify.run.folders import ScratchProblem
 from hpcverify.run.gather import (
-    PROBE_SECONDS,
     Round,
-    RunState,
+    RunBase,
     StepRun,
-    describe_holders,
-    drop_devices,
-    probe_node,
-    select_devices,
 )
 from hpcverify.run.history import NodeHistory, extend_history
 from hpcverify.run.passive import keep_first, merge_results
@@ -46,7 +39,7 @@ WORKER_END_CAUSES = frozenset({Cause.CRASHED, Cause.TIMEOUT, Cause.HUNG})
 PROBE_BUDGET_SHARE = 0.85
 """The share of the budget that the probe may use: the rest is for the checks, which report
 what the probe met."""
-VERSIONED_PACKAGES = frozenset({"hpcverify", "torch", "nvidia_ml_py", "redfish"})
+VERSIONED_PACKAGES = frozenset({"hpcverify", "torch", "nvidia_ml_py"})
 """Packages whose version a run records, as their directories spell them."""
 SEED_COUNT = 2**31
 SEED_STRIDE = 0x9E3779B1
@@ -56,36 +49,19 @@ ROUND_TIME_MARGIN = 1.1
 """What a round may take, as a multiple of the longest so far."""
 
 
-class Verification(Struct, kw_only=True):
-    """
-    One run of *plan* on *node*.
+class Verification(RunBase, kw_only=True):
+    """One run; the caller creates its folders empty, and removes them."""
 
-    Workers share *folder*, and checks write to *scratch*. The caller creates both empty
-    and removes them. If *scratch* cannot be written, there is a *scratch_problem*: then
-    checks that load the node are an ERROR, and the passive ones run.
-    """
-
-    plan: Plan
-    node: str
-    packages: tuple[str, ...]
-    executor: Executor
-    folder: Path
-    scratch: Path
     history: NodeHistory
     progress: Progress
     force: bool = False
     """Whether to load GPUs that others use."""
     device_kind: str = ""
     """If given, only devices of this kind are verified."""
-    scratch_problem: ScratchProblem | None = None
     max_bytes: int = documents.MAX_DOCUMENT_BYTES
     """The most that the document may have."""
-    clock: Callable[[], float] = time.monotonic
-    """Seconds, on the clock of the samples."""
     seed: int = field(default_factory=lambda: int.from_bytes(os.urandom(4)) >> 1)
-    _began: float = field(default_factory=time.monotonic)
-    _state: RunState = field(default_factory=RunState)
-    _skipped: dict[str, str] = {}
+    _skipped: dict[str, str] = field(default_factory=dict[str, str])
     """Why checks were skipped, as far as it was reported: later rounds do not repeat it."""
 
     def run(self) -> Run:
@@ -95,60 +71,44 @@ class Verification(Struct, kw_only=True):
         results, left_out = self._run_rounds(first)
         self.executor.close(hurry=self.executor.should_stop())
         interrupted = was_interrupted(results)
+        active = {step.name for step in self.plan.steps if step.is_active}
+        loaded = {r.check for r in results if r.verdict is not Verdict.SKIP}
         return Run(
             id=make_run_id(started),
             node=self.node,
             suite=self.plan.suite,
             chosen=self.plan.chosen,
             started=started,
-            seconds=round(self.clock() - self._began, 3),
+            seconds=round(self.clock() - self.began, 3),
             # Inconclusive, no matter what it found.
             verdict=Verdict.ERROR if interrupted else verdict_of(results),
             complete=not interrupted,
             rounds=self.plan.rounds,
             left_out=left_out,
-            passive=self._was_passive(results),
+            passive=active.isdisjoint(loaded),
             inventory=first.inventory,
             results=results,
             versions=collect_versions(),
         )
 
-    def _was_passive(self, results: Iterable[Result]) -> bool:
-        """Whether nothing loaded the node: every active check was skipped."""
-        active = {step.name for step in self.plan.steps if step.is_active}
-        loaded = {r.check for r in results if r.verdict is not Verdict.SKIP}
-        return active.isdisjoint(loaded)
-
     def _begin_round(self, number: int, history: NodeHistory) -> Round:
         """List the hardware; the first round also starts the sampling."""
-        is_sampled = any(step.is_active for step in self.plan.steps)
-        inventory, holders = self._probe(sample=is_sampled and number == 1)
-        inventory = drop_devices(inventory, self._state.unused)
+        inventory, holders = self._probe(sample=self.is_sampled and number == 1)
+        inventory = gather.drop_devices(inventory, self.state.unused)
         return Round(
             number=number,
-            node=self.node,
-            inventory=select_devices(inventory, self.device_kind),
+            inventory=gather.select_devices(inventory, self.device_kind),
             history=history,
             # Later our own workers hold the GPUs.
             holders=holders if number == 1 else (),
-            executor=self.executor,
-            packages=self.packages,
-            folder=self.folder,
-            scratch=self.scratch,
-            scratch_problem=self.scratch_problem,
             seed=derive_seed(self.seed, number),
-            is_sampled=is_sampled,
-            state=self._state,
-            began=self._began,
-            budget=self.plan.budget,
-            deadline=self._began + self.plan.budget,
-            clock=self.clock,
+            run=self,
         )
 
     def _probe(self, *, sample: bool) -> tuple[Inventory, tuple[GpuHolder, ...]]:
-        return probe_node(
+        return gather.probe_node(
             self.executor,
-            seconds=min(PROBE_SECONDS, self.plan.budget * PROBE_BUDGET_SHARE),
+            seconds=min(gather.PROBE_SECONDS, self.plan.budget * PROBE_BUDGET_SHARE),
             sample=sample,
             folder=self.scratch.parent,
         )
@@ -157,7 +117,7 @@ class Verification(Struct, kw_only=True):
         """Return the results of all rounds, and why some were left out, if so."""
         done: list[Result] = []
         costs: list[tuple[float, int]] = []  # of each round: seconds, bytes of the document
-        began = self._began
+        began = self.began
         while True:
             results = tuple(self._run_steps(now))
             done += results
@@ -179,7 +139,7 @@ class Verification(Struct, kw_only=True):
             return "no check could run in the first"
         if verdict_of(results) is Verdict.FAIL:
             return f"round {now.number} failed"
-        longest, left = max(seconds for seconds, _ in costs), now.count_seconds_left()
+        longest, left = max(seconds for seconds, _ in costs), self.count_seconds_left()
         # The first check of the first round had no load before it to settle from.
         if left < ROUND_TIME_MARGIN * longest + self.plan.settle:
             return (
@@ -213,8 +173,8 @@ class Verification(Struct, kw_only=True):
             if result is not None:
                 yield result
             if unused:
-                self._state.unused += unused
-                kept = drop_devices(now.inventory, unused)
+                self.state.unused += unused
+                kept = gather.drop_devices(now.inventory, unused)
                 now = msgspec.structs.replace(now, inventory=kept)
 
     def _run_before_load(self, now: Round, first_load: int) -> dict[int, Result]:
@@ -226,7 +186,7 @@ class Verification(Struct, kw_only=True):
         """
         results: dict[int, Result] = {}
         for index, step in enumerate(self.plan.steps[first_load:], first_load):
-            if step.is_active or self._find_obstacle(step, now, spent=self._is_spent(now)):
+            if step.is_active or self._find_obstacle(step, now, spent=self.is_spent):
                 continue
             results[index] = StepRun(step=step, round=now).run_before_load()
         causes = {short.cause for result in results.values() for short in result.shortfalls}
@@ -234,9 +194,6 @@ class Verification(Struct, kw_only=True):
             # The worker that samples may have been ended, and another one begins here.
             self._probe(sample=True)
         return results
-
-    def _is_spent(self, now: Round) -> bool:
-        return self.clock() > now.deadline
 
     def _run_step(
         self, index: int, now: Round, first: Result | None
@@ -249,7 +206,7 @@ class Verification(Struct, kw_only=True):
         """
         step = self.plan.steps[index]
         unused: tuple[Finding, ...] = ()
-        spent = self._is_spent(now)
+        spent = self.is_spent
         if spent and now.number > 1 and not self.executor.should_stop():
             return None, ()
         result = self._find_obstacle(step, now, spent=spent)
@@ -258,7 +215,9 @@ class Verification(Struct, kw_only=True):
         if result is None:
             place = (now.number - 1) * len(self.plan.steps) + index + 1
             if step.name not in self._skipped:
-                target = _describe_place(step, now.inventory)
+                on_node = step.check.placement in (Placement.PASSIVE, Placement.NODE)
+                devices = [device.part for device in now.inventory.devices]
+                target = "the node" if on_node else now.inventory.format_names(devices)
                 self.progress.begin_step(step, place, self.plan, target)
             run = StepRun(step=step, round=now, before_load=first.marks if first else ())
             try:
@@ -271,16 +230,12 @@ class Verification(Struct, kw_only=True):
                 result = merge_results(step, first, result, now.inventory, past)
         if result is not None:
             result = msgspec.structs.replace(result, round=now.number)
-            self._tell_end(result)
+            is_skipped = result.verdict is Verdict.SKIP
+            if not is_skipped or self._skipped.get(result.check) != result.reason:
+                self.progress.end_step(result)
+            if is_skipped:
+                self._skipped[result.check] = result.reason
         return result, unused
-
-    def _tell_end(self, result: Result) -> None:
-        """Report *result*, but not again in a later round why a check is skipped."""
-        is_skipped = result.verdict is Verdict.SKIP
-        if not is_skipped or self._skipped.get(result.check) != result.reason:
-            self.progress.end_step(result)
-        if is_skipped:
-            self._skipped[result.check] = result.reason
 
     def _find_obstacle(self, step: Step, now: Round, *, spent: bool) -> Result | None:
         """Return a result if *step* must not begin."""
@@ -290,7 +245,7 @@ class Verification(Struct, kw_only=True):
             reason = f"the suite's {self.plan.budget:g} s ran out before it began"
             return build_not_run_result(step, reason, Cause.TIMEOUT)
         if step.is_active and now.holders and not self.force:
-            users = describe_holders(now.holders, now.inventory)
+            users = gather.describe_holders(now.holders, now.inventory)
             reason = f"{users}: wait for its end, or use --force"
             return build_not_run_result(step, reason, Cause.BUSY)
         return None
@@ -300,12 +255,6 @@ class Verification(Struct, kw_only=True):
         before = self.plan.steps if now.number > 1 else self.plan.steps[:index]
         disturbed = any(step.is_active for step in before)
         return self.plan.settle if self.plan.steps[index].is_active and disturbed else 0.0
-
-
-def _describe_place(step: Step, inventory: Inventory) -> str:
-    if step.check.placement in (Placement.PASSIVE, Placement.NODE):
-        return "the node"
-    return inventory.format_names([device.part for device in inventory.devices])
 
 
 def was_interrupted(results: Iterable[Result]) -> bool:
@@ -343,15 +292,11 @@ def collect_versions() -> dict[str, str]:
     """
     versions = {"python": sys.version.split()[0], "kernel": os.uname().release}
     for folder in {*site.getsitepackages(), *sys.path}:
-        for name in _list_folder(folder):
+        names: list[str] = []
+        with suppress(OSError):
+            names = os.listdir(folder)  # noqa: PTH208 - a thousand names, of which one counts
+        for name in names:
             package, _, version = name.removesuffix(".dist-info").partition("-")
             if package in VERSIONED_PACKAGES and name.endswith(".dist-info"):
                 versions[package.replace("_", "-")] = version
     return versions
-
-
-def _list_folder(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 - a thousand names, of which one counts
-    except OSError:
-        return []

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from hpcverify.limits.resolve import PastValues
 from hpcverify.model import (
-    CarryOver,
     Coverage,
     FaultKind,
     Finding,
@@ -48,12 +47,16 @@ def merge_results(
         return last if first.verdict is Verdict.SKIP else keep_first(first, last.reason)
     if first.verdict is Verdict.SKIP:
         return last
+    # What the last one remembered, or the first if the last did not come to its end: then the
+    # next run reads what has happened since the first, and nothing twice.
+    fallback, preferred = (last, first) if last.shortfalls else (first, last)
+    marks = (*fallback.marks, *preferred.marks)
     merged = replace(
         last,
         seconds=round(first.seconds + last.seconds, 3),
         findings=(*last.findings, *_list_gone(first, last, step.check.finding_rules)),
         measurements=tuple(_merge_measurements(first, last)),
-        marks=_merge_marks(first, last),
+        marks=tuple({(m.name, m.part_id): m for m in marks}.values()),
         facts=last.facts or first.facts,
     )
     check = step.check
@@ -78,7 +81,10 @@ def _merge_measurements(first: Result, last: Result) -> Iterator[Measurement]:
     """Take the last value of each; the first one where only that is bad, or there is no other."""
     earlier = {_identify(m): m for m in first.measurements}
     later = {_identify(m) for m in last.measurements}
-    outside_first, outside_last = map(_list_outside, (first, last))
+    outside_first, outside_last = (
+        {(c.name, c.part_id) for c in result.faults if c.kind is FaultKind.OUTSIDE}
+        for result in (first, last)
+    )
     for measurement in last.measurements:
         before = earlier.get(_identify(measurement))
         only_first = _identify(measurement) in outside_first - outside_last
@@ -88,21 +94,3 @@ def _merge_measurements(first: Result, last: Result) -> Iterator[Measurement]:
 
 def _identify(item: Measurement) -> tuple[str, str]:
     return item.name, item.part_id
-
-
-def _list_outside(result: Result) -> set[tuple[str, str]]:
-    return {(c.name, c.part_id) for c in result.faults if c.kind is FaultKind.OUTSIDE}
-
-
-def _merge_marks(first: Result, last: Result) -> tuple[CarryOver, ...]:
-    """
-    Keep what the last one remembered, or the first if the last did not come to its end.
-
-    Then the next run reads what has happened since the first: nothing is lost, and what
-    the first reported is not read again.
-    """
-    fallback, preferred = (last, first) if last.shortfalls else (first, last)
-    marks: Mapping[tuple[str, str], CarryOver] = {
-        (mark.name, mark.part_id): mark for mark in (*fallback.marks, *preferred.marks)
-    }
-    return tuple(marks.values())

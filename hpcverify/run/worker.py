@@ -40,26 +40,7 @@ from hpcverify.model import (
 )
 from hpcverify.plan import catalog
 from hpcverify.processes import die_with_parent
-from hpcverify.run.wire import (
-    CheckTask,
-    FindXids,
-    GpuHolder,
-    Item,
-    Measure,
-    Observe,
-    Outcome,
-    Probe,
-    ProbeResult,
-    ReadBmc,
-    Reconcile,
-    Request,
-    RunSelftest,
-    Settle,
-    Task,
-    decode_request,
-    decode_response,
-    encode_response,
-)
+from hpcverify.run import wire
 
 if TYPE_CHECKING:
     from hpcverify.telemetry.sampler import Sampler
@@ -72,7 +53,7 @@ MAX_PROBE_AGE_SECONDS = 1.0
 class WorkerServer:
     """Runs tasks; the telemetry worker is the one that gets the `Probe`."""
 
-    def __init__(self, responses: BinaryIO, ahead: ProbeResult | None = None) -> None:
+    def __init__(self, responses: BinaryIO, ahead: wire.ProbeResult | None = None) -> None:
         """Write to *responses*, unbuffered; *ahead* was probed before any request."""
         self._responses = responses
         self._ahead = ahead
@@ -83,23 +64,23 @@ class WorkerServer:
         self._unowned: dict[str, int] = {}
         """Memory of GPUs that nobody owned when the sampling began."""
 
-    def handle(self, request: Request) -> None:
+    def handle(self, request: wire.Request) -> None:
         """Run *request*; anything that happens becomes an outcome."""
         start = time.monotonic()
-        outcome, sticky = Outcome(), False
+        outcome = wire.Outcome()
         try:
             for item in self._execute(request.task):
-                line = encode_response(request.number, item)
-                decode_response(line)  # a check may yield fields of the wrong types
+                line = wire.encode_response(request.number, item)
+                wire.decode_response(line)  # a check may yield fields of the wrong types
                 self._responses.write(line)
             if "torch" in sys.modules:
                 from hpcverify.run.cuda_failure import raise_pending_error  # noqa: PLC0415
 
                 raise_pending_error(request.task)
         except Skip as exc:
-            outcome = Outcome(verdict=Verdict.SKIP, reason=str(exc), cause=exc.cause)
+            outcome = wire.Outcome(verdict=Verdict.SKIP, reason=str(exc), cause=exc.cause)
         except Unable as exc:
-            outcome = Outcome(
+            outcome = wire.Outcome(
                 verdict=Verdict.ERROR,
                 reason=str(exc),
                 cause=exc.cause,
@@ -108,7 +89,7 @@ class WorkerServer:
                 fix=exc.fix,
             )
         except BrokenCheckError as exc:
-            outcome = Outcome(
+            outcome = wire.Outcome(
                 verdict=Verdict.ERROR,
                 reason=str(exc),
                 cause=Cause.CHECKER,
@@ -120,46 +101,46 @@ class WorkerServer:
 
             failure = explain_cuda_failure(exc, request.task)
             if failure is not None:
-                outcome, sticky = failure.outcome, failure.is_sticky
-                for finding in failure.findings:
-                    self._responses.write(encode_response(request.number, finding))
+                outcome = failure.outcome
+                for finding in failure.items:
+                    self._responses.write(wire.encode_response(request.number, finding))
             else:
                 outcome = _explain_node_failure(exc, request.task) or _build_crash_outcome(
                     exc, request.task
                 )
         # What is broken is not asked to free anything: it may never answer.
-        spent = sticky or not release_memory(request.task)
+        spent = outcome.is_worker_spent or not release_memory(request.task)
         ended = msgspec.structs.replace(
             outcome, start=start, end=time.monotonic(), is_worker_spent=spent
         )
-        self._responses.write(encode_response(request.number, ended))
+        self._responses.write(wire.encode_response(request.number, ended))
 
-    def _execute(self, task: Task) -> Iterable[Item]:
-        if isinstance(task, Probe):
+    def _execute(self, task: wire.Task) -> Iterable[wire.Item]:
+        if isinstance(task, wire.Probe):
             return self._probe(task)
-        if isinstance(task, FindXids):
+        if isinstance(task, wire.FindXids):
             return self._find_xids(task)
         check = catalog.load_check(task.name, task.packages)
         items: Iterable[CheckItem | Trial]
         match task:
-            case Settle():
+            case wire.Settle():
                 items = self._settle(check, task)
-            case Measure():
+            case wire.Measure():
                 items = check.measure(task.context, msgspec.convert(task.params, check.params))
-            case ReadBmc():
+            case wire.ReadBmc():
                 items = _read_bmc(check, task)
-            case Observe():
+            case wire.Observe():
                 items = self._observe(check, task)
-            case Reconcile():
+            case wire.Reconcile():
                 items = _reconcile(check, task)
-            case RunSelftest():
+            case wire.RunSelftest():
                 items = _run_selftest(check, task)
         items = map(partial(require_declared_unit, check), items)
-        if isinstance(task, Measure) and task.packages != (catalog.BUILTIN_PACKAGE,):
+        if isinstance(task, wire.Measure) and task.packages != (catalog.BUILTIN_PACKAGE,):
             return map(partial(require_sound_item, check, task.context), items)
         return items
 
-    def _probe(self, task: Probe) -> Iterator[ProbeResult]:
+    def _probe(self, task: wire.Probe) -> Iterator[wire.ProbeResult]:
         probed, self._ahead = self._ahead, None
         if probed is None or time.monotonic() - probed.probed_at > MAX_PROBE_AGE_SECONDS:
             probed = probe_hardware()
@@ -179,15 +160,12 @@ class WorkerServer:
         self._sampler = Sampler(make_readers(self._inventory))
         self._sampler.start()
         if self._inventory.of_kind("gpu"):
-            self._mark_log()
+            from hpcverify.telemetry.xids import read_cursor  # noqa: PLC0415 - the log of a GPU
 
-    def _mark_log(self) -> None:
-        from hpcverify.telemetry.xids import read_cursor  # noqa: PLC0415 - the log of a GPU
+            with suppress(Unable):  # the answer about Xids says so
+                self._log_cursor = read_cursor()
 
-        with suppress(Unable):  # the answer about Xids says so
-            self._log_cursor = read_cursor()
-
-    def _find_xids(self, task: FindXids) -> Iterator[Finding | Coverage]:
+    def _find_xids(self, task: wire.FindXids) -> Iterator[Finding | Coverage]:
         from hpcverify.telemetry import xids  # noqa: PLC0415 - a healthy node is never asked
 
         now = time.monotonic()
@@ -202,15 +180,16 @@ class WorkerServer:
             evidence = {"line": event.line} if event.line else {}
             yield Finding("xid", event.part_id, event.text, evidence, {"xid": event.xid})
         if task.with_error_states:
-            from hpcverify.telemetry.error_states import list_error_states  # noqa: PLC0415 - as above
+            states = xids.list_error_states(self._inventory)
+            yield from (state for state in states if state.part_id in task.parts)
 
-            yield from (c for c in list_error_states(self._inventory) if c.part_id in task.parts)
-
-    def _settle(self, check: Check[Any], task: Settle) -> Iterator[Coverage | Finding]:
-        from hpcverify.telemetry.settling import settle  # noqa: PLC0415 - only one worker does
+    def _settle(self, check: Check[Any], task: wire.Settle) -> Iterator[Coverage | Finding]:
+        from hpcverify.telemetry.settling import await_release, settle  # noqa: PLC0415 - only one worker does
 
         if task.released:
-            yield from self._await_release(task)
+            yield from await_release(
+                task.released, self._unowned, self._measure_unowned, task.release_timeout
+            )
         if not task.timeout:
             return
         if check.applies and not any(_is_applicable(check.applies, ctx) for ctx in task.contexts):
@@ -223,23 +202,16 @@ class WorkerServer:
         for part in late:
             yield Coverage(part, "was still warm or busy when this began")
 
-    def _await_release(self, task: Settle) -> Iterator[Coverage | Finding]:
-        from hpcverify.telemetry import release  # noqa: PLC0415 - only after a worker was ended
-
-        yield from release.await_release(
-            task.released, self._unowned, self._measure_unowned, task.release_timeout
-        )
-
     def _measure_unowned(self) -> dict[str, int]:
         """Measure the memory of GPUs that no process owns, by GPU."""
         if not any("driver" in gpu.facts for gpu in self._inventory.of_kind("gpu")):
             return {}
-        from hpcverify.telemetry import release, vendors  # noqa: PLC0415 - only one worker does
+        from hpcverify.telemetry import settling, vendors  # noqa: PLC0415 - only one worker does
 
         source = vendors.find_source(vendors.name_vendor(self._inventory))
-        return release.measure_unowned(source.read_setup) if source else {}
+        return settling.measure_unowned(source.read_setup) if source else {}
 
-    def _observe(self, check: Check[Any], task: Observe) -> Iterator[CheckItem]:
+    def _observe(self, check: Check[Any], task: wire.Observe) -> Iterator[CheckItem]:
         if check.observe is None:
             return
         if self._sampler is None or not self._sampler.reaches(task.end):
@@ -257,9 +229,9 @@ class WorkerServer:
             yield from check.observe(watch, context, params)
 
 
-def _explain_node_failure(exc: BaseException, task: Task) -> Outcome | None:
+def _explain_node_failure(exc: BaseException, task: wire.Task) -> wire.Outcome | None:
     reason, cause = explain_shortage(exc), Cause.NO_RESOURCES
-    if isinstance(task, Measure) and not task.context.scratch.is_dir():
+    if isinstance(task, wire.Measure) and not task.context.scratch.is_dir():
         reason = (
             f"the scratch directory {task.context.scratch} is gone: it was unmounted "
             "or removed while the check ran"
@@ -267,14 +239,14 @@ def _explain_node_failure(exc: BaseException, task: Task) -> Outcome | None:
         cause = Cause.MISSING
     if not reason:
         return None
-    return Outcome(verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=Remedy.INSPECT)
+    return wire.Outcome(verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=Remedy.INSPECT)
 
 
-def _build_crash_outcome(exc: BaseException, task: Task) -> Outcome:
+def _build_crash_outcome(exc: BaseException, task: wire.Task) -> wire.Outcome:
     import traceback  # noqa: PLC0415 - hardly ever, and it takes 4 ms
 
-    place = "" if isinstance(task, Probe | FindXids) else _find_site_file(exc, task)
-    return Outcome(
+    place = "" if isinstance(task, wire.Probe | wire.FindXids) else _find_site_file(exc, task)
+    return wire.Outcome(
         verdict=Verdict.ERROR,
         reason=f"the check raised {type(exc).__name__}: {exc}{place}",
         cause=Cause.CRASHED,
@@ -283,7 +255,7 @@ def _build_crash_outcome(exc: BaseException, task: Task) -> Outcome:
     )
 
 
-def _find_site_file(exc: BaseException, task: CheckTask) -> str:
+def _find_site_file(exc: BaseException, task: wire.CheckTask) -> str:
     """Say where a check of the site raised *exc*; nothing of a check of ours."""
     modules = (f"{package}.{task.name}" for package in task.packages)
     module = next((name for name in modules if name in sys.modules), None)
@@ -304,18 +276,18 @@ def _is_applicable(applies: Callable[[Context], None], ctx: Context) -> bool:
     return True
 
 
-def _reconcile(check: Check[Any], task: Reconcile) -> Iterable[JudgedItem]:
+def _reconcile(check: Check[Any], task: wire.Reconcile) -> Iterable[JudgedItem]:
     items: list[JudgedItem] = [*task.measurements, *task.findings]
     return items if check.reconcile is None else check.reconcile(items, task.inventory)
 
 
-def _run_selftest(check: Check[Any], task: RunSelftest) -> Iterator[Trial]:
+def _run_selftest(check: Check[Any], task: wire.RunSelftest) -> Iterator[Trial]:
     if check.selftest is None:
         raise Skip(f"{task.name} has no selftest")
     return check.selftest(task.context)
 
 
-def _read_bmc(check: Check[Any], task: ReadBmc) -> Iterator[CheckItem]:
+def _read_bmc(check: Check[Any], task: wire.ReadBmc) -> Iterator[CheckItem]:
     from hpcverify.telemetry.redfish.walk import read_chassis  # noqa: PLC0415 - of the controller
 
     if check.interpret is None:
@@ -347,7 +319,7 @@ def add_mount(inventory: Inventory, folder: Path) -> Inventory:
     return msgspec.structs.replace(inventory, parts=(*inventory.parts, *part))
 
 
-def probe_ahead() -> ProbeResult | None:
+def probe_ahead() -> wire.ProbeResult | None:
     """List the hardware before any request; None if that raises."""
     try:
         return probe_hardware()
@@ -355,14 +327,14 @@ def probe_ahead() -> ProbeResult | None:
         return None
 
 
-def probe_hardware() -> ProbeResult:
+def probe_hardware() -> wire.ProbeResult:
     """List the node's hardware and the processes on its GPUs."""
     # Only the telemetry worker pays for this.
     from hpcverify.telemetry.probe import probe_with_holders  # noqa: PLC0415
 
     inventory, holders = probe_with_holders()
-    held = tuple(GpuHolder(part, pid) for part, pid in holders)
-    return ProbeResult(inventory, held, time.monotonic())
+    held = tuple(wire.GpuHolder(part, pid) for part, pid in holders)
+    return wire.ProbeResult(inventory, held, time.monotonic())
 
 
 def require_sound_item(
@@ -398,7 +370,7 @@ def require_declared_unit(check: Check[Any], item: CheckItem | Trial) -> CheckIt
     return item
 
 
-def release_memory(task: Task) -> bool:
+def release_memory(task: wire.Task) -> bool:
     """
     Free the memory that *task* took, so that the next one has all of it.
 
@@ -416,7 +388,7 @@ def release_memory(task: Task) -> bool:
         torch.accelerator.empty_host_cache()  # pinned, which the other does not free
     except RuntimeError:
         return False
-    return not (isinstance(task, Measure) and task.context.device.kind == "cpu")
+    return not (isinstance(task, wire.Measure) and task.context.device.kind == "cpu")
 
 
 def become_worker(parent: int, descriptor: int) -> None:
@@ -427,7 +399,7 @@ def become_worker(parent: int, descriptor: int) -> None:
     breadcrumb.begin(descriptor)
 
 
-def serve(requests: int, responses: int, done: int, ahead: ProbeResult | None = None) -> None:
+def serve(requests: int, responses: int, done: int, ahead: wire.ProbeResult | None = None) -> None:
     """
     Serve until standard input ends, and raise the counter *done* after each request.
 
@@ -438,7 +410,7 @@ def serve(requests: int, responses: int, done: int, ahead: ProbeResult | None = 
         for line in lines:
             offset, length = map(int, line.split())
             text = os.pread(requests, length, offset)
-            worker.handle(decode_request(text))
+            worker.handle(wire.decode_request(text))
             breadcrumb.leave("")
             os.eventfd_write(done, 1)
 

@@ -153,19 +153,15 @@ def _find_device(path: Path, root: Path) -> str | None:
     if os.major(number):
         return f"{os.major(number)}:{os.minor(number)}"
     mount = find_mount(path, root)
-    return None if mount is None else _find_device_behind(mount, number, root)
-
-
-def _find_device_behind(mount: Mount, number: int, root: Path) -> str | None:
     # The number of the file system is not that of a device: a btrfs names the
     # device that it was mounted from, an overlay the directory that it writes to.
     # In a container that name is the host's, and may lead back to the overlay.
-    for option in mount.options:
+    for option in mount.options if mount else ():
         name, _, value = option.partition("=")
         upper = Path(value)
         if name == "upperdir" and upper.is_dir() and upper.stat().st_dev != number:
             return _find_device(upper, root)
-    return _find_source(mount, root)
+    return _find_source(mount, root) if mount else None
 
 
 def list_disks_below(mount: Mount, root: Path = Path("/")) -> frozenset[str]:
@@ -181,13 +177,11 @@ def _find_source(mount: Mount, root: Path) -> str | None:
     if not mount.source.startswith("/dev/"):
         return None
     if mount.source.startswith("/dev/mapper/"):
-        mapped = (e for e in sysfs.list_entries(blocks, "dm-*") if _read_dm_name(e) == name)
+        mapped = (
+            e for e in sysfs.list_entries(blocks, "dm-*") if sysfs.read_text(e / "dm/name") == name
+        )
         return next((sysfs.read_text(entry / "dev") for entry in mapped), None)
     return sysfs.read_text(blocks / name / "dev")
-
-
-def _read_dm_name(device: Path) -> str | None:
-    return sysfs.read_text(device / "dm/name")
 
 
 def find_whole_disk(number: str, root: Path = Path("/")) -> str | None:

@@ -102,32 +102,29 @@ def find_vector_bits(flags: frozenset[str]) -> int:
 def describe_cpu(root: Path = Path("/")) -> Part:
     """Describe the processors of the node as one part, called ``cpu``."""
     info = read_cpuinfo(root)
-    sockets, physical = _count_topology(root)
+    arm_model = f"implementer {info.get('CPU implementer')} part {info.get('CPU part')}"
+    seen = list_cores(root)
+    sockets, physical = len({socket for socket, _ in seen}), len(seen)
     has = list_flags(info)
+    numa = [
+        {*sysfs.parse_cpu_list(sysfs.read_text(root / f"sys/devices/system/node/has_{what}") or "")}
+        for what in ("cpu", "memory")
+    ]
+    policies = sysfs.list_entries(root / CPU_FOLDER / "cpufreq", "policy*")
+    khz = [sysfs.read_number(policy / "cpuinfo_max_freq") for policy in policies]
+    highest = max((k for k in khz if k is not None), default=None)
     facts = sysfs.drop_unknown(
-        model=info.get("model name") or _describe_arm_model(info),
+        model=info.get("model name") or (arm_model if "CPU part" in info else None),
         sockets=str(sockets) if sockets else None,
         cores=str(physical) if physical else None,
         threads=str(len(read_cores(root).online)),
-        numa_nodes=str(_count_numa_nodes(root) or ""),
+        numa_nodes=str(len(set.intersection(*numa)) or ""),
         microcode=info.get("microcode"),
-        max_mhz=_read_max_mhz(root),
+        max_mhz=None if highest is None else f"{highest / 1e3:.0f}",
         vector_bits=str(find_vector_bits(has)),
         dtypes=" ".join(sorted(list_native_dtypes(has))),
     )
     return Part("cpu", "cpu", "CPU", facts)
-
-
-def _describe_arm_model(info: dict[str, str]) -> str | None:
-    if "CPU part" not in info:
-        return None
-    return f"implementer {info.get('CPU implementer')} part {info['CPU part']}"
-
-
-def _count_topology(root: Path) -> tuple[int, int]:
-    """Count sockets and physical cores; 0 where the kernel does not say."""
-    seen = list_cores(root)
-    return len({socket for socket, _ in seen}), len(seen)
 
 
 def list_cores(root: Path) -> frozenset[tuple[str, str]]:
@@ -144,20 +141,6 @@ def map_cores(root: Path = Path("/")) -> dict[int, tuple[str, str]]:
         if socket and core:
             cores[int(folder.name.removeprefix("cpu"))] = (socket, core)
     return cores
-
-
-def _count_numa_nodes(root: Path) -> int:
-    """Count those with cores and memory; 0 where the kernel does not say."""
-    listed = (sysfs.read_text(root / f"sys/devices/system/node/has_{w}") for w in ("cpu", "memory"))
-    cores, memory = (set(sysfs.parse_cpu_list(text or "")) for text in listed)
-    return len(cores & memory)
-
-
-def _read_max_mhz(root: Path) -> str | None:
-    policies = sysfs.list_entries(root / CPU_FOLDER / "cpufreq", "policy*")
-    khz = [sysfs.read_number(policy / "cpuinfo_max_freq") for policy in policies]
-    highest = max((k for k in khz if k is not None), default=None)
-    return None if highest is None else f"{highest / 1e3:.0f}"
 
 
 class CpuReader:
@@ -186,7 +169,17 @@ class CpuReader:
             ms = [value for value in map(sysfs.read_number, files) if value is not None]
             if ms:
                 yield Reading(name, sum(ms) / 1e3, "s", "cpu")
-        yield from self._read_shares()
+        line = (sysfs.read_text(self._root / "proc/stat") or "").partition("\n")[0]
+        ticks = [int(field) for field in line.split()[1:9]]  # from user to steal
+        complete = 8
+        before, self._ticks = self._ticks, ticks if len(ticks) == complete else []
+        spent = [now - then for now, then in zip(self._ticks, before, strict=False)]
+        total = sum(spent)
+        if total > 0:
+            _, _, _, idle, iowait, _, _, steal = spent
+            busy = total - idle - iowait
+            yield Reading("utilization", busy / total, "ratio", "cpu")
+            yield Reading("steal", steal / total, "ratio", "cpu")
         load = (sysfs.read_text(self._root / "proc/loadavg") or "").split()
         if load:
             yield Reading("load", float(load[0]), "", "cpu")
@@ -203,16 +196,6 @@ class CpuReader:
             yield Reading("clock", middle / 1e3, "MHz", "cpu")
             yield Reading("clock.slowest", khz[0] / 1e3, "MHz", "cpu")
 
-    def _read_shares(self) -> Iterator[Reading]:
-        before, self._ticks = self._ticks, _read_ticks(self._root)
-        spent = [now - then for now, then in zip(self._ticks, before, strict=False)]
-        total = sum(spent)
-        if total > 0:
-            _, _, _, idle, iowait, _, _, steal = spent
-            busy = total - idle - iowait
-            yield Reading("utilization", busy / total, "ratio", "cpu")
-            yield Reading("steal", steal / total, "ratio", "cpu")
-
 
 def _find_throttle_files(cpus: Path, scope: str, name: str) -> list[Path]:
     """Find one counter for each package or core: its threads share the same."""
@@ -223,11 +206,3 @@ def _find_throttle_files(cpus: Path, scope: str, name: str) -> list[Path]:
             package = sysfs.read_text(folder / "topology/physical_package_id")
             files.setdefault((package, sysfs.read_text(folder / "topology" / scope)), counter)
     return list(files.values())
-
-
-def _read_ticks(root: Path) -> list[int]:
-    """Read the ticks that all CPUs spent, from user to steal (guest is in user)."""
-    line = (sysfs.read_text(root / "proc/stat") or "").partition("\n")[0]
-    fields = line.split()[1:9]
-    complete = 8
-    return [int(field) for field in fields] if len(fields) == complete else []

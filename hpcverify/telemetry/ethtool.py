@@ -57,11 +57,11 @@ def _read_statistics(
     room = count + SPARE
     head = struct.pack("=III", GET_STRINGS, STATISTICS_SET, count)
     listed = _ask(asked, interface, head.ljust(12 + room * NAME_BYTES, b"\0"))
-    places = {
-        name: place
-        for place in range(min(count, struct.unpack_from("=III", listed)[2]))
-        if (name := _decode_name(listed, 12 + place * NAME_BYTES)) in names
-    }
+    end = 12 + NAME_BYTES * min(count, struct.unpack_from("=III", listed)[2])
+    starts = range(12, end, NAME_BYTES)
+    texts = (listed[start : start + NAME_BYTES].partition(b"\0")[0] for start in starts)
+    listed_names = (text.decode(errors="replace") for text in texts)
+    places = {name: place for place, name in enumerate(listed_names) if name in names}
     if not places:
         return {}
     head = struct.pack("=II", GET_STATISTICS, count)
@@ -80,7 +80,3 @@ def _ask(asked: socket.socket, interface: str, request: bytes) -> bytes:
     name = interface.encode()[: INTERFACE_NAME_BYTES - 1].ljust(INTERFACE_NAME_BYTES, b"\0")
     fcntl.ioctl(asked, SIOCETHTOOL, struct.pack("=16sQ16x", name, address))
     return answer.tobytes()
-
-
-def _decode_name(listed: bytes, start: int) -> str:
-    return listed[start : start + NAME_BYTES].partition(b"\0")[0].decode(errors="replace")

@@ -174,28 +174,21 @@ class GpuSource(Protocol):
 
     def list_gpus(self) -> tuple[str, ...]:
         """List the GPUs that can be asked, by the ids of their parts."""
-        ...
 
     def make_reader(self) -> Reader:
         """Make what samples all of them while a run loads the node."""
-        ...
 
     def read_memory_errors(self) -> GpuAnswers[tuple[Reading, ...]]:
         """Read ``ecc.*``, ``remap.*``, ``retired.*``; see `telemetry`."""
-        ...
 
     def read_links(self) -> GpuAnswers[Linkage]:
         """Read every NVLink and the fabric."""
-        ...
 
     def read_pcie(self) -> GpuAnswers[PcieLink]:
         """Read the PCIe links and their counters."""
-        ...
 
     def read_setup(self) -> GpuAnswers[Setup]:
         """Read how the GPUs are set up and who uses them."""
-        ...
 
     def read_recovery(self) -> GpuAnswers[Recovery]:
         """Read what the driver wants done; an InfoROM that is corrupt is a finding."""
-        ...

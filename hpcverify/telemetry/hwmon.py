@@ -59,7 +59,10 @@ class HwmonReader:
         yield from _merge_by_part(heat, max)
         yield from _merge_by_part(
             [
-                (_make_headroom_sensor(s), s.threshold - v)
+                (
+                    Sensor(s.path, "temperature.headroom", s.unit, s.part_id, s.factor),
+                    s.threshold - v,
+                )
                 for s, v in heat
                 if s.threshold is not None
             ],
@@ -70,10 +73,6 @@ class HwmonReader:
 
     def close(self) -> None:
         """Hold nothing."""
-
-
-def _make_headroom_sensor(sensor: Sensor) -> Sensor:
-    return Sensor(sensor.path, "temperature.headroom", sensor.unit, sensor.part_id, sensor.factor)
 
 
 def _merge_by_part(
@@ -93,7 +92,10 @@ def _find_sensors(root: Path, disks: Sequence[Part]) -> Iterator[Sensor]:
         sensors += _list_chip_sensors(chip, disks)
     yield from sensors
     if not any(s.part_id == "cpu" and s.name == "temperature" for s in sensors):
-        yield from _list_zone_sensors(root)
+        for zone in sysfs.list_entries(root / "sys/class/thermal", "thermal_zone*"):
+            if (sysfs.read_text(zone / "type") or "").lower().startswith(CPU_ZONE_PREFIXES):
+                path = zone / "temp"
+                yield Sensor(path, "temperature", "°C", "cpu", 1e-3, _read_trip_point(zone))
 
 
 def _list_chip_sensors(chip: Path, disks: Sequence[Part]) -> Iterator[Sensor]:
@@ -134,13 +136,6 @@ def _read_threshold(path: Path) -> float | None:
         if value is not None and 0 < value * 1e-3 < MAX_PLAUSIBLE_CELSIUS:
             return value * 1e-3
     return None
-
-
-def _list_zone_sensors(root: Path) -> Iterator[Sensor]:
-    for zone in sysfs.list_entries(root / "sys/class/thermal", "thermal_zone*"):
-        if (sysfs.read_text(zone / "type") or "").lower().startswith(CPU_ZONE_PREFIXES):
-            path = zone / "temp"
-            yield Sensor(path, "temperature", "°C", "cpu", 1e-3, _read_trip_point(zone))
 
 
 def _read_trip_point(zone: Path) -> float | None:

@@ -50,6 +50,7 @@ DEVICES = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")
 HELLO_SECONDS = 15.0
 """How long the first request may take."""
 PACKAGE = "freeipmi-tools"
+FIX = "see dmesg for ipmi; restart it (bmc-device --cold-reset), or pull power"
 BOARD_SERIAL = "sys/class/dmi/id/board_serial"
 NO_IDENTITY = re.compile(r"[0fF\W]*|.*unknown.*|to be filled.*|default.*", re.IGNORECASE)
 """What firmware gives for a GUID or a serial number that was never set."""
@@ -161,11 +162,13 @@ def read_chassis(device: Path, root: Path, tool: ToolRunner, patience: float) ->
             longer than *patience* (TIMEOUT), or does not list its sensors (UNMEASURED).
 
     """
-    name = f"the BMC at {device}"
-    deadline = time.monotonic() + patience
     with tempfile.TemporaryDirectory(prefix="hpcverify-sdr-") as cache:
-        ask = _Asker(device, cache, tool, deadline, patience)
-        about = _greet(name, ask, min(patience, HELLO_SECONDS))
+        ask = _Asker(device, cache, tool, patience)
+        done = ask("bmc-info", "--get-device-id", hello=min(patience, HELLO_SECONDS))
+        about = _parse_fields(done)
+        if "Firmware Revision" not in about:
+            reason = f"{ask.name} does not answer ({_quote(done)}): {FIX}"
+            raise Unable(reason, Cause.HUNG, Remedy.INSPECT)
         guid = ask("bmc-info", "--get-system-guid").stdout.decode(errors="replace").strip()
         serial = sysfs.read_text(root / BOARD_SERIAL) or ""
         identity = " ".join(text for text in (guid, serial) if not NO_IDENTITY.fullmatch(text))
@@ -173,11 +176,11 @@ def read_chassis(device: Path, root: Path, tool: ToolRunner, patience: float) ->
         listed = ask("ipmi-sensors", "-vv", "--output-sensor-state", *ask.cache_options)
     sensors, redundancy = parse_sensors(listed.stdout.decode("latin-1"))
     if not sensors and listed.returncode:
-        reason = f"{name} does not list its sensors ({_quote(listed)}): see ipmi-sensors"
+        reason = f"{ask.name} does not list its sensors ({_quote(listed)}): see ipmi-sensors"
         raise Unable(reason, Cause.UNMEASURED, Remedy.INSPECT)
     return Chassis(
         bmc=Bmc(
-            name=name,
+            name=ask.name,
             firmware=about.get("Firmware Revision", ""),
             maker=about.get("Manufacturer ID", "").partition(" (")[0],
             product=about.get("Product ID", ""),
@@ -191,54 +194,32 @@ def read_chassis(device: Path, root: Path, tool: ToolRunner, patience: float) ->
 class _Asker:
     """Runs the tools of FreeIPMI in a fixed language and time zone, until a deadline."""
 
-    def __init__(
-        self, device: Path, cache: str, tool: ToolRunner, deadline: float, patience: float
-    ) -> None:
+    def __init__(self, device: Path, cache: str, tool: ToolRunner, patience: float) -> None:
         # Without the driver's name FreeIPMI probes the ports of other interfaces.
         self.driver = ("--driver-type=OPENIPMI", f"--driver-device={device}")
         self.cache_options = (f"--sdr-cache-directory={cache}", "--quiet-cache")
-        self.device, self.tool, self.deadline, self.patience = device, tool, deadline, patience
+        self.name, self.tool, self.patience = f"the BMC at {device}", tool, patience
+        self.deadline = time.monotonic() + patience
 
-    def run(self, program: str, *words: str, seconds: float) -> CompletedTool:
+    def __call__(self, program: str, *words: str, hello: float = 0.0) -> CompletedTool:
+        """Run *program* until the deadline, or for *hello* seconds if it is the first request."""
         env = os.environ | {"LC_ALL": "C", "TZ": "UTC"}
-        words = (program, *self.driver, *words)
-        return self.tool(list(words), timeout=seconds, env=env, package=PACKAGE)
-
-    def __call__(self, program: str, *words: str) -> CompletedTool:
-        left = max(1.0, self.deadline - time.monotonic())
+        left = hello or max(1.0, self.deadline - time.monotonic())
         try:
-            return self.run(program, *words, seconds=left)
+            return self.tool(
+                [program, *self.driver, *words], timeout=left, env=env, package=PACKAGE
+            )
         except Unable as exc:
             if exc.cause is not Cause.TIMEOUT:
                 raise
+            if hello:
+                reason = f"{self.name} has not answered within {hello:g} s: {FIX}"
+                raise Unable(reason, Cause.HUNG, Remedy.INSPECT) from exc
             reason = (
-                f"the BMC at {self.device} answers, but not within {self.patience:g} s ({program} "
-                f"{words[0]}): measure how long that takes by hand, and set params.chassis.patience"
+                f"{self.name} answers, but not within {self.patience:g} s ({program} {words[0]}): "
+                "measure how long that takes by hand, and set params.chassis.patience"
             )
             raise Unable(reason, Cause.TIMEOUT) from exc
-
-
-def _greet(name: str, ask: _Asker, seconds: float) -> dict[str, str]:
-    """
-    Ask for the identity of the BMC: the smallest request.
-
-    Raises:
-        Unable: as in `read_chassis`.
-
-    """
-    fix = "see dmesg for ipmi; restart it (bmc-device --cold-reset), or pull power"
-    try:
-        done = ask.run("bmc-info", "--get-device-id", seconds=seconds)
-    except Unable as exc:
-        if exc.cause is not Cause.TIMEOUT:
-            raise
-        reason = f"{name} has not answered within {seconds:g} s: {fix}"
-        raise Unable(reason, Cause.HUNG, Remedy.INSPECT) from exc
-    about = _parse_fields(done)
-    if "Firmware Revision" not in about:
-        reason = f"{name} does not answer ({_quote(done)}): {fix}"
-        raise Unable(reason, Cause.HUNG, Remedy.INSPECT)
-    return about
 
 
 def _parse_fields(done: CompletedTool) -> dict[str, str]:
@@ -416,9 +397,15 @@ def _make_sensor(record: SensorRecord) -> ChassisSensor:
     health, defect = _find_health(record, kind, value)
     if kind is SensorKind.FAN and health in BAD_HEALTH and not record.has_thresholds:
         value, unit = None, ""  # it is the fan that is unhealthy, not its speed
+    part, match = record.name, SUPPLY_NAME.search(record.name)
+    entity, instance = record.entity
+    if match and (entity == POWER_SUPPLY_ENTITY or kind is SensorKind.POWER_SUPPLY):
+        part = f"PSU {int(match[1])}"
+    elif entity == POWER_SUPPLY_ENTITY:
+        part = f"PSU {instance}"
     return ChassisSensor(
         name=record.name,
-        part=_name_part(record, kind),
+        part=part,
         kind=kind,
         health=health,
         defect=defect,
@@ -480,22 +467,7 @@ def _find_health(
     is_unread = record.fields.get("Sensor Event", "").strip("'") in UNREAD
     if kind not in STATEFUL or is_unread:
         return SensorHealth.UNKNOWN, Defect.NONE
-    if _is_absent(record):
+    shows_presence = _says(record.supported, PRESENT) and not record.states
+    if not _says(record.states, PRESENT) and (shows_presence or _says(record.states, ABSENT)):
         return SensorHealth.ABSENT, Defect.NONE
     return SensorHealth.OK if health is SensorHealth.UNKNOWN else health, Defect.NONE
-
-
-def _is_absent(record: SensorRecord) -> bool:
-    """Return whether the bay is empty, as far as the sensor can show that."""
-    if _says(record.states, PRESENT):
-        return False
-    shows_presence = _says(record.supported, PRESENT) and not record.states
-    return shows_presence or _says(record.states, ABSENT)
-
-
-def _name_part(record: SensorRecord, kind: SensorKind) -> str:
-    entity, instance = record.entity
-    match = SUPPLY_NAME.search(record.name)
-    if match and (entity == POWER_SUPPLY_ENTITY or kind is SensorKind.POWER_SUPPLY):
-        return f"PSU {int(match[1])}"
-    return f"PSU {instance}" if entity == POWER_SUPPLY_ENTITY else record.name

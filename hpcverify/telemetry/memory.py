@@ -109,8 +109,12 @@ def list_numa_nodes(root: Path = Path("/")) -> tuple[NumaNode, ...]:
         int(folder.name.removeprefix("node")): folder
         for folder in sysfs.list_entries(root / NODE_FOLDER, "node[0-9]*")
     }
-    allowed, of_gpus = _list_allowed_nodes(root), _list_gpu_nodes(root)
-    reclaimable = {n: _count_reclaimable(folder) for n, folder in nodes.items()}
+    status = (sysfs.read_text(root / "proc/self/status") or "").splitlines()
+    listed = [line for line in status if line.startswith("Mems_allowed_list:")]
+    allowed = [sysfs.parse_cpu_list(line.partition(":")[2].strip()) for line in listed]
+    of_gpus = _list_gpu_nodes(root)
+    own = {n: parse_meminfo(sysfs.read_text(f / "meminfo") or "") for n, f in nodes.items()}
+    reclaimable = {n: sum(v.get(name, 0.0) for name in RECLAIMABLE) for n, v in own.items()}
     total = sum(reclaimable.values())
     if not total:
         return (NumaNode(0, (), int(available)),)
@@ -121,16 +125,10 @@ def list_numa_nodes(root: Path = Path("/")) -> tuple[NumaNode, ...]:
             int(available * reclaimable[number] / total),
         )
         for number, folder in nodes.items()
-        if (allowed is None or number in allowed) and number not in of_gpus and _has_memory(folder)
+        if all(number in numbers for numbers in allowed)
+        and number not in of_gpus
+        and own[number].get("MemTotal", 0) > 0
     )
-
-
-def _list_allowed_nodes(root: Path) -> frozenset[int] | None:
-    for line in (sysfs.read_text(root / "proc/self/status") or "").splitlines():
-        name, _, value = line.partition(":")
-        if name == "Mems_allowed_list":
-            return frozenset(sysfs.parse_cpu_list(value.strip()))
-    return None
 
 
 def _list_gpu_nodes(root: Path) -> frozenset[int]:
@@ -141,19 +139,6 @@ def _list_gpu_nodes(root: Path) -> frozenset[int]:
     return frozenset(
         int(value) for name, _, value in fields if name == "Node" and value.strip().isdigit()
     )
-
-
-def _read_node(folder: Path) -> dict[str, float]:
-    return parse_meminfo(sysfs.read_text(folder / "meminfo") or "")
-
-
-def _has_memory(folder: Path) -> bool:
-    return _read_node(folder).get("MemTotal", 0) > 0
-
-
-def _count_reclaimable(folder: Path) -> float:
-    values = _read_node(folder)
-    return sum(values.get(name, 0.0) for name in RECLAIMABLE)
 
 
 def read_cache_bytes(root: Path = Path("/")) -> int:

@@ -15,7 +15,6 @@ one, and a port that does not answer in time is named and left behind.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -26,6 +25,7 @@ from msgspec.structs import replace
 
 from hpcverify.model import Part
 from hpcverify.telemetry import aer, ethtool, pci, sysfs
+from hpcverify.telemetry.visit import Visit
 
 INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"
 ETHERNET_TYPE, IPOIB_TYPE = "1", "32"
@@ -291,19 +291,6 @@ def _describe_infiniband(adapter: Path) -> Part:
     return Part("nic", part_id, adapter.name, facts)
 
 
-class _PortThread(threading.Thread):
-    """Keeps the exception that ended it: a port of which a bug lost the answer does not hang."""
-
-    bug: Exception | None = None
-
-    def run(self) -> None:
-        """Do what it was made for."""
-        try:
-            super().run()
-        except Exception as exc:  # noqa: BLE001 - the boundary of a thread
-            self.bug = exc
-
-
 def read_ports(
     root: Path, patience: float, statistics: StatisticsReader = ethtool.read_statistics
 ) -> PortReadings:
@@ -314,40 +301,24 @@ def read_ports(
     each other. If one port holds them up for half of the time, the others get threads of
     their own. A port that is unplugged meanwhile is left out.
     """
-    places: list[PortPlace] = []
-    done = threading.Event()
     answers: dict[str, PortReading] = {}
     deadline = time.monotonic() + patience
-
-    def find_and_read() -> None:
-        try:
-            places.extend(find_ports(root))
-        finally:  # or who waits for it would take a bug for a port that hangs
-            done.set()
-        read(places)
 
     def read(several: Sequence[PortPlace]) -> None:
         for place in several:
             answers[place.part.id] = read_port(place, root, statistics)
 
-    def start(target: Callable[..., None], *args: object) -> _PortThread:
-        thread = _PortThread(target=target, args=args, daemon=True)
-        thread.start()
-        return thread
-
-    def wait() -> float:
-        return max(0.0, deadline - time.monotonic())
-
-    first = start(find_and_read)
-    first.join(patience / 2)
-    if not done.wait(wait()):
+    search = Visit(lambda: list(find_ports(root)))
+    if not search.ends_within(patience):
         return PortReadings((), silent=(NETWORK,))
+    places = search.take()
+    first = Visit(partial(read, places))
+    first.ends_within(deadline - patience / 2 - time.monotonic())
     unread = [place for place in places if place.part.id not in answers]
-    others = [start(read, [place]) for place in unread[1:]]  # the first is what holds it up
-    for thread in (*others, first):
-        thread.join(wait())
-        if thread.bug:
-            raise thread.bug
+    # The first of them is what holds the others up.
+    for visit in (*[Visit(partial(read, [place])) for place in unread[1:]], first):
+        if visit.ends_within(deadline - time.monotonic()):
+            visit.take()
     in_time = dict(answers)
     here = [place for place in places if place.part.id in in_time]
     return PortReadings(
@@ -375,7 +346,9 @@ def find_ports(root: Path, ask_mac: MacReader = ethtool.read_permanent_mac) -> I
             if own is not None:
                 carried[own] = port
             else:
-                yield PortPlace(part=_name_port(part, port), layer=layer, rdma=port)
+                ids = f"{part.id}/{port.name}", f"{part.label} port {port.name}"
+                named = part if port.name == "1" else Part("nic", *ids, part.facts)
+                yield PortPlace(part=named, layer=layer, rdma=port)
     for net, part in parts.items():
         yield PortPlace(part=part, layer=ETHERNET, net=net, rdma=carried.get(net))
 
@@ -398,13 +371,6 @@ def _find_interface(nets: Mapping[Path, Path | None], adapter: Path, port: Path)
         return own[0] if own else None
     number = int(port.name) - 1 if port.name.isdigit() else 0
     return next((net for net in own if sysfs.read_number(net / "dev_port") == number), None)
-
-
-def _name_port(part: Part, port: Path) -> Part:
-    """Name the only or first port as its adapter, others by their number."""
-    if port.name == "1":
-        return part
-    return Part("nic", f"{part.id}/{port.name}", f"{part.label} port {port.name}", part.facts)
 
 
 def read_port(place: PortPlace, root: Path, statistics: StatisticsReader) -> PortReading:
@@ -443,6 +409,10 @@ def _read_interface_state(
     net: Path, driver: str, common: Callable[..., PortReading]
 ) -> PortReading:
     flags = sysfs.read_text(net / "flags") or ""
+    try:
+        is_enabled = bool(int(flags, 16) & IS_ENABLED)
+    except ValueError:
+        is_enabled = bool(flags)
     carrier = sysfs.read_text(net / "carrier") == "1"
     speed = sysfs.read_number(net / "speed")
     known = carrier and speed is not None and speed > 0 and driver not in VIRTUAL_DRIVERS
@@ -451,19 +421,11 @@ def _read_interface_state(
         state=("carrier" if carrier else "no carrier") if flags else "",
         is_up=carrier,
         # A hypervisor takes the carrier of what it makes up: there is no cable to look at.
-        is_disabled=bool(flags)
-        and (not _parse_flags(flags) & IS_ENABLED or (not carrier and driver in VIRTUAL_DRIVERS)),
+        is_disabled=bool(flags) and (not is_enabled or (not carrier and driver in VIRTUAL_DRIVERS)),
         is_linked=carrier,
         rate=speed / 1000 if known and speed else None,
         shown_rate=f"{speed / 1000:g} Gb/s{duplex}" if known and speed else "",
     )
-
-
-def _parse_flags(shown: str) -> int:
-    try:
-        return int(shown, 16)
-    except ValueError:
-        return IS_ENABLED
 
 
 def _read_rdma_state(port: Path, common: Callable[..., PortReading]) -> PortReading:
@@ -516,21 +478,21 @@ def sum_port_rates(root: Path) -> float:
             for port in sysfs.list_entries(adapter / "ports")
             if (sysfs.read_text(port / "state") or "").endswith("ACTIVE")
         )
-        function = _find_physical_function(adapter)
+        function = _find_device(adapter)
+        if function and SUBFUNCTION in function.name:
+            function = function.parent
+        else:
+            function = sysfs.resolve_link(adapter / "device/physfn") or function
         rates[function] = max(rate, rates.get(function, 0.0))
     return sum(rates.values()) / 8
 
 
-def _find_physical_function(adapter: Path) -> Path | None:
-    device = _find_device(adapter)
-    if device and SUBFUNCTION in device.name:
-        return device.parent
-    return sysfs.resolve_link(adapter / "device/physfn") or device
-
-
 def _read_gids(place: PortPlace) -> tuple[int, ...] | None:
     port, net = place.rdma, place.net
-    if port is None or (place.layer == ETHERNET and (net is None or _lends_gids(net))):
+    if port is None or (place.layer == ETHERNET and net is None):
+        return None
+    mode = sysfs.read_text(net / "master/bonding/mode") if net else None
+    if mode and mode.startswith("active-backup"):  # another port of the bond takes them over
         return None
     # Those after the first of InfiniBand belong to virtual functions.
     first = range(GIDS if net else 1)
@@ -539,12 +501,6 @@ def _read_gids(place: PortPlace) -> tuple[int, ...] | None:
         return None
     set_here = (i for i, text in texts.items() if text and text.strip(UNSET_CHARACTERS))
     return tuple(i for i in set_here if net is None or _owns_gid(port, i, net))
-
-
-def _lends_gids(net: Path) -> bool:
-    """Whether *net* gives its addresses away when another port of its bond takes over."""
-    mode = sysfs.read_text(net / "master/bonding/mode") or ""
-    return mode.startswith("active-backup")
 
 
 def _owns_gid(port: Path, index: int, net: Path) -> bool:

@@ -31,7 +31,6 @@ from hpcverify.telemetry import (
     sysfs,
     vendors,
 )
-from hpcverify.telemetry.reading import Reading
 
 HolderPairs = tuple[tuple[str, int], ...]
 """Who holds which GPU: the id of its part, and that of the process."""
@@ -62,20 +61,19 @@ def probe_with_holders(root: Path = Path("/")) -> tuple[Inventory, HolderPairs]:
         devices=(CPU_DEVICE, *gpus.devices),
         problems=gpus.problems,
     )
-    read = [*gpus.readings, *_read_host(inventory, root)]
-    sensors = sorted({name_sensor(r.part_id, r.name) for r in read})
-    return replace(inventory, sensors=tuple(sensors)), gpus.holders
-
-
-def _read_host(inventory: Inventory, root: Path) -> Iterator[Reading]:
+    read = [*gpus.readings]
     for reader in make_host_readers(inventory, root):
         with closing(reader):
-            yield from reader.read()
+            read += reader.read()
+    sensors = sorted({name_sensor(r.part_id, r.name) for r in read})
+    return replace(inventory, sensors=tuple(sensors)), gpus.holders
 
 
 def describe_system(root: Path) -> Part:
     """Describe the machine as a whole: its maker, its firmware, its kernel."""
     dmi_id = root / "sys/class/dmi/id"
+    lines = (sysfs.read_text(root / "etc/os-release") or "").splitlines()
+    fields = dict(line.split("=", 1) for line in lines if "=" in line)
     facts = sysfs.drop_unknown(
         vendor=sysfs.read_text(dmi_id / "sys_vendor"),
         product=sysfs.read_text(dmi_id / "product_name"),
@@ -83,15 +81,9 @@ def describe_system(root: Path) -> Part:
         board=sysfs.read_text(dmi_id / "board_name"),
         bios=sysfs.read_text(dmi_id / "bios_version"),
         kernel=sysfs.read_text(root / "proc/sys/kernel/osrelease"),
-        os=_read_os_name(root),
+        os=fields.get("PRETTY_NAME", "").strip("\"'") or None,
     )
     return Part("system", "node", "node", facts)
-
-
-def _read_os_name(root: Path) -> str | None:
-    lines = (sysfs.read_text(root / "etc/os-release") or "").splitlines()
-    fields = dict(line.split("=", 1) for line in lines if "=" in line)
-    return fields.get("PRETTY_NAME", "").strip("\"'") or None
 
 
 def describe_memory(root: Path) -> Part:
@@ -106,17 +98,15 @@ def describe_memory(root: Path) -> Part:
     blocks = root / "sys/devices/system/memory"
     size = int(sysfs.read_text(blocks / "block_size_bytes") or "0", 16)
     total = size * _count_blocks(blocks)
-    gib = round((total or _read_mem_total(root)) / 2**30)
+    gib = round((total or memory.read_memory(root).get("MemTotal", 0)) / 2**30)
     facts = {"total": f"{gib} GiB"} if gib else {}
-    if apart := size * sum(map(_count_blocks, _list_nodes_without_cores(root))):
+    lists = (
+        node / "cpulist" for node in sysfs.list_entries(root / memory.NODE_FOLDER, "node[0-9]*")
+    )
+    bare = [cores.parent for cores in lists if cores.exists() and not sysfs.read_text(cores)]
+    if apart := size * sum(map(_count_blocks, bare)):
         facts["beside_cores"] = f"{round((total - apart) / 2**30)} GiB"
     return Part("memory", "memory", "memory", facts)
-
-
-def _list_nodes_without_cores(root: Path) -> list[Path]:
-    folders = sysfs.list_entries(root / memory.NODE_FOLDER, "node[0-9]*")
-    lists = {folder: folder / "cpulist" for folder in folders}
-    return [f for f, cores in lists.items() if cores.exists() and not sysfs.read_text(cores)]
 
 
 def _count_blocks(folder: Path) -> int:
@@ -125,12 +115,6 @@ def _count_blocks(folder: Path) -> int:
     except OSError:
         return 0
     return sum(name.startswith("memory") and name[6:].isdigit() for name in names)
-
-
-def _read_mem_total(root: Path) -> int:
-    line = (sysfs.read_text(root / "proc/meminfo") or "").partition("\n")[0]
-    words = line.split()
-    return int(words[1]) * 1024 if words[:1] == ["MemTotal:"] else 0
 
 
 def list_disks(root: Path) -> Iterator[Part]:

@@ -41,6 +41,9 @@ CUT_UP_CODES = ("gpu_mig", "gpu_partitioned")
 NOT_USED = "gpu_not_used"
 """A GPU that did not come back from an earlier check of the run, which says so."""
 
+ERROR_STATE_CODE = "error_state"
+"""What the driver holds against a GPU, where CUDA does not name the one that raised an error."""
+
 UNREACHABLE_CAUSES = {
     **VIEW_CAUSES,
     **dict.fromkeys(CUT_UP_CODES, Cause.PARTIAL_VIEW),

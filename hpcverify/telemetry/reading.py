@@ -25,8 +25,6 @@ class Reader(Protocol):
 
     def read(self) -> Iterator[Reading]:
         """Yield what can be read now; what cannot be read is left out."""
-        ...
 
     def close(self) -> None:
         """Let go of what the reader holds; it is not read again."""
-        ...

@@ -12,7 +12,7 @@ import threading
 import time
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import overload
@@ -75,7 +75,8 @@ class Window(Samples):
 
     def __iter__(self) -> Iterator[Sample]:
         """Give all, in order of time."""
-        every = (s for name in self._list_names() for s in self.select_by_name(name))
+        names = dict.fromkeys(name for name, _, _ in self._tracks)
+        every = (s for name in names for s in self.select_by_name(name))
         return iter(sorted(every, key=lambda sample: sample.t))
 
     def select_by_name(self, name: str) -> Iterator[Sample]:
@@ -84,9 +85,6 @@ class Window(Samples):
             if series == name:
                 for t, value in zip(track.t, track.values, strict=True):
                     yield Sample(name, value, unit, part_id, t)
-
-    def _list_names(self) -> Iterable[str]:
-        return dict.fromkeys(name for name, _, _ in self._tracks)
 
 
 class Sampler:
@@ -178,22 +176,14 @@ class Sampler:
         while not self._stopping.is_set():
             self._nudge.clear()
             t = self._clock()
-            readings = [r for reader in self._readers for r in _read(reader)]
+            readings: list[Reading] = []
+            for reader in self._readers:
+                with suppress(OSError):  # what fails gives the rest in the next round
+                    readings.extend(reader.read())
             with self._round:
-                self._keep(t, readings)
+                for reading in readings:
+                    key = (reading.name, reading.unit, reading.part_id)
+                    self._tracks.setdefault(key, Track()).add(t, reading.value)
+                self._newest = t
                 self._round.notify_all()
             self._nudge.wait(max(0.0, t + self._period - self._clock()))
-
-    def _keep(self, t: float, readings: Sequence[Reading]) -> None:
-        for reading in readings:
-            key = (reading.name, reading.unit, reading.part_id)
-            self._tracks.setdefault(key, Track()).add(t, reading.value)
-        self._newest = t
-
-
-def _read(reader: Reader) -> list[Reading]:
-    """Take what *reader* gives until it fails: the rest comes with the next round."""
-    readings: list[Reading] = []
-    with suppress(OSError):
-        readings.extend(reader.read())
-    return readings

@@ -40,18 +40,40 @@ def read_settings(root: Path = Path("/")) -> dict[str, str]:
     """
     cpus, base = root / CPUS, os.fspath(root)
     frequency = cpus / "cpufreq/policy0"
+    _, separator, rest = (sysfs.read_text(root / NVIDIA_VERSION) or "").partition(DRIVER_WORDS)
+    modules = "open" if rest.startswith("Open ") else "proprietary"
+    # A server that does not answer may be mounted there.
+    may_hang = " /usr/local " in (sysfs.read_text(root / "proc/self/mounts") or "")
+    # By the name of the folder, without a look at where a link leads.
+    links = (_read_link(f"{base}/{link}") for link in ("usr/local/cuda", "etc/alternatives/cuda"))
+    folders = (link.rpartition("/")[2] for link in links)
+    cuda = (name.removeprefix("cuda-") for name in folders if name.startswith("cuda-"))
+    nccl = (_read_link(f"{base}/{folder}/libnccl.so.2") for folder in LIBRARY_FOLDERS)
+    boost = {"0": "off", "1": "on"}.get(sysfs.read_text(cpus / "cpufreq/boost") or "")
+    if no_turbo := sysfs.read_text(cpus / "intel_pstate/no_turbo"):
+        boost = {"0": "on", "1": "off"}.get(no_turbo)
+    states = sysfs.list_entries(cpus / "cpu0/cpuidle", "state*")
+    allowed = [state for state in states if sysfs.read_text(state / "disable") != "1"]
+    words = (sysfs.read_text(root / "proc/cmdline") or "").partition(" -- ")[0].split()
+    kept = {
+        word
+        for word in words
+        if word.partition("=")[0] not in BOOT_ARGUMENTS
+        and len(word) <= MAX_ARGUMENT_CHARACTERS
+        and not _is_nodes_own(word.lower())
+    }
     settings = {
         "BIOS date": sysfs.read_text(root / "sys/class/dmi/id/bios_date"),
-        "GPU kernel modules": _read_driver_kind(root),
-        "CUDA toolkit": _find_cuda(root),
-        "NCCL library": _find_library(base, "libnccl.so.2"),
-        "kernel command line": _read_command_line(root),
+        "GPU kernel modules": modules if separator else None,
+        "CUDA toolkit": None if may_hang else next(cuda, NONE),
+        "NCCL library": next(filter(None, (link.rpartition(".so.")[2] for link in nccl)), NONE),
+        "kernel command line": " ".join(sorted(kept)) or None,
         "SMT": sysfs.read_text(cpus / "smt/control"),
         "CPU frequency driver": sysfs.read_text(frequency / "scaling_driver") or NONE,
         "CPU governor": sysfs.read_text(frequency / "scaling_governor"),
-        "CPU boost": _read_boost(cpus),
+        "CPU boost": boost,
         "CPU idle driver": sysfs.read_text(cpus / "cpuidle/current_driver") or NONE,
-        "CPU idle states": _read_idle_states(cpus),
+        "CPU idle states": " ".join(sysfs.read_text(s / "name") or "?" for s in allowed),
         "IOMMU": _read_iommu(root),
         "PCIe ASPM policy": _read_choice(root / "sys/module/pcie_aspm/parameters/policy"),
         "transparent huge pages": _read_choice(root / "sys/kernel/mm/transparent_hugepage/enabled"),
@@ -66,50 +88,11 @@ def _read_choice(path: Path) -> str | None:
     return (sysfs.read_text(path) or "").partition("[")[2].partition("]")[0] or None
 
 
-def _read_driver_kind(root: Path) -> str | None:
-    """Say which of NVIDIA's two kinds of kernel modules is loaded."""
-    _, separator, rest = (sysfs.read_text(root / NVIDIA_VERSION) or "").partition(DRIVER_WORDS)
-    return ("open" if rest.startswith("Open ") else "proprietary") if separator else None
-
-
-def _find_cuda(root: Path) -> str | None:
-    """Tell the version by the name of the folder, without a look at where a link leads."""
-    if " /usr/local " in (sysfs.read_text(root / "proc/self/mounts") or ""):
-        return None  # it may be a server that does not answer
-    for link in ("usr/local/cuda", "etc/alternatives/cuda"):
-        name = os.path.basename(_read_link(f"{os.fspath(root)}/{link}"))  # noqa: PTH119 - a text
-        if name.startswith("cuda-"):
-            return name.removeprefix("cuda-")
-    return NONE
-
-
-def _find_library(base: str, name: str) -> str:
-    """Find the version of the library *name* by the file that its link names."""
-    for folder in LIBRARY_FOLDERS:
-        version = _read_link(f"{base}/{folder}/{name}").rpartition(".so.")[2]
-        if version:
-            return version
-    return NONE
-
-
 def _read_link(path: str) -> str:
     try:
         return os.readlink(path)  # noqa: PTH115 - the end is not to be looked at
     except OSError:
         return ""
-
-
-def _read_command_line(root: Path) -> str | None:
-    """Read the arguments of the kernel at boot, but for what is this node's own; in order."""
-    words = (sysfs.read_text(root / "proc/cmdline") or "").partition(" -- ")[0].split()
-    kept = {
-        word
-        for word in words
-        if word.partition("=")[0] not in BOOT_ARGUMENTS
-        and len(word) <= MAX_ARGUMENT_CHARACTERS
-        and not _is_nodes_own(word.lower())
-    }
-    return " ".join(sorted(kept)) or None
 
 
 def _is_nodes_own(word: str) -> bool:
@@ -126,20 +109,6 @@ def _is_nodes_own(word: str) -> bool:
         and len(value) - len(digits) >= MIN_ADDRESS_SEPARATORS
         and all(digit in "0123456789abcdef" for digit in digits)
     )
-
-
-def _read_boost(cpus: Path) -> str | None:
-    no_turbo = sysfs.read_text(cpus / "intel_pstate/no_turbo")
-    if no_turbo:
-        return {"0": "on", "1": "off"}.get(no_turbo)
-    return {"0": "off", "1": "on"}.get(sysfs.read_text(cpus / "cpufreq/boost") or "")
-
-
-def _read_idle_states(cpus: Path) -> str | None:
-    """List the states that the first core may sleep in, the lightest first."""
-    states = sysfs.list_entries(cpus / "cpu0/cpuidle", "state*")
-    allowed = [state for state in states if sysfs.read_text(state / "disable") != "1"]
-    return " ".join(sysfs.read_text(state / "name") or "?" for state in allowed) or None
 
 
 def _read_iommu(root: Path) -> str | None:

@@ -148,13 +148,9 @@ def parse(output: bytes) -> Health:
     warnings = _join_warnings(_read_warnings(document, values))
     if values or "passed" in document.get("smart_status", {}):
         return Health(values, warnings)
-    return Health(unread_reason=_explain_no_values(document))
-
-
-def _explain_no_values(document: Mapping[str, Any]) -> str:
     messages = document.get("smartctl", {}).get("messages", [])
     text = "; ".join(message["string"] for message in messages)
-    return text or "the disk has no SMART"
+    return Health(unread_reason=text or "the disk has no SMART")
 
 
 NVME_LOG_BYTES = 512

@@ -2,7 +2,8 @@
 Which Xids a GPU had in a window of time: the evidence beside an error or a hang of the GPU.
 
 NVML reports them as they happen, on our own clock and to every user. The kernel log has the
-whole line, and Xids that NVML does not report; not every user may read it.
+whole line, and Xids that NVML does not report; not every user may read it. The error states
+that the driver reports of GPUs name the GPU where CUDA does not.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcverify.check import Sample
-from hpcverify.model import Inventory
-from hpcverify.telemetry import kernel_log, pci
+from hpcverify.model import Finding, Inventory
+from hpcverify.telemetry import kernel_log, pci, vendors
+from hpcverify.telemetry.gpus import NotStartedError
 from hpcverify.telemetry.kernel_log.query import CLOCK_SLACK_SECONDS
+from hpcverify.telemetry.problems import ERROR_STATE_CODE
+from hpcverify.telemetry.vendors import SourceFinder
 
 # As text: on a healthy node neither is ever compiled.
 ADDRESS_PATTERN = r"(?P<address>(?:[0-9A-Fa-f]{4,8}:)[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?"
@@ -27,6 +31,12 @@ XID_MARKER = b"Xid ("
 """The literal of the lines that matter."""
 XID_SAMPLE = "xid"
 """The name under which NVML's own events are sampled."""
+
+
+UNCORRECTED = "ecc.uncorrected"
+"""The reading that counts since the driver was loaded."""
+OTHER_ACTIONS = frozenset({"none", "drain_p2p", "recover_imex"})
+"""Recovery actions that are not about the GPU itself."""
 
 
 class GpuXid(Struct, frozen=True, kw_only=True):
@@ -101,3 +111,36 @@ def merge_xids(
         if event.part_id in parts:
             merged.setdefault((event.part_id, event.xid), event)
     return list(merged.values())
+
+
+def list_error_states(
+    inventory: Inventory, find: SourceFinder = vendors.find_source
+) -> Iterator[Finding]:
+    """
+    List the GPUs that need a reset or a reboot; if there are none, those with memory errors.
+
+    The count of uncorrected errors is since the driver was loaded, and may be of last month:
+    it says nothing where the driver asks for an action on another GPU, or where one of them
+    is in trouble and cannot answer.
+    """
+    source = find(vendors.name_vendor(inventory, None))
+    if source is None:
+        return
+    try:
+        memory, recovery = source.read_memory_errors(), source.read_recovery()
+    except NotStartedError:
+        return
+    actions = {
+        part_id: state.action.replace("_", " ")
+        for part_id, state in recovery.answers.items()
+        if state.action is not None and state.action not in OTHER_ACTIONS
+    }
+    for part_id, action in actions.items():
+        yield Finding(ERROR_STATE_CODE, part_id, f"the driver asks for this action: {action}")
+    if actions or memory.findings:
+        return
+    for part_id, readings in memory.answers.items():
+        count = sum(r.value for r in readings if r.name == UNCORRECTED)
+        if count:
+            text = f"the driver counts {count:.0f} uncorrected memory errors since it was loaded"
+            yield Finding(ERROR_STATE_CODE, part_id, text)

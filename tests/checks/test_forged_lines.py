@@ -8,7 +8,7 @@ is tried with the lines of all faults.
 
 from __future__ import annotations
 
-import time
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -198,21 +198,9 @@ def test_a_mount_of_a_user_accuses_no_gpu(tmp_path: Path, end: str) -> None:
     assert judge_ring(tmp_path, XID_FAULTS[2]) is Verdict.FAIL
 
 
-def write_lines(*texts: str, stamp: str = "[ 7140.123456] ") -> list[str]:
-    when = time.strftime("%b %e %H:%M:%S", time.localtime(NOW - 60))
-    return [f"{when} n1 kernel: {stamp}{text}" for text in texts]
-
-
-def read_file(root: Path, lines: list[str]) -> list[KernelMessage]:
-    trees.grow(
-        root,
-        {
-            "proc/sys/kernel/random/boot_id": "b1",
-            "proc/stat": f"btime {BOOTED}",
-            "var/log/kern.log": "".join(f"{line}\n" for line in lines),
-        },
-    )
-    return list(log.read(None, LINE_MARKERS, root, Journalctl(), lambda: NOW).messages)
+def read_ring(root: Path, text: str) -> list[KernelMessage]:
+    quoted = text.replace("\n", r"\x0a")  # as devkmsg_read() of kernel/printk/printk.c does
+    return list(log.read(None, LINE_MARKERS, ring(root, record(0, quoted))).messages)
 
 
 def read_journal(root: Path, text: str) -> list[KernelMessage]:
@@ -222,18 +210,21 @@ def read_journal(root: Path, text: str) -> list[KernelMessage]:
     return list(log.read(None, LINE_MARKERS, root, tool, lambda: NOW).messages)
 
 
-def read_dump(root: Path, text: str) -> list[KernelMessage]:
-    lines = "".join(f"<4>[ 7140.123456] {line}\n" for line in text.split("\n"))
+def read_dump(root: Path, text: str, *times: float) -> list[KernelMessage]:
+    """Read a dump with *text*, whose lines have one time, or *times*."""
+    stamps = times or itertools.repeat(7140.123456)
+    parts = zip(text.split("\n"), stamps, strict=False)
+    lines = "".join(f"<4>[{stamp:12.6f}] {line}\n" for line, stamp in parts)
     trees.grow(root, {"sys/fs/pstore/dmesg-efi-1": f"Panic#1 Part1\n{lines}"})
     return pstore.read_dumps(root, None, 0.0)[0]
 
 
 READERS: dict[str, Callable[[Path, str], list[KernelMessage]]] = {
-    "file": lambda root, text: read_file(root, write_lines(*text.split("\n"))),
+    "ring": read_ring,
     "journal": read_journal,
     "dump": read_dump,
 }
-"""A daemon that reads /proc/kmsg gets each line with the time of the message, as a dump does."""
+"""A dump has each line of a message with the time of the message."""
 
 
 @pytest.mark.parametrize("source", READERS)
@@ -252,14 +243,6 @@ def test_a_new_line_in_a_users_words_begins_no_message(
         assert read_xids(read(tmp_path / "real", fault))
 
 
-@pytest.mark.parametrize("end", ["\r", "\x0c"])
-def test_no_line_of_syslog_in_a_users_words_is_one(tmp_path: Path, end: str) -> None:
-    (line,) = write_lines(XID_FAULTS[2], stamp="[ 7140.654321] ")
-    assert read_xids(read_file(tmp_path / "real", [line]))
-    forged = write_lines(f"tmpfs: Unknown parameter 'x{end}{line}'")
-    assert read_xids(read_file(tmp_path / "forged", forged)) == []
-
-
 @pytest.mark.parametrize("name", ["I/O error", "x: error -5"])
 def test_the_name_of_a_program_is_no_error_of_a_file_system(name: str) -> None:
     warning = "EXT4-fs warning (device sda1): {}: inode #2: {}"
@@ -270,20 +253,19 @@ def test_the_name_of_a_program_is_no_error_of_a_file_system(name: str) -> None:
 
 
 def test_messages_at_different_times_are_not_joined(tmp_path: Path) -> None:
-    lines = [*write_lines("tmpfs: Unknown parameter 'x'")]
-    lines += write_lines(XID_FAULTS[2], stamp="[ 7140.123457] ")
-    (event,) = read_xids(read_file(tmp_path, lines))
+    text = f"tmpfs: Unknown parameter 'x'\n{XID_FAULTS[2]}"
+    (event,) = read_xids(read_dump(tmp_path, text, 7140.123456, 7140.123457))
     assert event.xid == 79
 
 
 def test_at_the_start_of_the_boot_all_messages_have_one_time(tmp_path: Path) -> None:
-    lines = write_lines("Linux version 6.8", XID_FAULTS[0], stamp="[    0.000000] ")
-    assert [event.xid for event in read_xids(read_file(tmp_path, lines))] == [79]
+    lines = read_dump(tmp_path, f"Linux version 6.8\n{XID_FAULTS[0]}", 0.0, 0.0)
+    assert [event.xid for event in read_xids(lines)] == [79]
 
 
 def test_the_drivers_own_message_of_three_lines_is_read_as_one(tmp_path: Path) -> None:
     texts = XID_FAULTS[5].split(r"\x0a")
-    for number, name in enumerate(("file", "journal")):
+    for number, name in enumerate(READERS):
         (event,) = read_xids(READERS[name](tmp_path / str(number), "\n".join(texts)))
         assert (event.xid, event.address) == (79, "0000:b3:00.0")
 

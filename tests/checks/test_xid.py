@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,7 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
+from hpcverify.telemetry import kernel_log
 from hpcverify.telemetry.kernel_log import KernelMessage, format_moment
 from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import recovery as recovery_check
@@ -537,43 +538,50 @@ def test_what_was_not_seen_is_a_warning(tmp_path: Path) -> None:
     assert "899 messages" in judgement.reason
 
 
-def after_a_reboot(tmp_path: Path, *lines: str) -> list[CheckItem]:
-    """Run on a node that was restarted since, with a log file or without."""
+def after_a_reboot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *entries: dict[str, str]
+) -> list[CheckItem]:
+    """Run on a node that was restarted since, with *entries* in its journal, if it has one."""
     seconds = BOOTED - 1800
     mark = CarryOver("cursor", f"b0 {seconds} /dev/kmsg 7", "node")
-    if lines:
-        logs.syslog(tmp_path, *lines)
     root = ring(tmp_path, record(0, "Linux"))
+    if entries:
+        (root / "var/log/journal").mkdir(parents=True)
+    read = partial(kernel_log.read, tool=logs.Journalctl(*entries))
+    monkeypatch.setattr(kernel_log, "read", read)
     ctx = make_context(tmp_path, inventory=BOARD, carry_overs=(mark,))
     return list(xid.read_log(ctx, root))
 
 
-def logged(at: int, text: str) -> str:
-    stamp = datetime.fromtimestamp(at, UTC).isoformat()
-    return f"{stamp} n1 kernel: {text}"
+def logged(at: int, text: str) -> dict[str, str]:
+    return logs.entry(at, text, ago=logs.NOW - at)
 
 
-def test_a_gpu_that_fell_off_before_somebody_restarted_the_node_fails(tmp_path: Path) -> None:
+def test_a_gpu_that_fell_off_before_somebody_restarted_the_node_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = (logged(BOOTED - 3600, "x"), logged(BOOTED - 600, line(79)), logged(BOOTED + 1, "x"))
-    found = after_a_reboot(tmp_path, *lines)
+    found = after_a_reboot(tmp_path, monkeypatch, *lines)
     assert findings(found) == [("xid_79", "GPU-1")]
     judgement = judge_items(CHECK, found)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REBOOT)
 
 
 def test_a_log_that_should_have_the_end_of_the_earlier_boot_and_lacks_it_warns(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = logged(BOOTED - 600, "x"), logged(BOOTED + 1, "x")
-    found = after_a_reboot(tmp_path, *lines)
+    found = after_a_reboot(tmp_path, monkeypatch, *lines)
     assert findings(found) == [("log_gap", "node")]
     judgement = judge_items(CHECK, found)
     assert judgement.verdict is Verdict.WARN
     assert f"and the boot at {format_moment(BOOTED)} was not seen" in judgement.reason
 
 
-def test_a_reboot_of_a_node_that_never_keeps_its_log_is_listed(tmp_path: Path) -> None:
-    found = after_a_reboot(tmp_path)
+def test_a_reboot_of_a_node_that_never_keeps_its_log_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = after_a_reboot(tmp_path, monkeypatch)
     judgement = judge_items(CHECK, found)
     assert (judgement.verdict, judgement.remedy, judgement.reason) == (
         *(Verdict.PASS, Remedy.NONE, ""),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -486,6 +487,15 @@ def test_without_a_table_the_command_says_what_it_needs(fleet_of_bmcs: BmcFleet)
     done = fleet_of_bmcs.ask()
     assert done.returncode == 2
     assert '[bmc] needs address = "{node}-bmc"' in done.stderr
+
+
+def test_without_urllib3_the_command_that_installs_it_is_told(fleet_of_bmcs: BmcFleet) -> None:
+    hide = "import sys; sys.modules['urllib3'] = None; from hpcverify.entry import main; main()"
+    cli = replace(fleet_of_bmcs.cli, command=(sys.executable, "-c", hide))
+    done = cli("bmc")
+    assert (done.returncode, fleet_of_bmcs.count_logins()) == (2, 0)
+    assert "pip install" in done.stderr
+    assert "urllib3" in done.stderr
 
 
 def test_one_round_goes_at_a_time(fleet_of_bmcs: BmcFleet) -> None:

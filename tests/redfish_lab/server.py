@@ -11,6 +11,7 @@ import json
 import ssl
 import subprocess
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -110,7 +111,7 @@ class _Handler(sushy_static.RequestHandler):  # type: ignore[misc]  # it ships n
             with suppress(BrokenPipeError, ConnectionResetError, ssl.SSLError):
                 fault(self)
             return
-        if name and self.headers["X-Auth-Token"] != TOKEN:
+        if name and self.headers["X-Auth-Token"] != TOKEN and not self._has_password():
             self.reply(401)
             return
         resource = self.bmc.tree.get(name, {})
@@ -119,6 +120,14 @@ class _Handler(sushy_static.RequestHandler):  # type: ignore[misc]  # it ships n
             return
         self.path = f"/redfish/v1/{self.bmc.folder.name}/{name}"
         super().do_GET()
+
+    def _has_password(self) -> bool:
+        given = self.headers["Authorization"]
+        if given is None:
+            return False
+        self.bmc.logins += 1
+        wanted = b64encode(f"{USER}:{self.bmc.password}".encode()).decode()
+        return bool(given == f"Basic {wanted}")
 
     def _reply_page(self, name: str, query: dict[str, list[str]]) -> None:
         resource = self.bmc.tree[name]

@@ -8,8 +8,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from hpcverify.check import Check, Metric, Params
-from hpcverify.model import Cause, CheckItem, Device, Run, Verdict
+from hpcverify.model import Cause, CheckItem, Device, Finding, Run, Verdict
 from hpcverify.plan.suite import Plan, Step
+from hpcverify.run.blame import GpuXids
 from hpcverify.run.executor import Answer
 from hpcverify.run.history import NodeHistory
 from hpcverify.run.orchestrator import Verification
@@ -20,6 +21,12 @@ from tests.doubles import SilentProgress
 
 def make_gpus(count: int) -> tuple[Device, ...]:
     return tuple(Device("cuda", f"gpu-{i}", f"GPU {i}") for i in range(count))
+
+
+def make_xids(part_id: str, number: int, text: str) -> GpuXids:
+    """Make one Xid, with its line in the kernel log."""
+    line = {"line": f"NVRM: Xid {number}"}
+    return GpuXids((Finding("xid", part_id, text, line, {"xid": number}),))
 
 
 CHECK = Check(

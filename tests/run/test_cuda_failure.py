@@ -126,7 +126,7 @@ def test_a_start_that_the_hardware_prevents_is_no_gpus_of_several(
     assert failure is not None
     part_id = "GPU-1" if gpus == 1 or row.software else "node"
 
-    assert [(f.code, f.part_id) for f in failure.findings] == [(row.code, part_id)]
+    assert [(f.code, f.part_id) for f in found(failure)] == [(row.code, part_id)]
 
 
 def test_a_check_that_ends_well_accuses_nobody(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def explained(
         lambda parts: {p: contexts[p] for p in contexts if p in parts},
     )
     assert failure is not None
-    return [(f.code, f.part_id) for f in failure.findings]
+    return [(f.code, f.part_id) for f in found(failure)]
 
 
 LAUNCH, ECC = (
@@ -316,7 +316,7 @@ def test_of_gpus_in_one_process_those_that_take_no_other_process_are_named(
     )
 
     assert failure is not None
-    assert failure.findings == ()
+    assert failure.items == ()
     assert failure.outcome.reason.startswith(f"{named}the GPU takes no further process")
 
 
@@ -324,7 +324,7 @@ def test_a_selftest_that_a_gpu_ended_is_an_error_and_no_finding(tmp_path: Path) 
     task = RunSelftest(name="sdc", packages=(), context=gpu_context(tmp_path))
     failure = explain_cuda_failure(torch.AcceleratorError(ECC), task)
     assert failure is not None
-    assert (failure.findings, failure.outcome.remedy) == ((), Remedy.RESET_GPU)
+    assert (failure.items, failure.outcome.remedy) == ((), Remedy.RESET_GPU)
 
 
 def test_a_build_for_rocm_is_believed_that_it_is_one_whatever_it_calls_its_errors() -> None:

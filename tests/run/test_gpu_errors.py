@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from hpcverify.model import Cause, Finding, Inventory, Part, Remedy, Result, Verdict
+from hpcverify.run.blame import GpuXids
 from hpcverify.run.conclude import conclude, judge_result
 from hpcverify.run.executor import Answer
 from hpcverify.run.gpu_errors import HARDWARE_XIDS, explain_gpu_errors
 from hpcverify.run.wire import GpuHolder, Outcome
-from hpcverify.run.xids import GpuXids
 from hpcverify.summary.diagnosis import diagnose_run
 from hpcverify.telemetry.cuda_errors import (
     UNKNOWN,
@@ -23,7 +23,7 @@ from hpcverify.telemetry.cuda_errors import (
 from hpcverify.testing import ENDED, has_no_past
 from hpcverify_checks.xid.lines import ROWS
 from tests.doubles import a_run
-from tests.run.builders import make_gpus, make_step
+from tests.run.builders import make_gpus, make_step, make_xids
 
 SOFTWARE = sorted(list_software_codes())
 HARDWARE = sorted(build_finding_rules().keys() - list_software_codes())
@@ -53,8 +53,8 @@ def result(answers: Mapping[str, Answer], count: int = 3, xids: GpuXids | None =
         return xids or GpuXids()
 
     inventory = node(count)
-    explained = explain_gpu_errors(answers, inventory, ask)
-    return conclude(STEP, explained.answers, inventory, has_no_past, 1.0)
+    explained, _ = explain_gpu_errors(answers, inventory, ask)
+    return conclude(STEP, explained, inventory, has_no_past, 1.0)
 
 
 def on(code: str, *gpus: int, of: int = 3) -> dict[str, Answer]:
@@ -108,9 +108,8 @@ def test_what_all_gpus_raised_in_an_earlier_check_fails_none_in_a_later_one() ->
 
     def explain(answers: Mapping[str, Answer]) -> list[str]:
         nonlocal common
-        told = explain_gpu_errors(answers, node(3), lambda _p, _s: GpuXids(), (), common)
-        common = told.common
-        found = (item for answer in told.answers.values() for item in answer.items)
+        told, common = explain_gpu_errors(answers, node(3), lambda _p, _s: GpuXids(), (), common)
+        found = (item for answer in told.values() for item in answer.items)
         return [item.code for item in found if isinstance(item, Finding)]
 
     assert explain(on("cuda_launch_failure", 0)) == ["cuda_launch_failure"]
@@ -162,7 +161,7 @@ def test_a_gpu_that_contained_an_error_fails_where_its_peers_were_well_or_waited
     assert (told.verdict, [f.part_id for f in told.findings]) == (Verdict.FAIL, ["gpu-1"])
 
 
-XID = GpuXids({"gpu-1": ("Xid 94 at 03:12:05 UTC",)}, {"gpu-1": ("NVRM: Xid 94",)})
+XID = make_xids("gpu-1", 94, "Xid 94 at 03:12:05 UTC")
 
 
 ABORTED = """\
@@ -216,7 +215,7 @@ def test_an_xid_names_the_gpu_that_cuda_did_not() -> None:
 def test_an_xid_of_hardware_alone_names_the_gpu_of_what_only_hardware_causes(
     code: str, xid: int, part: str
 ) -> None:
-    xids = GpuXids(by_part={"gpu-1": (f"Xid {xid}",)}, numbers={"gpu-1": frozenset({xid})})
+    xids = make_xids("gpu-1", xid, f"Xid {xid}")
     told = result({"node": ended(code, "node")}, xids=xids)
     assert (told.verdict, [f.part_id for f in told.findings]) == (Verdict.FAIL, [part])
 
@@ -243,17 +242,17 @@ def test_nobody_is_asked_for_xids_where_no_gpu_failed() -> None:
     def ask(_parts: Collection[str], _start: float) -> GpuXids:
         raise AssertionError("asked")
 
-    assert explain_gpu_errors(on("", of=3), node(3), ask).answers == on("", of=3)
+    assert explain_gpu_errors(on("", of=3), node(3), ask)[0] == on("", of=3)
 
 
 def test_who_holds_a_gpu_is_said() -> None:
     busy = Outcome(verdict=Verdict.ERROR, reason="busy", cause=Cause.BUSY, code="cuda_busy")
-    told = explain_gpu_errors(
+    told, _ = explain_gpu_errors(
         {"gpu-0": Answer(outcome=busy), "gpu-1": Answer(outcome=busy)},
         node(2),
         lambda _parts, _start: GpuXids(),
         (GpuHolder("gpu-0", 42),),
     )
 
-    assert told.answers["gpu-0"].outcome.reason == "process 42 holds it: busy"
-    assert told.answers["gpu-1"].outcome.reason == "busy"
+    assert told["gpu-0"].outcome.reason == "process 42 holds it: busy"
+    assert told["gpu-1"].outcome.reason == "busy"

@@ -32,11 +32,11 @@ from hpcverify.model import (
 )
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.records import documents
+from hpcverify.run.blame import describe_overrun
 from hpcverify.run.conclude import judge_cut_short, judge_result
 from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.history import NodeHistory, extend_history
 from hpcverify.run.orchestrator import derive_seed
-from hpcverify.run.overrun import describe_overrun
 from hpcverify.run.wire import GpuHolder, Measure, Observe, Outcome, Probe, Settle, Task
 from hpcverify.testing import CPU, ENDED, FakeExecutor, make_answer
 from tests.doubles import SilentProgress
@@ -60,7 +60,7 @@ NOW = 1000.0
 
 def verified(tmp_path: Path, executor: FakeExecutor, *steps: Step, **changes: Any) -> Run:
     """Run *steps*, for which there are 100 s, with the workers of *executor*."""
-    by_no_clock: dict[str, Any] = {"_began": NOW, "clock": lambda: NOW}
+    by_no_clock: dict[str, Any] = {"began": NOW, "clock": lambda: NOW}
     return verify(tmp_path, executor, *(steps or (step(),)), **by_no_clock | changes)
 
 
@@ -571,7 +571,7 @@ def test_a_failure_in_beta_ends_no_run(tmp_path: Path) -> None:
 
 def test_a_round_that_does_not_fit_is_not_begun_and_is_no_error(tmp_path: Path) -> None:
     begun = NOW - 60  # of 100
-    run = verified(tmp_path, FakeExecutor(), rounds=3, _began=begun)
+    run = verified(tmp_path, FakeExecutor(), rounds=3, began=begun)
     assert rounds_and_verdicts(run) == [(1, "pass")]
     assert (run.verdict, run.complete) == (Verdict.PASS, True)
     assert "a round took up to 60 s" in run.left_out
@@ -582,20 +582,20 @@ def test_a_round_is_begun_only_with_time_to_spare(
     tmp_path: Path, took: float, settle: float
 ) -> None:
     begun = NOW - took
-    run = verified(tmp_path, FakeExecutor(), rounds=3, settle=settle, _began=begun)
+    run = verified(tmp_path, FakeExecutor(), rounds=3, settle=settle, began=begun)
     assert rounds_and_verdicts(run) == [(1, "pass")]
     assert f"a round took up to {took} s" in run.left_out
 
 
 def test_a_round_that_fits_is_begun(tmp_path: Path) -> None:
     begun = NOW - 30
-    run = verified(tmp_path, FakeExecutor(), rounds=3, _began=begun)
+    run = verified(tmp_path, FakeExecutor(), rounds=3, began=begun)
     assert [number for number, _ in rounds_and_verdicts(run)] == [1, 2, 3]
 
 
 def test_a_first_round_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     begun = NOW - 101
-    run = verified(tmp_path, FakeExecutor(), rounds=3, _began=begun)
+    run = verified(tmp_path, FakeExecutor(), rounds=3, began=begun)
     assert (only(run).cause, run.verdict) == (Cause.TIMEOUT, Verdict.ERROR)
 
 
@@ -712,7 +712,7 @@ def test_a_check_that_takes_longer_than_it_may_is_an_error_in_every_round(tmp_pa
 
 def test_a_first_round_that_the_budget_cuts_short_is_an_error(tmp_path: Path) -> None:
     begun = NOW - 95
-    run = verified(tmp_path, InRounds(ended()), rounds=3, _began=begun)
+    run = verified(tmp_path, InRounds(ended()), rounds=3, began=begun)
     assert (only(run).cause, run.verdict) == (Cause.TIMEOUT, Verdict.ERROR)
 
 
@@ -756,7 +756,7 @@ def test_passive_checks_watch_the_whole_run_between_them(tmp_path: Path) -> None
     executor = FakeExecutor()
     passive = step(Placement.PASSIVE, observe=observe)
     begun = NOW - 1
-    verified(tmp_path, executor, step(), passive, rounds=3, _began=begun)
+    verified(tmp_path, executor, step(), passive, rounds=3, began=begun)
     watches = [t for p in executor.phases for t in p.values() if isinstance(t, Observe)]
 
     assert watches[0].start == begun

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hpcverify.model import Cause, Coverage, Finding, Verdict
+from hpcverify.run.blame import find_xids
 from hpcverify.run.executor import Answer
 from hpcverify.run.wire import FindXids, Outcome
-from hpcverify.run.xids import find_xids
 from hpcverify.testing import ENDED, FakeExecutor, make_answer
 
 
@@ -42,4 +42,4 @@ def test_a_telemetry_worker_that_does_not_answer_is_said() -> None:
 
 def test_a_log_without_xids_is_no_problem() -> None:
     found = find_xids(FakeExecutor(answers={"telemetry": ENDED}), ["a"], 1.0, 2.0)
-    assert (found.by_part, found.problem) == ({}, "")
+    assert (found.found, found.problem) == ((), "")

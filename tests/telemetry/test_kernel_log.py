@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import time
 import tty
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,8 +16,6 @@ from hpcverify.model import Cause, Remedy
 from hpcverify.processes import CompletedTool, ToolRunner
 from hpcverify.telemetry import kernel_log
 from hpcverify.telemetry.kernel_log import KernelLog
-from hpcverify.telemetry.kernel_log.files import parse_stamp
-from hpcverify.telemetry.kernel_log.query import MAX_LOG_BYTES
 from tests.telemetry import trees
 
 NOW = datetime(2026, 11, 21, 7, 0, 0).astimezone().timestamp()
@@ -45,19 +41,6 @@ def booted(root: Path, boot: str = "b1") -> Path:
 def ring(root: Path, *records: str, boot: str = "b1") -> Path:
     """Let a plain file stand for the ring buffer."""
     return trees.grow(booted(root, boot), {"dev/kmsg": "\n".join(records)})
-
-
-def syslog(root: Path, *lines: str, name: str = "kern.log", boot: str = "b1") -> Path:
-    path = booted(root, boot) / "var/log" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.writelines(f"{line}\n" for line in lines)
-    return root
-
-
-def classic(text: str, ago: float = 60, tag: str = "kernel:") -> str:
-    stamp = time.strftime("%b %e %H:%M:%S", time.localtime(NOW - ago))
-    return f"{stamp} n1 {tag} {text}"
 
 
 class Journalctl:
@@ -155,20 +138,6 @@ def test_the_end_of_the_earlier_boot_is_in_the_journal(tmp_path: Path) -> None:
     assert read(tmp_path, log.cursor).message_count == 0  # goes on in the ring
 
 
-def test_the_end_of_the_earlier_boot_is_in_the_files(tmp_path: Path) -> None:
-    cursor = before_the_reboot(tmp_path)
-    ring(tmp_path, record(0, "Linux"), record(200, xid(95)))
-    lines = classic(xid(31), 9900), classic(xid(79), 8000), classic(xid(95), 7000)
-    log = read(syslog(tmp_path, *lines), cursor)
-    assert (texts(log), log.gap, log.unseen) == ([xid(79), xid(95)], "", "")
-
-
-def test_a_log_file_goes_on_over_a_reboot(tmp_path: Path) -> None:
-    cursor = read(syslog(tmp_path, classic("x", 9500), boot="b0"), ago=9000).cursor
-    log = read(syslog(tmp_path, classic(xid(79), 8000), classic("Linux", 60)), cursor)
-    assert (texts(log), log.gap, log.unseen) == ([xid(79)], "", "")
-
-
 def test_a_journal_goes_on_over_a_reboot(tmp_path: Path) -> None:
     first = entry(1, "x", ago=9500)
     cursor = read(booted(tmp_path, "b0"), None, Journalctl(first), ago=9000).cursor
@@ -182,32 +151,22 @@ UNSEEN = "what the kernel logged between {} and the boot at {} was not seen".for
 )
 
 
-@pytest.mark.parametrize("kept", [(), ("journal",), ("files",), ("stale",)])
+@pytest.mark.parametrize("kept", [(), ("journal",)])
 def test_where_nothing_outlives_a_reboot_what_went_unseen_is_said_but_no_gap(
     tmp_path: Path, kept: tuple[str, ...]
 ) -> None:
     cursor = before_the_reboot(tmp_path)
     ring(tmp_path, record(0, "Linux"))
     tool = Journalctl(entry(1, "x")) if "journal" in kept else None
-    if "files" in kept:
-        syslog(tmp_path, classic("Linux", 60))
-    if "stale" in kept:
-        syslog(tmp_path, classic("Linux", 90000), classic(xid(79), 8000))
     log = read(tmp_path, cursor, tool)
     assert (log.unseen, log.gap, texts(log)) == (UNSEEN, "", [])
 
 
-@pytest.mark.parametrize("source", ["journal", "files"])
-def test_a_log_that_outlived_the_reboot_but_lost_the_time_before_is_a_gap(
-    tmp_path: Path, source: str
-) -> None:
+def test_a_log_that_outlived_the_reboot_but_lost_the_time_before_is_a_gap(tmp_path: Path) -> None:
     cursor = before_the_reboot(tmp_path)
     ring(tmp_path, record(0, "Linux"))
-    if source == "files":
-        log = read(syslog(tmp_path, classic(xid(79), 8000), classic("x")), cursor)
-    else:
-        tool = Journalctl(entry(1, xid(79), ago=8000), entry(2, "x"))
-        log = read(tmp_path, cursor, tool)
+    tool = Journalctl(entry(1, xid(79), ago=8000), entry(2, "x"))
+    log = read(tmp_path, cursor, tool)
     assert (log.gap, log.unseen, texts(log)) == (UNSEEN, "", [xid(79)])
 
 
@@ -323,7 +282,7 @@ def test_the_ring_is_read_to_its_end_and_not_waited_for(tmp_path: Path) -> None:
     "cursor",
     [
         *("", "rubbish", "b1 x /dev/kmsg ", "b1 1 journald", "b1 nan /dev/kmsg 0"),
-        *("b2 1e999 /dev/kmsg 0", "b1 -1e999 journald s=1", "b2 1e15 /var/log 1:2"),
+        *("b2 1e999 /dev/kmsg 0", "b1 -1e999 journald s=1", "b2 1e15 journald 1:2"),
     ],
 )
 def test_a_cursor_that_is_none_starts_at_the_boot(tmp_path: Path, cursor: str) -> None:
@@ -346,26 +305,6 @@ def test_a_journal_with_nothing_new_keeps_its_place(tmp_path: Path) -> None:
     second = read(tmp_path, first.cursor, Journalctl(entry(1, "x")))
     assert second.message_count == 0
     assert second.cursor == first.cursor
-
-
-def test_the_checks_of_one_look_read_the_log_file_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    syslog(tmp_path, classic(xid(79)), classic("EXT4-fs (sda1): Remounting filesystem read-only"))
-    opened: list[Path] = []
-    opening = Path.open
-
-    def watch(path: Path, *args: Any, **options: Any) -> Any:
-        opened.append(path)
-        return opening(path, *args, **options)
-
-    monkeypatch.setattr(Path, "open", watch)
-    both = [
-        kernel_log.read(None, words, tmp_path, Journalctl(), lambda: NOW)
-        for words in (WORDS, (b"EXT4-fs",))
-    ]
-    assert [len(log.messages) for log in both] == [1, 1]
-    assert [path.name for path in opened].count("kern.log") == 1
 
 
 def test_the_checks_of_one_look_share_what_journalctl_said(tmp_path: Path) -> None:
@@ -411,172 +350,11 @@ def test_a_ring_without_a_message_is_not_the_kernels(tmp_path: Path) -> None:
         read(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["kern.log", "messages", "syslog"])
-@pytest.mark.parametrize("stamps", ["", "[ 7140.123456] ", "[ 7140.1] [ T1234] "])
-def test_classic_stamps(tmp_path: Path, name: str, stamps: str) -> None:
-    log = read(syslog(tmp_path, classic(stamps + xid(79)), name=name))
-    assert [(m.text, m.time) for m in log.messages] == [(xid(79), int(NOW - 60))]
-
-
-@pytest.mark.parametrize(
-    ("stamp", "seconds"),
-    [
-        ("2026-11-21T06:01:02.250000+00:00", 62.25),
-        ("2026-11-21T06:01:02Z", 62.0),
-        ("2026-11-21T08:01:02+02:00", 62.0),
-    ],
-)
-def test_iso_stamps(stamp: str, seconds: float) -> None:
-    six = datetime(2026, 11, 21, 6, tzinfo=UTC).timestamp()
-    assert parse_stamp(stamp, NOW) == six + seconds
-
-
-@pytest.mark.parametrize("stamp", ["2026-13-99T99:99:99", "Foo 21 06:01:02"])
-def test_what_is_no_stamp_is_no_time(stamp: str) -> None:
-    assert parse_stamp(stamp, NOW) is None
-
-
-def test_a_stamp_without_a_year_is_never_in_the_future() -> None:
-    new_year = datetime(2027, 1, 1, 0, 5).astimezone().timestamp()
-    stamp = parse_stamp("Dec 31 23:59:58", new_year)
-    assert stamp == new_year - 302
-
-
-def at(form: str, ago: float = 60) -> str:
-    return time.strftime(form, time.localtime(NOW - ago))
-
-
-FORMS = {
-    "RFC 5424": f"<2>1 {datetime.fromtimestamp(NOW - 60, UTC):%Y-%m-%dT%H:%M:%S}Z n1 kernel - - - ",
-    "RFC 5424 with data": (
-        f"{datetime.fromtimestamp(NOW - 60, UTC):%Y-%m-%dT%H:%M:%S}.250Z n1 kernel - -"
-        ' [meta sequenceId="29"] '
-    ),
-    "busybox": f"{at('%b %e %H:%M:%S')} n1 kern.err kernel: ",
-    "milliseconds": f"{at('%b %e %H:%M:%S')}.123 n1 kernel: ",
-    "a year in front": f"{at('%Y %b %e %H:%M:%S')} n1 kernel: ",
-    "a date with a space": f"{at('%Y-%m-%d %H:%M:%S')} n1 kernel: ",
-    "a number": f"{at('%b %e %H:%M:%S')} n1 kernel[0]: ",
-    "a priority": f"<2>{at('%b %e %H:%M:%S')} n1 kernel: ",
-    "no host": f"{at('%b %e %H:%M:%S')} kernel: ",
-}
-"""How syslog daemons write a line of the kernel's, a minute ago."""
-
-
-@pytest.mark.parametrize("stamp", ["", "[ 7140.123456] "])
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_syslog_is_read(tmp_path: Path, form: str, stamp: str) -> None:
-    # In the zone of the tests, a stamp without one is local.
-    log = read(syslog(tmp_path, f"{FORMS[form]}{stamp}{xid(79)}"))
-    assert [m.text for m in log.messages] == [xid(79)]
-    assert log.messages[0].time == pytest.approx(NOW - 60, abs=1)
-    assert log.message_count == 1
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"<14>1 2026-11-21T06:59:00Z n1 kernel - - - {xid(79)}",
-        f"<11>{at('%b %e %H:%M:%S')} n1 kernel: {xid(79)}",
-        f"{at('%b %e %H:%M:%S')} n1 user.notice kernel: {xid(79)}",
-        f"{at('%b %e %H:%M:%S')} user.notice kernel: {xid(79)}",
-        f"{at('%b %e %H:%M:%S')} n1 kernel[4711]: {xid(79)}",
-    ],
-)
-def test_a_facility_that_is_another_programs_is_not_believed(tmp_path: Path, line: str) -> None:
-    assert texts(read(syslog(tmp_path, classic("x"), line))) == []
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        (f"1763708340 n1 kernel {xid(79)}", "what is this"),
-        (f"{{'host': 'n1', 'kernel': '{xid(79)}'}}",),
-        (classic("nothing of the kernel's", tag="sshd[7]:"),),
-        (),
-    ],
-)
-def test_a_file_without_a_line_of_the_kernel_that_can_be_read_is_no_log(
-    tmp_path: Path, lines: Sequence[str]
-) -> None:
-    with pytest.raises(Unable, match="no line of the kernel") as caught:
-        read(syslog(tmp_path, *lines))
-    assert caught.value.cause is Cause.DENIED
-
-
-def test_a_file_that_changes_its_form_under_way_is_no_log(tmp_path: Path) -> None:
-    first = read(syslog(tmp_path, classic("x")))
-    quiet = read(syslog(tmp_path, classic("x", tag="sshd[7]:")), first.cursor)
-    assert (texts(quiet), quiet.message_count) == ([], 0)
-    with pytest.raises(Unable, match="no line of the kernel"):
-        read(syslog(tmp_path, f"@@ {xid(79)}"), quiet.cursor)
-
-
-def test_a_line_that_another_program_wrote_to_syslog_is_not_the_kernels(tmp_path: Path) -> None:
-    forged = (classic(xid(79), tag="root:"), classic(f"kernel: {xid(79)}", tag="sh[1]:"))
-    log = read(syslog(tmp_path, classic("x"), *forged))
-    assert texts(log) == []
-
-
-def test_lines_of_an_earlier_boot_are_left_out(tmp_path: Path) -> None:
-    root = syslog(tmp_path, classic(xid(79), ago=7300), classic(xid(31)))
-    assert texts(read(root)) == [xid(31)]
-
-
-def test_a_log_file_goes_on_where_it_was_left(tmp_path: Path) -> None:
-    log = read(syslog(tmp_path, classic(xid(79))))
-    syslog(tmp_path, classic(xid(79)))
-    again = read(tmp_path, log.cursor)
-    assert (texts(again), again.message_count) == ([xid(79)], 1)
-
-
-def test_a_half_written_line_waits_for_its_end(tmp_path: Path) -> None:
-    root, line = syslog(tmp_path, classic("x")), classic(xid(79))
-    with (root / "var/log/kern.log").open("a") as file:
-        file.write(line[:50])
-        file.flush()
-        log = read(root)
-        file.write(f"{line[50:]}\n")
-    assert (texts(log), texts(read(root, log.cursor))) == ([], [xid(79)])
-
-
-@pytest.mark.parametrize("old", ["kern.log.1", "kern.log-20261121"])
-def test_a_rotated_file_is_read_to_its_end(tmp_path: Path, old: str) -> None:
-    root = syslog(tmp_path, classic("x"))
-    log = read(root)
-    syslog(root, classic(xid(79)))
-    (root / "var/log/kern.log").rename(root / "var/log" / old)
-    syslog(root, classic(xid(31)))
-    again = read(root, log.cursor)
-    assert (texts(again), again.gap) == ([xid(79), xid(31)], "")
-
-
-def test_a_file_that_was_replaced_is_a_gap(tmp_path: Path) -> None:
-    log = read(syslog(tmp_path, *[classic("x")] * 9))
-    (tmp_path / "var/log/kern.log").rename(tmp_path / "var/log/kern.log.2")
-    again = read(syslog(tmp_path, classic(xid(31))), log.cursor)
-    assert "replaced" in again.gap
-    assert texts(again) == [xid(31)]
-
-
-def test_a_file_that_was_cut_is_a_gap(tmp_path: Path) -> None:
-    log = read(syslog(tmp_path, *[classic("x")] * 9))
-    (tmp_path / "var/log/kern.log").write_text(f"{classic(xid(31))}\n")
-    again = read(tmp_path, log.cursor)
-    assert (texts(again), bool(again.gap)) == ([xid(31)], True)
-
-
-def test_more_than_can_be_read_in_time_is_a_gap(tmp_path: Path) -> None:
-    log = read(syslog(tmp_path, classic("x")))
-    os.truncate(tmp_path / "var/log/kern.log", MAX_LOG_BYTES + (1 << 20))
-    assert "too many to read" in read(tmp_path, log.cursor).gap
-
-
 def test_another_source_than_last_time_goes_by_the_time(tmp_path: Path) -> None:
-    early, late = classic(xid(79), ago=60), classic(xid(31), ago=0)
     log = read(ring(tmp_path, record(0, "x")))
     (tmp_path / "dev/kmsg").unlink()
-    assert texts(read(syslog(tmp_path, early, late), log.cursor)) == [xid(31)]
+    tool = Journalctl(entry(1, xid(79), ago=60), entry(2, xid(31), ago=0))
+    assert texts(read(tmp_path, log.cursor, tool)) == [xid(31)]
 
 
 @pytest.mark.parametrize(
@@ -585,14 +363,13 @@ def test_another_source_than_last_time_goes_by_the_time(tmp_path: Path) -> None:
 def test_a_ring_that_does_not_reach_back_to_the_last_look_is_a_gap(
     tmp_path: Path, oldest: int, gap: str
 ) -> None:
-    log = read(syslog(tmp_path, classic("x")))
-    (tmp_path / "var/log/kern.log").unlink()
+    log = read(booted(tmp_path), None, Journalctl(entry(1, "x")))
     again = read(ring(tmp_path, record(oldest, "x"), record(9001, xid(79))), log.cursor)
     assert (again.gap, texts(again)) == (gap, [xid(79)])
 
 
 def test_messages_that_both_sources_may_have_are_rather_told_twice(tmp_path: Path) -> None:
-    log = read(syslog(tmp_path, classic("x")))
+    log = read(booted(tmp_path), None, Journalctl(entry(1, "x")))
     before = record(7200 - 400, xid(79)), record(7200 - 200, xid(31))
     again = read(ring(tmp_path, record(0, "x"), *before), log.cursor)
     assert texts(again) == [xid(31)]  # its clock may have run away by 300 s

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-import subprocess
-import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.check import Cause, Unable
 from hpcverify.telemetry.chassis import (
@@ -23,7 +20,6 @@ from hpcverify.telemetry.chassis import (
     SensorKind,
 )
 from hpcverify.telemetry.redfish import client
-from hpcverify.telemetry.redfish.client import find_missing_package
 from hpcverify.telemetry.redfish.event_log import MAX_EVENTS
 from hpcverify.telemetry.redfish.walk import ChassisReading, read_chassis
 from tests.redfish_lab.resources import (
@@ -41,6 +37,8 @@ from tests.redfish_lab.resources import (
 )
 from tests.redfish_lab.server import (
     PASSWORD,
+    SESSIONS,
+    TOKEN,
     FakeBmc,
     Fault,
     answer_with,
@@ -50,6 +48,7 @@ from tests.redfish_lab.server import (
     serve,
     trickle,
 )
+from tests.waiting import wait_until
 
 GENERATIONS = pytest.mark.parametrize("make_tree", [make_old_tree, make_new_tree])
 CRITICAL = {"State": "Enabled", "Health": "Critical"}
@@ -411,16 +410,32 @@ def test_a_bmc_that_hangs_or_trickles_ends_with_its_time(
 def test_a_bmc_that_hangs_or_trickles_once_it_has_a_session_is_left_without_one(
     bmc: FakeBmc, fault: Fault
 ) -> None:
-    """The time is up when the BMC hangs, and not before: to log in may take long."""
+    bmc.faults["Chassis"] = fault
 
-    def run_out_of_time(handler: Any) -> None:
-        os.kill(os.getpid(), signal.SIGALRM)
-        fault(handler)
+    assert refuse(bmc, seconds=3).cause is Cause.TIMEOUT
+    wait_until(lambda: bmc.open_sessions == 0)  # the login may have been late
 
-    bmc.faults["Chassis"] = run_out_of_time
 
-    assert refuse(bmc).cause is Cause.TIMEOUT
-    assert bmc.open_sessions == 0
+def test_a_session_that_comes_too_late_is_deleted_all_the_same(bmc: FakeBmc) -> None:
+    is_over = threading.Event()
+
+    def come_late(handler: Any) -> None:
+        is_over.wait()
+        bmc.open_sessions += 1
+        handler.reply(201, b"{}", X_Auth_Token=TOKEN, Location=f"{SESSIONS}/1")
+
+    bmc.faults["POST SessionService/Sessions"] = come_late
+    try:
+        assert refuse(bmc, seconds=2).cause is Cause.TIMEOUT
+    finally:
+        is_over.set()
+
+    wait_until(
+        lambda: (
+            sum(line.startswith("POST") for line in bmc.requests)
+            == sum(line.startswith("DELETE") for line in bmc.requests)
+        )
+    )
 
 
 def test_a_redirection_is_not_followed(bmc: FakeBmc, tmp_path: Path, certificate: Path) -> None:
@@ -505,10 +520,45 @@ def test_a_session_that_the_bmc_ends_ends_the_reading(bmc: FakeBmc) -> None:
     assert bmc.logins == 1
 
 
-def test_a_bmc_without_sessions_is_told(bmc: FakeBmc) -> None:
-    bmc.faults["POST SessionService/Sessions"] = answer_with(404)
+@pytest.mark.parametrize("status", [404, 405, 501])
+def test_a_bmc_without_sessions_gets_the_password_with_each_question(
+    bmc: FakeBmc, status: int
+) -> None:
+    bmc.faults["POST SessionService/Sessions"] = answer_with(status)
 
-    assert refuse(bmc).cause is Cause.MISSING
+    assert len(of_kind(read(bmc), SensorKind.FAN)) == 3
+    assert not any(line.startswith("DELETE") for line in bmc.requests)
+
+
+def test_a_wrong_password_is_tried_once_where_there_are_no_sessions(bmc: FakeBmc) -> None:
+    bmc.faults["POST SessionService/Sessions"] = answer_with(404)
+    bmc.password = "another"  # noqa: S105 - of a BMC that is a test
+
+    assert refuse(bmc).cause is Cause.DENIED
+    assert bmc.logins == 1
+
+
+def test_a_password_that_must_be_changed_is_a_refusal_and_leaves_no_session(bmc: FakeBmc) -> None:
+    def demand_change(handler: Any) -> None:
+        bmc.open_sessions += 1
+        body = b'{"@odata.id": "%s/1", "@Message.ExtendedInfo": [%s]}' % (
+            SESSIONS.encode(),
+            b'{"MessageId": "Base.1.8.PasswordChangeRequired"}',
+        )
+        handler.reply(201, body, X_Auth_Token=TOKEN)
+
+    bmc.faults["POST SessionService/Sessions"] = demand_change
+
+    assert refuse(bmc).cause is Cause.DENIED
+    assert bmc.open_sessions == 0
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "nowhere.invalid"])
+def test_an_address_that_leads_nowhere_is_told(bmc: FakeBmc, address: str) -> None:
+    with pytest.raises(Unable, match="has no address") as caught:
+        read_chassis(replace(bmc.make_access(), address=address))
+
+    assert caught.value.cause is Cause.MISCONFIGURED
 
 
 def test_resources_of_the_wrong_shape_raise_nothing(bmc: FakeBmc) -> None:
@@ -519,22 +569,6 @@ def test_resources_of_the_wrong_shape_raise_nothing(bmc: FakeBmc) -> None:
     bmc.tree[ENTRIES]["Members@odata.count"] = 10**400
 
     assert [s.health for s in of_kind(read(bmc), SensorKind.FAN)] == [SensorHealth.UNKNOWN]
-
-
-def test_a_missing_library_is_told_with_the_command_that_installs_it() -> None:
-    assert find_missing_package() == ""
-
-    code = (
-        "import sys; sys.modules['redfish'] = None\n"
-        "from hpcverify.telemetry.redfish.client import find_missing_package\n"
-        "print(find_missing_package())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    # The version is that of the installed package's metadata.
-    python, _, pip = done.stdout.partition(" -m ")
-    assert python == sys.executable
-    assert re.fullmatch(r"pip install '?redfish(>=[0-9.]+')?\n", pip)
 
 
 def test_a_way_to_a_bmc_shows_no_password(bmc: FakeBmc) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hpcverify.check import UNOWNED_CODE
 from hpcverify.model import Coverage, Finding
 from hpcverify.telemetry.gpus import GpuAnswers, NotStartedError, Process, Setup
-from hpcverify.telemetry.release import PERIOD_SECONDS, await_release, measure_unowned
+from hpcverify.telemetry.settling import PERIOD_SECONDS, await_release, measure_unowned
 from hpcverify.units import GIB
 from tests.doubles import UNTOLD
 

@@ -3,28 +3,25 @@ What the kernel said since we last looked, from wherever it can be read.
 
 Its ring buffer (``/dev/kmsg``) is asked first: it has the whole text, numbers every
 message and costs milliseconds. Where it may not be read, or has lost messages since
-the cursor, journald is asked, and then the files of a syslog daemon. The cursor is
-one short string with the id of the boot and the time, so that what was seen is not
-seen again.
+the cursor, journald is asked. The cursor is one short string with the id of the boot and
+the time, so that what was seen is not seen again.
 
 After a reboot the ring is a new one, and what the kernel said last before it, which is
-often why somebody pulled the plug, is in the journal or in the files, if anywhere.
-They are asked for what came since the time of the cursor. If they reach over the
-reboot but not back to that time, that is a gap. If nothing on the node ever keeps the
-log over a reboot (a ring alone, a journal in memory), it is reported as
-`KernelLog.unseen`: a gap would then be reported after each planned reboot, and
-nobody could mend it here.
+often why somebody pulled the plug, is in the journal, if anywhere. It is asked for what
+came since the time of the cursor. If it reaches over the reboot but not back to that time,
+that is a gap. If the node never keeps the log over a reboot (a ring alone, a journal in
+memory), it is reported as `KernelLog.unseen`: a gap would then be reported after each
+planned reboot, and nobody could mend it here.
 
-Only messages of the kernel count. A process can write to ``/dev/kmsg`` and to
-syslog, but the kernel stamps its own facility (0) on nobody else's text; in the
-files of syslog only the tag ``kernel:`` is left to go by, and the facility where it is
-written. A file without a line that can be read is no log.
+Only messages of the kernel count. A process can write to ``/dev/kmsg`` and to journald,
+but the kernel stamps its own facility (0) on no other text. The text files of a syslog
+daemon are not read: there any user may write with the tag of the kernel.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +32,6 @@ from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
 from hpcverify.processes import ToolRunner, run_tool
 from hpcverify.telemetry import sysfs
-from hpcverify.telemetry.kernel_log.files import read_files
 from hpcverify.telemetry.kernel_log.journal import read_journal
 from hpcverify.telemetry.kernel_log.query import (
     KernelLog,
@@ -58,7 +54,6 @@ LAST_SECOND = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 LOG_SOURCES: dict[str, Callable[[LogQuery], KernelLog]] = {
     "/dev/kmsg": read_ring,
     "journald": read_journal,
-    "/var/log": read_files,
 }
 """Where to look, the best first."""
 
@@ -82,11 +77,13 @@ def read(
     """
     boot = sysfs.read_boot_id(root) or "unknown"
     now = clock()
+    lines = (sysfs.read_text(root / "proc/stat") or "").splitlines()
+    booted = (float(line.split()[1]) for line in lines if line.startswith("btime "))
     query = LogQuery(
         root=root,
         words=words,
         boot=boot,
-        booted=_read_boot_time(root),
+        booted=next(booted, None),
         now=now,
         tool=tool,
         since=StartPoint(time=now - FIRST_LOOK_SECONDS, first=True),
@@ -101,19 +98,14 @@ def read(
             refused[name] = exc
         if logs and not logs[-1].gap and not logs[-1].unseen:
             break
-    if not logs:
-        raise _build_unreadable_error(refused)
-    return _join_logs(logs, query)
-
-
-def _build_unreadable_error(refused: Mapping[str, OSError | Unable]) -> Unable:
-    """Say why there is no log; a tool that hangs is not a permission that lacks."""
+    if logs:
+        return _join_logs(logs, query)
     reason = "; ".join(f"{name}: {exc}" for name, exc in refused.items())
     cause, remedy = Cause.DENIED, Remedy.FIX_CONFIGURATION
-    for exc in refused.values():
-        if isinstance(exc, Unable) and exc.cause in (Cause.TIMEOUT, Cause.HUNG):
-            cause, remedy = exc.cause, exc.remedy
-    return Unable(f"the kernel log cannot be read ({reason}): {ACCESS_FIX}", cause, remedy)
+    for error in refused.values():  # a tool that hangs is no permission that lacks
+        if isinstance(error, Unable) and error.cause in (Cause.TIMEOUT, Cause.HUNG):
+            cause, remedy = error.cause, error.remedy
+    raise Unable(f"the kernel log cannot be read ({reason}): {ACCESS_FIX}", cause, remedy)
 
 
 def _join_logs(logs: Sequence[KernelLog], query: LogQuery) -> KernelLog:
@@ -167,11 +159,3 @@ def parse_last_look(cursor: str | None) -> float | None:
     """Say when *cursor* was made, in seconds since 1970; of one that is none, nothing."""
     start = _parse_cursor(cursor, "", "")
     return start.time if start else None
-
-
-def _read_boot_time(root: Path) -> float | None:
-    """Say when the machine was started, in seconds since 1970."""
-    for line in (sysfs.read_text(root / "proc/stat") or "").splitlines():
-        if line.startswith("btime "):
-            return float(line.split()[1])
-    return None

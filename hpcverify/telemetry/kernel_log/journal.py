@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -10,13 +9,11 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify.processes import ToolRunner
-from hpcverify.telemetry.kernel_log.query import KernelLog, KernelMessage, LogQuery, StartPoint
+from hpcverify.telemetry.kernel_log.query import KernelLog, KernelMessage, LogQuery
 
 JOURNAL_TIMEOUT_SECONDS = 5.0
 LOOK_SECONDS = 10.0
 """How long an answer of journalctl serves: the checks of one look follow each other."""
-LAST_ENTRY_OPTIONS = ("--lines=1",)
-"""The option of journalctl for the last entry alone."""
 JOURNAL_FOLDERS = ("run/log/journal", "var/log/journal")
 
 
@@ -39,14 +36,22 @@ def read_journal(query: LogQuery) -> KernelLog:
     if not any((query.root / folder).is_dir() for folder in JOURNAL_FOLDERS):
         raise FileNotFoundError("there is no journal")
     since = query.since
-    lines = _run_journalctl(query, *_build_start_options(since))
+    start = (f"--since=@{since.time:.0f}", *(("--boot",) if since.first else ()))
+    # Not with --after-cursor: if that entry is gone, it silently leaves out the first of those
+    # that remain (systemd 252). Begun at the entry itself, it is seen or not.
+    lines = _run_journalctl(query, *((f"--cursor={since.position}",) if since.position else start))
     decode = msgspec.json.Decoder(_JournalEntry).decode
     seen_last = bool(lines) and _is_same_entry(since.position, decode(lines[0]).cursor)
     lines = lines[1:] if seen_last else lines
     ends = [decode(line) for line in (*lines[:1], *lines[-1:])]
-    if not _is_live(query, ends, seen_last=seen_last):
+    is_live = bool(ends) and not query.is_before_boot(ends[-1].time)
+    if not is_live and not since.rebooted:  # a boot writes a lot
+        is_live = seen_last or bool(_run_journalctl(query, "--lines=1", "--boot"))
+    if not is_live:
         raise OSError("it has no message of this boot's kernel")
-    whole = seen_last or since.first or (not since.position and _reaches_back(query))
+    whole = seen_last or since.first
+    if not whole and not since.position:  # what is older than the time is followed by all since
+        whole = bool(_run_journalctl(query, "--lines=1", f"--until=@{since.time:.0f}"))
     wanted = query.narrow(b"\n".join(lines))
     return query.build_log(
         (
@@ -61,27 +66,6 @@ def read_journal(query: LogQuery) -> KernelLog:
     )
 
 
-def _is_live(query: LogQuery, ends: Sequence[_JournalEntry], *, seen_last: bool) -> bool:
-    """Say whether the kernel of this boot writes to it, new entries or not."""
-    if ends and not query.is_before_boot(ends[-1].time):
-        return True
-    if query.since.rebooted:  # a boot writes a lot
-        return False
-    return seen_last or bool(_run_journalctl(query, *LAST_ENTRY_OPTIONS, "--boot"))
-
-
-def _build_start_options(since: StartPoint) -> tuple[str, ...]:
-    """
-    Say with which options journalctl begins there.
-
-    Not with --after-cursor: if that entry is gone, it silently leaves out the first
-    of those that remain (systemd 252). Begun at the entry itself, it is seen or not.
-    """
-    if since.position:
-        return (f"--cursor={since.position}",)
-    return (f"--since=@{since.time:.0f}", *(("--boot",) if since.first else ()))
-
-
 def _is_same_entry(position: str, cursor: str) -> bool:
     """Say if two cursors of the journal are of one entry, whatever file it is in."""
     a, b = (
@@ -89,11 +73,6 @@ def _is_same_entry(position: str, cursor: str) -> bool:
         for text in (position, cursor)
     )
     return a == b and bool(position)
-
-
-def _reaches_back(query: LogQuery) -> bool:
-    """Say whether it has something from before the time, and so all since."""
-    return bool(_run_journalctl(query, *LAST_ENTRY_OPTIONS, f"--until=@{query.since.time:.0f}"))
 
 
 def _run_journalctl(query: LogQuery, *options: str) -> list[bytes]:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from hpcverify.processes import ToolRunner
 
 MAX_LOG_BYTES = 1 << 26
-"""Bytes to read at most: twice the largest ring buffer, a day of a busy log file."""
+"""Bytes to read at most: twice the largest ring buffer."""
 CLOCK_SLACK_SECONDS = 300.0
 """How far the clock that stamps /dev/kmsg, which nobody steers, may have run away."""
 

@@ -38,12 +38,16 @@ def read_ring(query: LogQuery) -> KernelLog:
     oldest, newest = int(records[0][1]), int(records[-1][1])
     begin = _find_next_number(query.since, oldest, newest)
     new = records[bisect_left(records, begin, key=lambda record: int(record[1])) :]
-    gap, unseen = _explain_overwritten(newest + 1 - begin - len(new)), ""
+    count = newest + 1 - begin - len(new)
+    gap, unseen = (f"{count} messages were overwritten before they were read" if count else ""), ""
     if query.since.rebooted:
         _, unseen = query.explain_missing(None)
     elif not query.since.first and not query.since.position:
-        new = [record for record in new if _is_recent(query, record)]
-        gap = _explain_too_late(query, records[0])
+        earliest = query.since.time - CLOCK_SLACK_SECONDS
+        new = [r for r in new if (stamp := _compute_time(query, r[2])) is None or stamp >= earliest]
+        reached = _compute_time(query, records[0][2])
+        late = 0.0 if reached is None or not oldest else reached - query.since.time
+        gap = f"the {late:.0f} s before are overwritten" if late > CLOCK_SLACK_SECONDS else ""
     ends = [_compute_time(query, record[2]) for record in (*new[:1], *new[-1:])]
     wanted = query.narrow(b"\n".join(record[3] for record in new))
     return query.build_log(
@@ -69,19 +73,6 @@ def _find_next_number(since: StartPoint, oldest: int, newest: int) -> int:
     return oldest
 
 
-def _explain_overwritten(count: int) -> str:
-    return f"{count} messages were overwritten before they were read" if count else ""
-
-
-def _explain_too_late(query: LogQuery, oldest: tuple[bytes, ...]) -> str:
-    """Say so if the ring buffer does not reach back to when we last looked."""
-    stamp, since = _compute_time(query, oldest[2]), query.since.time
-    if stamp is None or int(oldest[1]) == 0:
-        return ""
-    late = stamp - since
-    return f"the {late:.0f} s before are overwritten" if late > CLOCK_SLACK_SECONDS else ""
-
-
 class _Ring:
     """
     The ring buffer, held open, and what it said so far.
@@ -90,7 +81,7 @@ class _Ring:
     reads only what came since the first did. Each says by its own cursor what is new to it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, _identity: tuple[int, ...]) -> None:
         self._device = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         self._records: list[tuple[bytes, ...]] = []
 
@@ -105,9 +96,7 @@ class _Ring:
         return self._records
 
 
-@lru_cache(maxsize=1)
-def _open_ring(path: Path, _identity: tuple[int, ...]) -> _Ring:
-    return _Ring(path)
+_open_ring = lru_cache(maxsize=1)(_Ring)
 
 
 def _identify(path: Path) -> tuple[int, ...]:
@@ -136,11 +125,6 @@ def _read_chunks(device: int) -> Iterator[bytes]:
             return
         size += len(chunk)
         yield chunk
-
-
-def _is_recent(query: LogQuery, record: tuple[bytes, ...]) -> bool:
-    stamp = _compute_time(query, record[2])
-    return stamp is None or stamp >= query.since.time - CLOCK_SLACK_SECONDS
 
 
 def _compute_time(query: LogQuery, us: bytes) -> float | None:

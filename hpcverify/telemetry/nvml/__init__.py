@@ -12,7 +12,7 @@ So every question is asked to its end, and `GpuQuery` sorts what is no answer:
 - anything else: tried once more, and then it could not be read.
 
 A call into a driver in trouble may never return, so all this belongs into a worker,
-and within it into a thread that can be left behind (`watchdog`). Names are the
+and within it into a thread that can be left behind (`visit`). Names are the
 current ones of NVML 13 (nvml.h).
 """
 

@@ -16,8 +16,8 @@ from typing import Any
 from hpcverify import breadcrumb
 from hpcverify.telemetry.nvml.binding import pynvml as nv
 from hpcverify.telemetry.nvml.query import Gpu
-from hpcverify.telemetry.nvml.watchdog import Visit
 from hpcverify.telemetry.reading import Reading
+from hpcverify.telemetry.visit import Visit
 
 EVENTS_SECONDS = 3.0
 """Seconds to wait for the events; what comes later is taken at the next reading."""

@@ -11,22 +11,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from ctypes import c_int
 
-from hpcverify.model import Finding
 from hpcverify.telemetry.gpus import NotStartedError
-from hpcverify.telemetry.nvml import get_source
+from hpcverify.telemetry.nvml import get_source, questions
 from hpcverify.telemetry.nvml.binding import pynvml as nv
 from hpcverify.telemetry.nvml.events import XidEvents
 from hpcverify.telemetry.nvml.query import GpuQuery
 from hpcverify.telemetry.nvml.questions import (
-    find_slowdown_counters,
-    read_memory_errors,
-    read_nvlinks,
-    read_temperature,
+    MILLI,
     scale,
 )
 from hpcverify.telemetry.reading import MAX_CELSIUS, Reading
 
-NANO, MILLI = 1e-9, 1e-3
+NANO = 1e-9
 GAUGE_FIELDS: Mapping[int, tuple[str, str, float]] = {
     nv.NVML_FI_DEV_MEMORY_TEMP: ("temperature.memory", "°C", 1),
     nv.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: ("energy", "J", MILLI),
@@ -37,7 +33,7 @@ GAUGE_FIELDS: Mapping[int, tuple[str, str, float]] = {
 }
 """The fields that are read in one call: name, unit, and factor to the unit."""
 SLOWDOWNS = ("sw_thermal", "hw_thermal", "hw_power_brake")
-"""In the order of `find_slowdown_counters`."""
+"""In the order of `questions.find_slowdown_counters`."""
 SAMPLE_PATIENCE_SECONDS = 5.0
 """Seconds for one call until a sample of this GPU is given up, so that the others get theirs."""
 LINKS_PERIOD_SECONDS = 10.0
@@ -45,18 +41,6 @@ LINKS_PERIOD_SECONDS = 10.0
 MIN_THRESHOLD_CELSIUS = 50
 """Slowdown thresholds are 80 °C and more; offsets of T.Limit, which GPUs from Ada on give in
 their place, are a few degrees, mostly negative (`nvidia-smi -q` of H100 and B200: -2, -3)."""
-
-EVENT_REASON_BITS: Mapping[str, int] = {
-    "idle": nv.nvmlClocksEventReasonGpuIdle,
-    "applications_clocks": nv.nvmlClocksEventReasonApplicationsClocksSetting,
-    "sw_power_cap": nv.nvmlClocksEventReasonSwPowerCap,
-    "hw_slowdown": nv.nvmlClocksEventReasonHwSlowdown,
-    "sync_boost": nv.nvmlClocksEventReasonSyncBoost,
-    "sw_thermal": nv.nvmlClocksEventReasonSwThermalSlowdown,
-    "hw_thermal": nv.nvmlClocksEventReasonHwThermalSlowdown,
-    "hw_power_brake": nv.nvmlClocksEventReasonHwPowerBrakeSlowdown,
-}
-"""The bits of the event reasons, of which several may be set at once."""
 
 DELAY_CODES = frozenset({"gpu_blocked", "gpu_slow", "gpu_unread"})
 """What costs a GPU a sample, and no more: processes that start CUDA hold the driver's lock."""
@@ -84,7 +68,9 @@ class NvmlReader:
             return
         for answers in heard.answers.values():
             yield from answers
-        yield from (_make_trouble_reading(f) for f in heard.findings if f.code not in DELAY_CODES)
+        yield from (
+            Reading(f.code, 1.0, "", f.part_id) for f in heard.findings if f.code not in DELAY_CODES
+        )
         yield from self._events.read(get_source().list_reachable())
 
     def close(self) -> None:
@@ -92,13 +78,13 @@ class NvmlReader:
         self._events.close()
 
 
-def _make_trouble_reading(finding: Finding) -> Reading:
-    return Reading(finding.code, 1.0, "", finding.part_id)
-
-
 def read_all(gpu: GpuQuery) -> list[Reading]:
     """Read everything that is worth a series."""
-    return [*read_gauges(gpu), *_read_link_errors(gpu)]
+    readings = read_gauges(gpu)
+    if errors := [link.errors for link in questions.read_nvlinks(gpu) or ()]:
+        total = sum(v for e in errors for k, v in e.items() if k not in BENIGN_LINK_ERRORS)
+        readings.append(Reading("nvlink.errors", float(total), "", gpu.gpu.uuid))
+    return readings
 
 
 def read_gauges(gpu: GpuQuery) -> list[Reading]:
@@ -108,19 +94,11 @@ def read_gauges(gpu: GpuQuery) -> list[Reading]:
         for name, unit, value in (*_read_calls(gpu), *_read_fields(gpu))
         if value is not None
     ]
-    return [*gauges, *read_memory_errors(gpu)]
-
-
-def _read_link_errors(gpu: GpuQuery) -> Iterator[Reading]:
-    links = list(read_nvlinks(gpu) or ())
-    if links:
-        errors = [link.errors for link in links]
-        total = sum(v for e in errors for k, v in e.items() if k not in BENIGN_LINK_ERRORS)
-        yield Reading("nvlink.errors", float(total), "", gpu.gpu.uuid)
+    return [*gauges, *questions.read_memory_errors(gpu)]
 
 
 def _read_calls(gpu: GpuQuery) -> Iterator[tuple[str, str, float | None]]:
-    celsius = read_temperature(gpu)
+    celsius = questions.read_temperature(gpu)
     yield "temperature", "°C", celsius
     yield "temperature.headroom", "°C", _read_headroom(gpu, celsius)
     yield "clock", "MHz", gpu.ask(nv.nvmlDeviceGetClockInfo, nv.NVML_CLOCK_SM)
@@ -131,7 +109,7 @@ def _read_calls(gpu: GpuQuery) -> Iterator[tuple[str, str, float | None]]:
     yield "pcie.generation", "", gpu.ask(nv.nvmlDeviceGetCurrPcieLinkGeneration)
     yield "pcie.width", "", gpu.ask(nv.nvmlDeviceGetCurrPcieLinkWidth)
     reasons = gpu.ask(nv.nvmlDeviceGetCurrentClocksEventReasons)
-    for name, bit in EVENT_REASON_BITS.items():
+    for name, bit in questions.EVENT_REASON_BITS.items():
         value = None if reasons is None else float(bool(reasons & bit))
         yield f"event.{name}", "", value
 
@@ -153,7 +131,7 @@ def _read_headroom(gpu: GpuQuery, celsius: float | None) -> float | None:
 
 
 def _read_fields(gpu: GpuQuery) -> Iterator[tuple[str, str, float | None]]:
-    counters = find_slowdown_counters(gpu.gpu.driver)
+    counters = questions.find_slowdown_counters(gpu.gpu.driver)
     slowdowns = zip(counters, SLOWDOWNS, strict=False)
     fields = {
         **GAUGE_FIELDS,

@@ -8,17 +8,15 @@ from functools import partial
 from threading import RLock
 from typing import Any, TypeVar
 
-from msgspec import Struct
-
 from hpcverify.model import Coverage, Finding
 from hpcverify.telemetry.gpus import GpuAnswers, Linkage, PcieLink, Recovery, Setup
 from hpcverify.telemetry.nvml import questions
 from hpcverify.telemetry.nvml.binding import pynvml as nv
 from hpcverify.telemetry.nvml.query import DRIVER_CODES, DRIVER_FIXES, Gpu, GpuQuery, Modes
 from hpcverify.telemetry.nvml.session import DeviceList, Session
-from hpcverify.telemetry.nvml.watchdog import Visit
 from hpcverify.telemetry.problems import MUTE
 from hpcverify.telemetry.reading import Reader, Reading
+from hpcverify.telemetry.visit import Visit
 
 T = TypeVar("T")
 
@@ -50,19 +48,13 @@ the others are not asked: the driver is slow, and a prolog has little time."""
 SLOW_FIX = "see what else asks the driver (nvidia-smi, DCGM), and the kernel log"
 
 
-class _Silence(Struct, frozen=True):
-    """A question to a GPU that was left behind, with its call under way."""
-
-    query: GpuQuery
-    visit: Visit[Any]
-
-
 class _Silences:
     """The GPUs with a call that has not returned, and which of them hold up the others."""
 
     def __init__(self, hung_seconds: float) -> None:
         self._hung_seconds = hung_seconds
-        self._by_uuid: dict[str, _Silence] = {}
+        self._by_uuid: dict[str, tuple[GpuQuery, Visit[Any]]] = {}
+        """Questions that were left behind, with their calls under way."""
         self._answered = float("-inf")
         """When the last visit that ended began: a call from before that hangs by itself."""
         self._freed = float("-inf")
@@ -75,28 +67,28 @@ class _Silences:
         self._answered = visit.began
 
     def note_silence(self, query: GpuQuery, visit: Visit[Any]) -> None:
-        self._by_uuid[query.gpu.uuid] = _Silence(query, visit)
+        self._by_uuid[query.gpu.uuid] = (query, visit)
 
     def drop_ended(self, patience: float, grace: float) -> None:
         """Forget the calls that return before the oldest has taken *patience* seconds."""
         while self._by_uuid:
-            first = self._find_first()
-            if not first.visit.ends_within(max(patience - self._measure_age(first), grace)):
+            first, visit = self._find_first()
+            if not visit.ends_within(max(patience - self._measure_age(first), grace)):
                 break
             self._freed = time.monotonic()
-            del self._by_uuid[first.query.gpu.uuid]
-        self._by_uuid = {k: s for k, s in self._by_uuid.items() if not s.visit.ends_within(0)}
+            del self._by_uuid[first.gpu.uuid]
+        self._by_uuid = {k: v for k, v in self._by_uuid.items() if not v[1].ends_within(0)}
 
     def may_hold_up(self, late: Mapping[int, float]) -> bool:
         """Whether a call is under way, or a *late* GPU initialises, and none returned since."""
-        begun = [*late.values(), *(silence.query.began for silence in self._by_uuid.values())]
+        begun = [*late.values(), *(query.began for query, _ in self._by_uuid.values())]
         return any(began >= self._answered for began in begun)
 
-    def _find_first(self) -> _Silence:
-        return min(self._by_uuid.values(), key=lambda silence: silence.query.began)
+    def _find_first(self) -> tuple[GpuQuery, Visit[Any]]:
+        return min(self._by_uuid.values(), key=lambda left: left[0].began)
 
-    def _measure_age(self, silence: _Silence) -> float:
-        return time.monotonic() - max(silence.query.began, self._freed)
+    def _measure_age(self, query: GpuQuery) -> float:
+        return time.monotonic() - max(query.began, self._freed)
 
     def list_findings(self, unheard: Sequence[Gpu], late: Mapping[int, float]) -> Iterator[Finding]:
         """
@@ -106,22 +98,22 @@ class _Silences:
         """
         if not self._by_uuid:
             return
-        first = self._find_first()
-        call, holder = first.query.call, first.query.gpu.label
+        first, _ = self._find_first()
+        call, holder = first.call, first.gpu.label
         if late:
             call, holder = "nvmlDeviceGetHandleByIndex", f"the GPU with NVML index {min(late)}"
-        for gpu in sorted(unheard, key=lambda gpu: gpu != first.query.gpu):
-            own = self._by_uuid.get(gpu.uuid)
+        for gpu in sorted(unheard, key=lambda gpu: gpu != first.gpu):
+            own, _ = self._by_uuid.get(gpu.uuid, (None, None))
             is_oldest = own is first and not late
-            if own is None or not (is_oldest or own.query.began < self._answered):
+            if own is None or not (is_oldest or own.began < self._answered):
                 text = f"not read: the driver hangs in {call} of {holder}"
                 yield Finding("gpu_blocked", gpu.uuid, text, {"call": call, "hung": holder})
             elif self._measure_age(own) < self._hung_seconds:
-                text = f"not read: {own.query.call} has not returned yet"
-                yield Finding("gpu_blocked", gpu.uuid, text, {"call": own.query.call})
+                text = f"not read: {own.call} has not returned yet"
+                yield Finding("gpu_blocked", gpu.uuid, text, {"call": own.call})
             else:
-                text = f"{own.query.call} has not returned within {self._hung_seconds:g} s"
-                yield Finding("gpu_hung", gpu.uuid, text, {"call": own.query.call})
+                text = f"{own.call} has not returned within {self._hung_seconds:g} s"
+                yield Finding("gpu_hung", gpu.uuid, text, {"call": own.call})
 
 
 def _is_slow(query: GpuQuery) -> bool:
@@ -153,20 +145,21 @@ def _find_unlike(spoken: Sequence[GpuQuery]) -> Iterator[Finding]:
         kinds.setdefault((who.gpu.name, who.modes), []).append(who)
     for like in (like for (name, _), like in kinds.items() if name):
         for who in like:
-            odd = [c for c in who.no_answers if _is_odd(c, like) and LINK_CALL_SUFFIX not in c]
+            odd = [
+                call
+                for call in who.no_answers
+                if LINK_CALL_SUFFIX not in call
+                and sum(call in sibling.no_answers for sibling in like) * 2 < len(like)
+            ]
             if odd:
-                yield _describe_unlike(who, odd)
-
-
-def _describe_unlike(who: GpuQuery, odd: Sequence[str]) -> Finding:
-    refused = any(who.no_answers[call] not in LACKING_REASONS for call in odd)
-    code = "gpu_silent" if refused else "gpu_unlike"
-    calls = f"{', '.join(odd)} ({who.no_answers[odd[0]]})"
-    text = f"cannot answer questions that its siblings can: {calls}"
-    if refused and not who.has_answered:
-        code = MUTE
-        text = "answers no call, unlike its siblings: somebody may have reset it; run again"
-    return Finding(code, who.gpu.uuid, text, {"calls": " ".join(odd)})
+                refused = any(who.no_answers[call] not in LACKING_REASONS for call in odd)
+                code = "gpu_silent" if refused else "gpu_unlike"
+                calls = f"{', '.join(odd)} ({who.no_answers[odd[0]]})"
+                text = f"cannot answer questions that its siblings can: {calls}"
+                if refused and not who.has_answered:
+                    text = "answers no call, unlike its siblings: somebody may have reset it"
+                    code, text = MUTE, f"{text}; run again"
+                yield Finding(code, who.gpu.uuid, text, {"calls": " ".join(odd)})
 
 
 def _list_troubles(spoken: Sequence[GpuQuery]) -> Iterator[Finding]:
@@ -177,18 +170,6 @@ def _list_troubles(spoken: Sequence[GpuQuery]) -> Iterator[Finding]:
         text = f"NVML says '{nv.NVMLError(number)}': {DRIVER_FIXES[code]}"
         yield Finding(code, "node", text)
     yield from (finding for who in spoken for finding in who.list_findings(of_node))
-
-
-def _is_odd(call: str, like: Sequence[GpuQuery]) -> bool:
-    silent = sum(call in who.no_answers for who in like)
-    return silent * 2 < len(like)
-
-
-def _merge_coverage(coverage: Sequence[Sequence[Coverage]]) -> tuple[Coverage, ...]:
-    """Say once what is the same for all GPUs, as it is for like ones."""
-    if len(coverage) > 1 and len({tuple(c.text for c in items) for items in coverage}) == 1:
-        return tuple(Coverage("node", f"all GPUs: {c.text}") for c in coverage[0])
-    return tuple(c for items in coverage for c in items)
 
 
 def _returns(visit: Visit[T], query: GpuQuery, limit: float) -> bool:
@@ -235,6 +216,10 @@ class NvmlSource:
             silent = [gpu for gpu in devices.gpus if gpu.uuid not in heard]
             hanging = list(self._silences.list_findings(silent, self._session.list_late()))
         spoken = [query for query, _ in answers]
+        coverage = [list(who.list_unanswered()) for who in spoken]
+        unanswered = tuple(item for items in coverage for item in items)
+        if len(coverage) > 1 and len({tuple(c.text for c in items) for items in coverage}) == 1:
+            unanswered = tuple(Coverage("node", f"all GPUs: {c.text}") for c in coverage[0])
         self._modes |= {who.gpu.uuid: who.modes for who in spoken}
         return GpuAnswers(
             answers={who.gpu.uuid: answer for who, answer in answers},
@@ -245,7 +230,7 @@ class NvmlSource:
                 *_list_slow(spoken, unasked),
                 *_find_unlike(spoken),
             ),
-            unanswered=_merge_coverage([list(who.list_unanswered()) for who in spoken]),
+            unanswered=unanswered,
         )
 
     def _visit(

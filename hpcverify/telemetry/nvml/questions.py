@@ -8,20 +8,13 @@ call that it replaced is tried.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from ctypes import byref
 from typing import Any
 
 from msgspec.structs import replace
 
-from hpcverify.telemetry.gpus import (
-    Linkage,
-    NvLink,
-    NvlinkFabric,
-    PcieLink,
-    Process,
-    Recovery,
-    Setup,
-)
+from hpcverify.telemetry import gpus
 from hpcverify.telemetry.nvml.binding import pynvml as nv
 from hpcverify.telemetry.nvml.query import GpuQuery
 from hpcverify.telemetry.reading import Reading
@@ -118,22 +111,22 @@ LINK_FIELDS = (*LINK_STATE, *LINK_ERRORS.values())
 MEGA, GIGA = 1e6, 1e9
 
 
-def read_linkage(gpu: GpuQuery) -> Linkage:
+def read_linkage(gpu: GpuQuery) -> gpus.Linkage:
     """Read the state, the speed and the errors of every NVLink, and the fabric."""
     read_mig_modes(gpu)
     if gpu.modes.cut_up:
-        return Linkage(mig=True)
+        return gpus.Linkage(mig=True)
     links = read_nvlinks(gpu)
-    return Linkage(links=None if links is None else tuple(links), fabric=_read_fabric(gpu))
+    return gpus.Linkage(links=None if links is None else tuple(links), fabric=_read_fabric(gpu))
 
 
-def read_nvlinks(gpu: GpuQuery) -> Iterator[NvLink] | None:
+def read_nvlinks(gpu: GpuQuery) -> Iterator[gpus.NvLink] | None:
     """Read all links in one call; None if the GPU does not say how many it has."""
     (count,) = gpu.read_fields([nv.NVML_FI_DEV_NVLINK_LINK_COUNT])
     return None if count is None else _read_links(gpu, range(int(count)))
 
 
-def _read_links(gpu: GpuQuery, numbers: range) -> Iterator[NvLink]:
+def _read_links(gpu: GpuQuery, numbers: range) -> Iterator[gpus.NvLink]:
     if not numbers:
         return
     values = gpu.read_fields([(field, link) for link in numbers for field in LINK_FIELDS])
@@ -145,7 +138,7 @@ def _read_links(gpu: GpuQuery, numbers: range) -> Iterator[NvLink]:
         counted = dict(zip(LINK_ERRORS, errors, strict=True))
         if all(value is None for value in errors):
             counted = _read_old_errors(gpu, link)
-        yield NvLink(
+        yield gpus.NvLink(
             number=link,
             active=None if state is None else bool(state),
             speed_gbs=None if speed is None else speed * MEGA / GIGA,
@@ -183,7 +176,7 @@ FABRIC_CALLS: tuple[tuple[Any, Any], ...] = (
 )
 
 
-def _read_fabric(gpu: GpuQuery) -> NvlinkFabric | None:
+def _read_fabric(gpu: GpuQuery) -> gpus.NvlinkFabric | None:
     answers = (
         (info, gpu.ask(call, byref(info))) for make, call in FABRIC_CALLS for info in [make()]
     )
@@ -191,9 +184,9 @@ def _read_fabric(gpu: GpuQuery) -> NvlinkFabric | None:
     if info is None or info.state not in FABRIC_STATES:
         return None
     uuid = bytes(info.clusterUuid).hex() if any(info.clusterUuid) else ""
-    return NvlinkFabric(
+    return gpus.NvlinkFabric(
         state=FABRIC_STATES[info.state],
-        status=_format_status(info.status),
+        status="ok" if info.status == nv.NVML_SUCCESS else str(nv.NVMLError(info.status)),
         trouble=tuple(
             name
             for name, (shift, mask, bad) in FABRIC_TROUBLE.items()
@@ -203,10 +196,6 @@ def _read_fabric(gpu: GpuQuery) -> NvlinkFabric | None:
         domain="-".join(filter(None, (uuid[:8], uuid[8:12], uuid[12:16], uuid[16:20], uuid[20:]))),
         clique=info.cliqueId,
     )
-
-
-def _format_status(code: int) -> str:
-    return "ok" if code == nv.NVML_SUCCESS else str(nv.NVMLError(code))
 
 
 PCIE_COUNTERS: Mapping[str, int] = {
@@ -227,10 +216,10 @@ PCIE_COUNTERS: Mapping[str, int] = {
 }
 
 
-def read_pcie_link(gpu: GpuQuery) -> PcieLink:
+def read_pcie_link(gpu: GpuQuery) -> gpus.PcieLink:
     """Read the PCIe link and its counters."""
     counted = zip(PCIE_COUNTERS, gpu.read_fields(list(PCIE_COUNTERS.values())), strict=True)
-    return PcieLink(
+    return gpus.PcieLink(
         address=gpu.gpu.address,
         generation=gpu.ask(nv.nvmlDeviceGetCurrPcieLinkGeneration),
         width=gpu.ask(nv.nvmlDeviceGetCurrPcieLinkWidth),
@@ -246,12 +235,15 @@ COMPUTE_MODES = (DEFAULT_MODE, "exclusive_thread", "prohibited", "exclusive_proc
 MILLI = 1e-3
 
 
-def read_setup(gpu: GpuQuery) -> Setup:
+def read_setup(gpu: GpuQuery) -> gpus.Setup:
     """Read how the GPU is set up and who uses it."""
     mig = read_mig_modes(gpu)
     ecc = _read_ecc_modes(gpu)
-    slowed_by = _list_slowdowns(gpu)
-    return Setup(
+    reasons = gpu.ask(nv.nvmlDeviceGetCurrentClocksEventReasons) or 0
+    slowed_by = tuple(name for name in SLOWDOWN_REASONS if reasons & EVENT_REASON_BITS[name])
+    memory = gpu.ask(nv.nvmlDeviceGetMemoryInfo, nv.nvmlMemory_v2)
+    memory = memory or gpu.ask(nv.nvmlDeviceGetMemoryInfo)
+    return gpus.Setup(
         persistence=_to_bool(gpu.ask(nv.nvmlDeviceGetPersistenceMode)),
         mig=_to_bool(mig[0]),
         mig_pending=_to_bool(mig[1]),
@@ -264,8 +256,11 @@ def read_setup(gpu: GpuQuery) -> Setup:
         clock_max_mhz=gpu.ask(nv.nvmlDeviceGetMaxClockInfo, nv.NVML_CLOCK_SM),
         clock_applications_mhz=gpu.ask(nv.nvmlDeviceGetApplicationsClock, nv.NVML_CLOCK_SM),
         slowed_by=slowed_by,
-        slowed_to=(_read_clock(gpu), read_temperature(gpu)) if slowed_by else (None, None),
-        memory_used=_read_memory_used(gpu),
+        slowed_to=(
+            scale(1.0, gpu.ask(nv.nvmlDeviceGetClockInfo, nv.NVML_CLOCK_SM)) if slowed_by else None,
+            read_temperature(gpu) if slowed_by else None,
+        ),
+        memory_used=int(memory.used) if memory else None,
         processes=list_processes(gpu),
         firmware=_read_firmware(gpu),
         slowdown_counters=describe_slowdown_counters(gpu.gpu.driver),
@@ -278,11 +273,19 @@ def read_compute_mode(gpu: GpuQuery) -> str | None:
     return None if mode is None else _name_number(COMPUTE_MODES, mode)
 
 
-SLOWDOWN_REASONS: Mapping[str, int] = {
-    "hw_thermal": nv.nvmlClocksEventReasonHwThermalSlowdown,
+EVENT_REASON_BITS: Mapping[str, int] = {
+    "idle": nv.nvmlClocksEventReasonGpuIdle,
+    "applications_clocks": nv.nvmlClocksEventReasonApplicationsClocksSetting,
+    "sw_power_cap": nv.nvmlClocksEventReasonSwPowerCap,
+    "hw_slowdown": nv.nvmlClocksEventReasonHwSlowdown,
+    "sync_boost": nv.nvmlClocksEventReasonSyncBoost,
     "sw_thermal": nv.nvmlClocksEventReasonSwThermalSlowdown,
+    "hw_thermal": nv.nvmlClocksEventReasonHwThermalSlowdown,
     "hw_power_brake": nv.nvmlClocksEventReasonHwPowerBrakeSlowdown,
 }
+"""The bits of the event reasons, of which several may be set at once."""
+
+SLOWDOWN_REASONS = ("hw_thermal", "sw_thermal", "hw_power_brake")
 """Reasons that no healthy GPU has; others come up for an instant, or under any load."""
 
 
@@ -312,16 +315,6 @@ def describe_slowdown_counters(driver: str) -> str:
     return f"NVML fields {fields[0]} to {fields[-1]}" if fields else "samples of event reasons"
 
 
-def _list_slowdowns(gpu: GpuQuery) -> tuple[str, ...]:
-    reasons = gpu.ask(nv.nvmlDeviceGetCurrentClocksEventReasons) or 0
-    return tuple(name for name, bit in SLOWDOWN_REASONS.items() if reasons & bit)
-
-
-def _read_clock(gpu: GpuQuery) -> float | None:
-    clock = gpu.ask(nv.nvmlDeviceGetClockInfo, nv.NVML_CLOCK_SM)
-    return None if clock is None else float(clock)
-
-
 def read_temperature(gpu: GpuQuery) -> float | None:
     """Read the temperature of the chip, °C."""
     new = gpu.ask(nv.nvmlDeviceGetTemperatureV, nv.NVML_TEMPERATURE_GPU)
@@ -341,17 +334,10 @@ def scale(factor: float, value: float | None) -> float | None:
     return None if value is None else value * factor
 
 
-def _read_memory_used(gpu: GpuQuery) -> int | None:
-    """Read the bytes that are used, as far as possible without the driver's own."""
-    memory = gpu.ask(nv.nvmlDeviceGetMemoryInfo, nv.nvmlMemory_v2)
-    memory = memory or gpu.ask(nv.nvmlDeviceGetMemoryInfo)
-    return int(memory.used) if memory else None
-
-
 MPS_SERVER = "nvidia-cuda-mps-server"
 
 
-def list_processes(gpu: GpuQuery) -> tuple[Process, ...] | None:
+def list_processes(gpu: GpuQuery) -> tuple[gpus.Process, ...] | None:
     """
     List the processes that compute or draw on the GPU; None if that is not known.
 
@@ -366,19 +352,16 @@ def list_processes(gpu: GpuQuery) -> tuple[Process, ...] | None:
     if computing is None and drawing is None:
         return None
     contexts: dict[int, Any] = {p.pid: p for p in (*(computing or ()), *(clients or ()))}
-    waiting = {pid for pid in contexts if clients is not None and _is_mps_server(pid)}
+    waiting: set[int] = set()
+    for pid in contexts if clients is not None else ():
+        with suppress(nv.NVMLError, UnicodeDecodeError):  # it has ended, or is not to be seen
+            if MPS_SERVER in str(nv.nvmlSystemGetProcessName(pid)):
+                waiting.add(pid)
     listed = {p.pid: p for p in drawing or ()} | contexts
     return tuple(
-        Process(pid=pid, memory=p.usedGpuMemory, computes=pid in contexts.keys() - waiting)
+        gpus.Process(pid=pid, memory=p.usedGpuMemory, computes=pid in contexts.keys() - waiting)
         for pid, p in listed.items()
     )
-
-
-def _is_mps_server(pid: int) -> bool:
-    try:
-        return MPS_SERVER in str(nv.nvmlSystemGetProcessName(pid))
-    except (nv.NVMLError, UnicodeDecodeError):  # it has ended, or is not to be seen from here
-        return False
 
 
 def _read_firmware(gpu: GpuQuery) -> dict[str, str]:
@@ -404,12 +387,12 @@ RECOVERY_ACTIONS = (
 """By number: NVML_GPU_RECOVERY_ACTION_*."""
 
 
-def read_recovery(gpu: GpuQuery) -> Recovery:
+def read_recovery(gpu: GpuQuery) -> gpus.Recovery:
     """Read what the driver wants done about the GPU, and check its InfoROM."""
     gpu.ask(nv.nvmlDeviceValidateInforom)  # that it is corrupt is a trouble of its own
     (action,) = gpu.read_fields([nv.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     repair = gpu.ask(nv.nvmlDeviceGetRepairStatus) or (None, None)
-    return Recovery(
+    return gpus.Recovery(
         action=None if action is None else _name_number(RECOVERY_ACTIONS, int(action)),
         channel_repair_pending=_to_bool(repair[0]),
         tpc_repair_pending=_to_bool(repair[1]),

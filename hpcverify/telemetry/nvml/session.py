@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from msgspec import Struct
 
@@ -20,7 +20,7 @@ from hpcverify.telemetry.nvml.query import (
     Gpu,
     code_of,
 )
-from hpcverify.telemetry.nvml.watchdog import Visit
+from hpcverify.telemetry.visit import Visit
 
 UNLISTED_CODES: Mapping[int, str] = {
     **UNWELL_CODES,
@@ -156,20 +156,16 @@ def _init_nvml() -> tuple[int, str]:
     return int(nv.nvmlDeviceGetCount()), str(nv.nvmlSystemGetDriverVersion())
 
 
-def _read_name(handle: Any) -> str:
-    try:
-        return str(nv.nvmlDeviceGetName(handle))
-    except (nv.NVMLError, UnicodeDecodeError):  # the survey asks again, and says so
-        return ""
-
-
 def _find_gpu(index: int, driver: str) -> Gpu | Finding:
     breadcrumb.leave(f"nvmlDeviceGetHandleByIndex({index})")
     try:
         handle = nv.nvmlDeviceGetHandleByIndex(index)
         uuid = str(nv.nvmlDeviceGetUUID(handle))
         address = pci.normalize_address(str(nv.nvmlDeviceGetPciInfo(handle).busId))
-        return Gpu(index, uuid, address, handle, _read_name(handle), driver)
+        name = ""
+        with suppress(nv.NVMLError, UnicodeDecodeError):  # the survey asks again, and says so
+            name = str(nv.nvmlDeviceGetName(handle))
+        return Gpu(index, uuid, address, handle, name, driver)
     except UnicodeDecodeError as err:
         text = f"GPU with NVML index {index} gives garbage for its UUID: {err}"
         return Finding("gpu_unreadable", "node", text, {"nvml_index": str(index)})

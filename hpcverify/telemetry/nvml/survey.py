@@ -16,19 +16,13 @@ from hpcverify import breadcrumb
 from hpcverify.model import Device, Finding, Part
 from hpcverify.telemetry import pci, sysfs
 from hpcverify.telemetry.gpus import GpuSurvey, NotStartedError
-from hpcverify.telemetry.nvml import get_source
+from hpcverify.telemetry.nvml import get_source, questions
 from hpcverify.telemetry.nvml.binding import pynvml as nv
 from hpcverify.telemetry.nvml.gauges import read_gauges
-from hpcverify.telemetry.nvml.query import Gpu, GpuQuery, code_of
-from hpcverify.telemetry.nvml.questions import (
-    DEFAULT_MODE,
-    list_processes,
-    read_compute_mode,
-    read_mig_modes,
-)
+from hpcverify.telemetry.nvml.query import GpuQuery, code_of
 from hpcverify.telemetry.nvml.session import GPU_START_SECONDS, UNLISTED_CODES
-from hpcverify.telemetry.nvml.watchdog import Visit
 from hpcverify.telemetry.reading import Reading
+from hpcverify.telemetry.visit import Visit
 
 UNUSABLE_CODES = frozenset(
     {
@@ -69,17 +63,13 @@ def survey_gpus(
     try:
         return _survey_with_nvml(addresses, root, environ)
     except NotStartedError as exc:
-        return _survey_without_driver(exc, addresses, root)
-
-
-def _survey_without_driver(exc: NotStartedError, addresses: Sequence[str], root: Path) -> GpuSurvey:
-    if not addresses and exc.code == "driver_not_loaded":
-        return GpuSurvey()
-    text = f"{exc}; the PCI bus has {len(addresses)} NVIDIA GPUs"
-    return GpuSurvey(
-        parts=tuple(_describe_bare_gpu(address, root) for address in addresses),
-        problems=(Finding(exc.code, "node", text),),
-    )
+        if not addresses and exc.code == "driver_not_loaded":
+            return GpuSurvey()
+        text = f"{exc}; the PCI bus has {len(addresses)} NVIDIA GPUs"
+        return GpuSurvey(
+            parts=tuple(_describe_bare_gpu(address, root) for address in addresses),
+            problems=(Finding(exc.code, "node", text),),
+        )
 
 
 def _describe_bare_gpu(address: str, root: Path) -> Part:
@@ -95,14 +85,20 @@ def _survey_with_nvml(
     heard = get_source().ask_all(_read_gpu_facts)
     unlisted = sorted(set(addresses) - {gpu.address for gpu in listing.gpus})
     named = [f for f in heard.findings if f not in listing.unlisted_findings]
-    cut_up = [
-        _build_mig_finding(g) for g in listing.gpus if (p := heard.answers.get(g.uuid)) and p.mig
-    ]
+    text = "it is cut into MIG instances: nvidia-smi -mig 0 to verify it"
+    cut_up = [Finding("gpu_mig", uuid, text) for uuid, p in heard.answers.items() if p.mig]
     unusable = {f.part_id for f in (*named, *cut_up) if f.code in UNUSABLE_CODES}
     return GpuSurvey(
         parts=(
             *(_describe_bare_gpu(address, root) for address in unlisted),
-            *(_build_part(g, heard.answers.get(g.uuid), listing.driver) for g in listing.gpus),
+            *(
+                Part(
+                    *("gpu", gpu.uuid, gpu.label),
+                    {"pci_address": gpu.address, "driver": listing.driver}
+                    | (p.facts if (p := heard.answers.get(gpu.uuid)) else {}),
+                )
+                for gpu in listing.gpus
+            ),
         ),
         devices=tuple(
             Device("cuda", gpu.uuid, gpu.label) for gpu in listing.gpus if gpu.uuid not in unusable
@@ -120,17 +116,6 @@ def _survey_with_nvml(
         readings=tuple(r for p in heard.answers.values() for r in p.readings),
         holders=tuple(h for p in heard.answers.values() for h in p.holders),
     )
-
-
-def _build_part(gpu: Gpu, portrait: _GpuFacts | None, driver: str) -> Part:
-    facts = {"pci_address": gpu.address, "driver": driver}
-    facts |= portrait.facts if portrait else {}
-    return Part("gpu", gpu.uuid, gpu.label, facts)
-
-
-def _build_mig_finding(gpu: Gpu) -> Finding:
-    text = "it is cut into MIG instances: nvidia-smi -mig 0 to verify it"
-    return Finding("gpu_mig", gpu.uuid, text)
 
 
 def _explain_unlisted(
@@ -224,8 +209,8 @@ def _find_hidden_from_cuda(listed: int, environ: Mapping[str, str]) -> list[Find
 
 def _read_gpu_facts(gpu: GpuQuery) -> _GpuFacts:
     """Ask for what stays the same from run to run, and for all that can be read."""
-    read_mig_modes(gpu)
-    held = list_processes(gpu) or ()
+    questions.read_mig_modes(gpu)
+    held = questions.list_processes(gpu) or ()
     readings = tuple(read_gauges(gpu))
     ecc = next((bool(r.value) for r in readings if r.name == "ecc.mode"), None)
     return _GpuFacts(
@@ -244,7 +229,7 @@ def _read_facts(gpu: GpuQuery) -> dict[str, str]:
         name=gpu.ask(nv.nvmlDeviceGetName),
         serial=gpu.ask(nv.nvmlDeviceGetSerial),
         board=gpu.ask(nv.nvmlDeviceGetBoardPartNumber),
-        pci_device_id=_parse_device_id(ids.pciDeviceId) if ids else None,
+        pci_device_id=f"{ids.pciDeviceId >> 16:04x}" if ids else None,
         pcie_generation=_to_text(gpu.ask(nv.nvmlDeviceGetMaxPcieLinkGeneration)),
         pcie_width=_to_text(gpu.ask(nv.nvmlDeviceGetMaxPcieLinkWidth)),
         vbios=gpu.ask(nv.nvmlDeviceGetVbiosVersion),
@@ -252,7 +237,9 @@ def _read_facts(gpu: GpuQuery) -> dict[str, str]:
         compute_capability=".".join(map(str, capability)) if capability else None,
         power_limit=_read_power_limit(gpu),
         clock_limit=_read_clock_limit(gpu),
-        compute_mode=None if (mode := read_compute_mode(gpu)) == DEFAULT_MODE else mode,
+        compute_mode=None
+        if (mode := questions.read_compute_mode(gpu)) == questions.DEFAULT_MODE
+        else mode,
     )
 
 
@@ -282,8 +269,3 @@ def _read_clock_limit(gpu: GpuQuery) -> str | None:
 
 def _to_text(number: int | None) -> str | None:
     return None if number is None else str(number)
-
-
-def _parse_device_id(device_and_vendor: int) -> str:
-    """Take the device out of NVML's 0x233010de: ``2330``."""
-    return f"{device_and_vendor >> 16:04x}"

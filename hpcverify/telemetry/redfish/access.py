@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 
 from msgspec import Struct
@@ -164,27 +164,17 @@ def list_accesses(site: Site, nodes: Collection[str]) -> dict[str, BmcAccess]:
     by_node: dict[str, tuple[str, str]] = {}
     for login in reversed(logins.login):
         by_node |= dict.fromkeys(expand(login.nodes), (login.user, login.password))
-    return {
-        node: _make_access(node, address, by_node, logins, bmc)
-        for node, address in sorted(find_addresses(nodes, bmc, file).items())
-    }
-
-
-def _make_access(
-    node: str,
-    address: str,
-    by_node: Mapping[str, tuple[str, str]],
-    logins: BmcLogins,
-    bmc: Bmcs,
-) -> BmcAccess:
-    user, password = by_node.get(node, (logins.user, logins.password))
-    if not (user and password):
-        raise ConfigError(f"{bmc.credentials} has no user and password for the BMC of {node}")
-    return BmcAccess(
-        address=address,
-        user=user,
-        password=password,
-        ca=bmc.ca,
-        verify=bmc.verify,
-        seconds=bmc.seconds,
-    )
+    accesses: dict[str, BmcAccess] = {}
+    for node, address in sorted(find_addresses(nodes, bmc, file).items()):
+        user, password = by_node.get(node, (logins.user, logins.password))
+        if not (user and password):
+            raise ConfigError(f"{bmc.credentials} has no user and password for the BMC of {node}")
+        accesses[node] = BmcAccess(
+            address=address,
+            user=user,
+            password=password,
+            ca=bmc.ca,
+            verify=bmc.verify,
+            seconds=bmc.seconds,
+        )
+    return accesses

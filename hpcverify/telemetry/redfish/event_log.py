@@ -10,11 +10,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
-from hpcverify.telemetry.redfish.client import Service, Unreadable, as_list, list_members
-from hpcverify.telemetry.redfish.resources import Resource, get_number, get_text, parse_time
+from hpcverify.telemetry.redfish.client import Service, Unreadable, list_members
+from hpcverify.telemetry.redfish.resources import (
+    Resource,
+    as_list,
+    get_number,
+    get_text,
+    parse_time,
+)
 
 MAX_EVENTS = 500
 """The newest entries that are read of a log: more in one night are a storm."""
@@ -35,22 +41,18 @@ def list_newest_entries(service: Service, path: str) -> list[Resource]:
     if page is None or not first:
         return []
     count = int(get_number(page, "Members@odata.count") or len(first))
-    if _is_linked(first[0]):
+    if first[0].keys().isdisjoint({"Message", "Severity", "Created"}):  # only a link
         links = list(list_members(service, path))
         ends = list(_follow(service, (links[0], links[-1])))
         turned = links[::-1] if _is_newest_first(ends) else links
         return [entry for entry in _follow(service, turned[-MAX_LINKED_EVENTS:]) if entry]
     if _is_newest_first(first):  # several may have one time: so this order is turned
-        return list(_take(list_members(service, path), MAX_EVENTS))[::-1]
+        return list(islice(list_members(service, path), MAX_EVENTS))[::-1]
     if count > max(len(first), MAX_EVENTS):
         tail = _enter_near_end(service, path, count - MAX_EVENTS, first[0])
         if tail:
             return tail
     return list(deque(list_members(service, path), MAX_EVENTS))
-
-
-def _is_linked(member: Resource) -> bool:
-    return "Message" not in member and "Severity" not in member and "Created" not in member
 
 
 def _is_newest_first(entries: Sequence[Resource]) -> bool:
@@ -77,8 +79,3 @@ def _enter_near_end(service: Service, path: str, skip: int, first: Resource) -> 
 def _follow(service: Service, links: Sequence[Resource]) -> Iterator[Resource]:
     for link in links:
         yield service.get(get_text(link, "@odata.id")) or {}
-
-
-def _take(members: Iterator[Resource], most: int) -> Iterator[Resource]:
-    for _, member in zip(range(most), members, strict=False):
-        yield member

@@ -27,7 +27,6 @@ from hpcverify.telemetry.chassis import (
     Thresholds,
     measures_room,
 )
-from hpcverify.telemetry.redfish.client import as_list
 
 Resource = Mapping[str, Any]
 
@@ -52,6 +51,10 @@ LOST_INPUT = re.compile(
 """In the vendor's own state of a supply, such as HPE's ``PowerSupplyStatus``."""
 INPUT_DEFECTS = {"LossOfInput": Defect.INPUT_LOST, "OutOfRange": Defect.INPUT_WRONG}
 """By `LineInputStatus` of PowerSupply, since 1.0."""
+OLD_READINGS = {
+    SensorKind.TEMPERATURE: ("ReadingCelsius", "°C"),
+    SensorKind.VOLTAGE: ("ReadingVolts", "V"),
+}
 AMBIENT_CONTEXTS = frozenset({"Intake", "Room"})
 """Values of `PhysicalContext` for the air before the node."""
 UNREDUNDANT_WORDS = frozenset({"NotRedundant"})
@@ -78,6 +81,11 @@ ENDED_WORDS = re.compile(
 )
 """The same in a message: the registry SensorEvent has "is now below the 90 upper critical
 threshold but remains outside of normal range"."""
+
+
+def as_list(value: object) -> list[Any]:
+    """Return *value* if it is a list, and an empty one if not."""
+    return value if isinstance(value, list) else []
 
 
 def get_text(resource: Resource, *names: str) -> str:
@@ -197,15 +205,11 @@ def _build_fan(
     return replace(sensor, value=None, unit="", said=text)
 
 
-def read_old_temperature(one: Resource) -> ChassisSensor:
-    """Read a member of `Temperatures` of Thermal."""
-    return _build_sensor(
-        one,
-        SensorKind.TEMPERATURE,
-        value=get_number(one, "ReadingCelsius"),
-        unit="°C",
-        thresholds=_read_thresholds(one),
-    )
+def read_old_sensor(one: Resource, kind: SensorKind) -> ChassisSensor:
+    """Read a member of `Temperatures` of Thermal, or of `Voltages` of Power."""
+    name, unit = OLD_READINGS[kind]
+    value, thresholds = get_number(one, name), _read_thresholds(one)
+    return _build_sensor(one, kind, value=value, unit=unit, thresholds=thresholds)
 
 
 def read_temperature_sensor(one: Resource) -> ChassisSensor:
@@ -227,17 +231,6 @@ def read_temperature_sensor(one: Resource) -> ChassisSensor:
             high_warning=read("UpperCaution"),
             high_critical=read("UpperCritical", "UpperFatal"),
         ),
-    )
-
-
-def read_voltage(one: Resource) -> ChassisSensor:
-    """Read a member of `Voltages` of Power."""
-    return _build_sensor(
-        one,
-        SensorKind.VOLTAGE,
-        value=get_number(one, "ReadingVolts"),
-        unit="V",
-        thresholds=_read_thresholds(one),
     )
 
 

@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -30,19 +31,20 @@ from hpcverify.telemetry.chassis import (
     Redundancy,
     SensorKind,
 )
+from hpcverify.telemetry.redfish import resources
 from hpcverify.telemetry.redfish.client import (
     SERVICE_ROOT,
     Service,
     Unreadable,
-    as_list,
     list_members,
-    open_session,
+    visit_bmc,
 )
 from hpcverify.telemetry.redfish.event_log import list_newest_entries
 from hpcverify.telemetry.redfish.resources import (
     ABSENT_STATE,
     BAD_HEALTH,
     Resource,
+    as_list,
     get_inner,
     get_link,
     get_number,
@@ -50,25 +52,8 @@ from hpcverify.telemetry.redfish.resources import (
     list_vendors,
     normalize_path,
     parse_time,
-    read_battery,
-    read_controller,
-    read_drive,
-    read_event,
     read_health,
-    read_hpe_gpu,
-    read_leak_detector,
-    read_memory,
-    read_new_fan,
-    read_old_fan,
-    read_old_temperature,
-    read_processor,
-    read_redundancy,
     read_state,
-    read_storage,
-    read_summaries,
-    read_supply,
-    read_temperature_sensor,
-    read_voltage,
 )
 
 OTHER_LOGS = re.compile(
@@ -108,23 +93,23 @@ def read_chassis(access: BmcAccess) -> ChassisReading:
     Read all that the BMC at *access* says of its node.
 
     Raises:
-        Unable: it cannot be read; see `open_session`.
+        Unable: it cannot be read; see `visit_bmc`.
 
     """
-    with open_session(access) as service:
-        return read_service(service, access.address)
+    return visit_bmc(access, partial(read_service, address=access.address))
 
 
 def read_service(service: Service, address: str) -> ChassisReading:
     """Read all resources of *service*, which is at *address*."""
-    walk = _Walk()
-    walk.read(service)
+    walk = _Walk(service)
+    walk.read()
     return walk.build(address)
 
 
 class _Walk(Struct):
     """What was found so far."""
 
+    service: Service
     bmc: Resource = {}
     system: Resource = {}
     bios: Resource = {}
@@ -142,35 +127,47 @@ class _Walk(Struct):
     log_problems: list[str] = field(default_factory=list[str])
     unreadable: list[str] = field(default_factory=list[str])
 
-    def read(self, service: Service) -> None:
+    def read(self) -> None:
         """Read the chassis, the systems and the managers of a BMC."""
-        root = service.get(SERVICE_ROOT) or {}
-        systems = self._list_parts(service, get_link(root, "Systems"))
-        managers = self._list_parts(service, get_link(root, "Managers"))
+        root = self.service.get(SERVICE_ROOT) or {}
+        systems = self._list_parts(get_link(root, "Systems"))
+        managers = self._list_parts(get_link(root, "Managers"))
         hosts = [s for s in systems if get_text(s, "SystemType") != DPU_TYPE] or systems
         self.system, self.bmc = (members[0] if members else {} for members in (hosts, managers))
         states = {get_text(host, "PowerState").casefold() for host in hosts} - {""}
         self.is_on = not states or not states.isdisjoint(ON_STATES)
-        for part in self._list_parts(service, get_link(root, "Chassis")):
+        for part in self._list_parts(get_link(root, "Chassis")):
             if read_state(part) != ABSENT_STATE:
-                self._read_cooling(service, part)
-                self._read_power(service, part)
-                self._read_hpe_devices(service, part)
+                self._read_cooling(part)
+                self._read_power(part)
+                # An iLO has no Processor for its GPUs.
+                links = (get_link(vendor, "Links", "Devices") for vendor in list_vendors(part))
+                devices = self._list_parts(next(filter(None, links), ""))
+                self._add(
+                    [d for d in devices if get_text(d, "DeviceType") == "GPU"],
+                    resources.read_hpe_gpu,
+                )
                 self._add_summaries(part, "chassis")
         for system in systems:
             if get_text(system, "PowerState").casefold() in ON_STATES:
-                self._read_system(service, system)
+                self._read_system(system)
             self._add_summaries(system, "system")
         with suppress(Unreadable):  # it says nothing of the chassis
             path = get_link(self.system, "Bios")
-            self.bios = (service.get(path) if path else None) or {}
+            self.bios = (self.service.get(path) if path else None) or {}
         for owner in (*systems, *managers):
-            for log in self._list_parts(service, get_link(owner, "LogServices")):
-                self._read_log(service, log)
+            for log in self._list_parts(get_link(owner, "LogServices")):
+                self._read_log(log)
 
     def build(self, address: str) -> ChassisReading:
         """Put together what was found."""
         off = "the node is switched off: only power supplies, leak detectors and the log were read"
+        settings = islice(get_inner(self.bios, "Attributes").items(), MAX_SETTINGS)
+        facts = {
+            f"BIOS setting {name}"[:MAX_FACT_CHARS]: str(value)[:MAX_FACT_CHARS]
+            for name, value in settings
+            if isinstance(value, str | int | float) and not OWN_SETTING.search(name)
+        }
         log = EventLog(
             identity=get_text(self.bmc, "UUID", "SerialNumber", "Id"),
             events=tuple(_drop_copies(self.events)),
@@ -195,105 +192,99 @@ class _Walk(Struct):
             chassis=chassis,
             notes=(*self.notes, *(() if self.is_on else (off,))),
             unreadable=tuple(dict.fromkeys(self.unreadable)),
-            facts=dict(self._list_facts()),
+            facts=facts,
         )
 
-    def _get(self, service: Service, path: str) -> Resource:
+    def _get(self, path: str) -> Resource:
         """Read a resource; an empty one if there is none, or it cannot be read."""
         try:
-            return (service.get(path) if path else None) or {}
+            return (self.service.get(path) if path else None) or {}
         except Unreadable as exc:
             self.unreadable.append(str(exc))
             return {}
 
-    def _list_parts(self, service: Service, path: str) -> list[Resource]:
+    def _list_parts(self, path: str) -> list[Resource]:
         """List the members of a collection, each as it is at its own place."""
         try:
-            links = [get_text(member, "@odata.id") for member in list_members(service, path)]
+            links = [get_text(member, "@odata.id") for member in list_members(self.service, path)]
         except Unreadable as exc:
             self.unreadable.append(str(exc))
             return []
-        return [part for link in dict.fromkeys(links) if (part := self._get(service, link))]
+        return [part for link in dict.fromkeys(links) if (part := self._get(link))]
 
-    def _read_cooling(self, service: Service, one: Resource) -> None:
-        new = self._get(service, get_link(one, "ThermalSubsystem"))
-        old = self._get(service, get_link(one, "Thermal"))
-        fans = self._list_parts(service, get_link(new, "Fans"))
-        if not self._add(fans, read_new_fan):
-            self._add(old.get("Fans"), read_old_fan)
-        if not self._add(old.get("Temperatures"), read_old_temperature):
-            heat = self._list_temperatures(service, get_link(new, "ThermalMetrics"))
-            self._add(heat, read_temperature_sensor)
+    def _read_cooling(self, one: Resource) -> None:
+        new = self._get(get_link(one, "ThermalSubsystem"))
+        old = self._get(get_link(one, "Thermal"))
+        fans = self._list_parts(get_link(new, "Fans"))
+        if not self._add(fans, resources.read_new_fan):
+            self._add(old.get("Fans"), resources.read_old_fan)
+        if not self._add(
+            old.get("Temperatures"), partial(resources.read_old_sensor, kind=SensorKind.TEMPERATURE)
+        ):
+            heat = self._list_temperatures(get_link(new, "ThermalMetrics"))
+            self._add(heat, resources.read_temperature_sensor)
         self._add_groups(new.get("FanRedundancy") or old.get("Redundancy"), SensorKind.FAN)
-        self._read_leaks(service, one, new)
+        self._read_leaks(one, new)
 
-    def _read_leaks(self, service: Service, one: Resource, thermal: Resource) -> None:
+    def _read_leaks(self, one: Resource, thermal: Resource) -> None:
         """Read the leak detectors; BMCs without any may answer HTTP 500 to that question."""
         path = get_link(thermal, "LeakDetection")
         try:
-            found = (service.get(path) if path else None) or {}
+            found = (self.service.get(path) if path else None) or {}
             links = [
                 get_text(member, "@odata.id")
                 for owner in (found, one)
-                for member in list_members(service, get_link(owner, "LeakDetectors"))
+                for member in list_members(self.service, get_link(owner, "LeakDetectors"))
             ]
-            alarms = list_members(service, get_link(one, "Oem", "Alarms"))  # of HPE Cray EX
+            alarms = list_members(self.service, get_link(one, "Oem", "Alarms"))  # of HPE Cray EX
             links += [path for alarm in alarms if "Leak" in (path := get_text(alarm, "@odata.id"))]
-            detectors = [service.get(link) or {} for link in dict.fromkeys(links)]
+            detectors = [self.service.get(link) or {} for link in dict.fromkeys(links)]
         except Unreadable as exc:
             self.notes.append(f"the BMC cannot show its leak detectors ({exc})")
             return
-        self._add(detectors, read_leak_detector)
+        self._add(detectors, resources.read_leak_detector)
 
-    def _read_system(self, service: Service, system: Resource) -> None:
-        self._add(self._list_parts(service, get_link(system, "Processors")), read_processor)
-        self._add(self._list_parts(service, get_link(system, "Memory")), read_memory)
+    def _read_system(self, system: Resource) -> None:
+        self._add(self._list_parts(get_link(system, "Processors")), resources.read_processor)
+        self._add(self._list_parts(get_link(system, "Memory")), resources.read_memory)
         drives: list[Resource] = []
-        for storage in self._list_parts(service, get_link(system, "Storage")):
+        for storage in self._list_parts(get_link(system, "Storage")):
             links = [get_text(one, "@odata.id") for one in as_list(storage.get("Drives"))]
-            own = [self._get(service, link) for link in dict.fromkeys(links)]
-            controllers = self._list_parts(service, get_link(storage, "Controllers"))
-            self._add(controllers or storage.get("StorageControllers"), read_controller)
+            own = [self._get(link) for link in dict.fromkeys(links)]
+            controllers = self._list_parts(get_link(storage, "Controllers"))
+            self._add(controllers or storage.get("StorageControllers"), resources.read_controller)
             if not any(read_health(part) in BAD_HEALTH for part in (*own, *controllers)):
-                self._add([storage], read_storage)  # else these explain its health
+                self._add([storage], resources.read_storage)  # else these explain its health
             drives += own
-        drives += self._list_hpe_drives(service, system)
-        for storage in (
-            [] if drives else self._list_parts(service, get_link(system, "SimpleStorage"))
-        ):
+        drives += self._list_hpe_drives(system)
+        for storage in [] if drives else self._list_parts(get_link(system, "SimpleStorage")):
             drives += as_list(storage.get("Devices"))
-        self._add(_drop_twins(drives), read_drive)
+        self._add(_drop_twins(drives), resources.read_drive)
 
-    def _read_hpe_devices(self, service: Service, one: Resource) -> None:
-        """Read the GPUs of an iLO, which has no Processor for them."""
-        links = (get_link(vendor, "Links", "Devices") for vendor in list_vendors(one))
-        devices = self._list_parts(service, next(filter(None, links), ""))
-        self._add([d for d in devices if get_text(d, "DeviceType") == "GPU"], read_hpe_gpu)
-
-    def _list_hpe_drives(self, service: Service, system: Resource) -> list[Resource]:
+    def _list_hpe_drives(self, system: Resource) -> list[Resource]:
         """List the drives behind array controllers of HPE, which Storage may not have."""
         links = (get_link(vendor, "Links", "SmartStorage") for vendor in list_vendors(system))
-        smart = self._get(service, next(filter(None, links), ""))
-        arrays = self._list_parts(service, get_link(smart, "Links", "ArrayControllers"))
-        self._add(arrays, read_controller)
+        smart = self._get(next(filter(None, links), ""))
+        arrays = self._list_parts(get_link(smart, "Links", "ArrayControllers"))
+        self._add(arrays, resources.read_controller)
         paths = [get_link(array, "Links", "PhysicalDrives") for array in arrays]
-        return [drive for path in paths for drive in self._list_parts(service, path)]
+        return [drive for path in paths for drive in self._list_parts(path)]
 
-    def _list_temperatures(self, service: Service, path: str) -> list[Resource]:
+    def _list_temperatures(self, path: str) -> list[Resource]:
         """List the sensors that `ThermalMetrics` names: only these measure temperatures."""
-        readings = as_list(self._get(service, path).get("TemperatureReadingsCelsius"))
+        readings = as_list(self._get(path).get("TemperatureReadingsCelsius"))
         links = [
             get_text(reading, "DataSourceUri") for reading in readings if isinstance(reading, dict)
         ]
-        return [self._get(service, link) for link in dict.fromkeys(links)]
+        return [self._get(link) for link in dict.fromkeys(links)]
 
-    def _read_power(self, service: Service, one: Resource) -> None:
-        new = self._get(service, get_link(one, "PowerSubsystem"))
-        old = self._get(service, get_link(one, "Power"))
-        bays = self._list_parts(service, get_link(new, "PowerSupplies"))
-        self._add(bays or old.get("PowerSupplies"), read_supply)
-        self._add(old.get("Voltages"), read_voltage)
-        self._add(self._list_parts(service, get_link(new, "Batteries")), read_battery)
+    def _read_power(self, one: Resource) -> None:
+        new = self._get(get_link(one, "PowerSubsystem"))
+        old = self._get(get_link(one, "Power"))
+        bays = self._list_parts(get_link(new, "PowerSupplies"))
+        self._add(bays or old.get("PowerSupplies"), resources.read_supply)
+        self._add(old.get("Voltages"), partial(resources.read_old_sensor, kind=SensorKind.VOLTAGE))
+        self._add(self._list_parts(get_link(new, "Batteries")), resources.read_battery)
         groups = new.get("PowerSupplyRedundancy") or old.get("Redundancy")
         self._add_groups(groups, SensorKind.POWER_SUPPLY)
 
@@ -319,7 +310,7 @@ class _Walk(Struct):
         return bool(whole)
 
     def _add_summaries(self, owner: Resource, kind: str) -> None:
-        for sensor in read_summaries(owner, kind):
+        for sensor in resources.read_summaries(owner, kind):
             self.sensors.append(replace(sensor, name=self._make_unique(sensor.name)))
 
     def _make_unique(self, name: str) -> str:
@@ -329,24 +320,19 @@ class _Walk(Struct):
 
     def _add_groups(self, groups: object, kind: SensorKind) -> None:
         whole = [group for group in as_list(groups) if isinstance(group, dict)]
-        read = [read_redundancy(group, kind, n) for n, group in enumerate(whole, 1)]
+        read = [resources.read_redundancy(group, kind, n) for n, group in enumerate(whole, 1)]
         self.groups += [replace(group, name=self._make_unique(group.name)) for group in read]
 
-    def _list_facts(self) -> Iterator[tuple[str, str]]:
-        for name, value in islice(get_inner(self.bios, "Attributes").items(), MAX_SETTINGS):
-            if isinstance(value, str | int | float) and not OWN_SETTING.search(name):
-                yield f"BIOS setting {name}"[:MAX_FACT_CHARS], str(value)[:MAX_FACT_CHARS]
-
-    def _read_log(self, service: Service, log: Resource) -> None:
+    def _read_log(self, log: Resource) -> None:
         name = get_text(log, "Id") or "log"
         if OTHER_LOGS.search(name):
             return
         try:
-            entries = list_newest_entries(service, get_link(log, "Entries"))
+            entries = list_newest_entries(self.service, get_link(log, "Entries"))
         except Unreadable as exc:
             self.log_problems.append(str(exc))
             return
-        self.events += [read_event(entry, name, self.parts) for entry in entries]
+        self.events += [resources.read_event(entry, name, self.parts) for entry in entries]
         capacity = get_number(log, "MaxNumberOfRecords")
         if capacity and get_text(log, "OverWritePolicy") == FULL_LOG_POLICY:
             self.capacity = int(capacity)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from hpcverify.telemetry.nvml.watchdog import Visit
+from hpcverify.telemetry.visit import Visit
 from tests.waiting import PATIENCE_S
 
 

@@ -1,5 +1,5 @@
 """
-What it means that a worker did not end in time: a part that hangs, or a plan that is short.
+Who is to blame that a worker did not end in time: a part that hangs, or a plan that is short.
 
 Only its siblings show that a GPU hangs: one that does not come back from an operation of
 its own, long after at least as many like GPUs have ended the same check. All else is an
@@ -8,17 +8,16 @@ ERROR that says what was going on, since the host, the driver or the plan may be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.check import HUNG_CODE, RANK_LOST_CODE, Context
-from hpcverify.model import Cause, Finding, Inventory, Remedy, Verdict
-from hpcverify.run.executor import Answer, Overrun
-from hpcverify.run.wire import Outcome
-from hpcverify.run.xids import GpuXids
-from hpcverify.telemetry.problems import NOT_USED
+from hpcverify.check import HUNG_CODE, RANK_LOST_CODE, TELEMETRY_WORKER, Context
+from hpcverify.model import Cause, Coverage, Device, Finding, Inventory, Remedy, Verdict
+from hpcverify.run.executor import Answer, Executor, Overrun
+from hpcverify.run.wire import FindXids, Outcome
+from hpcverify.telemetry.problems import ERROR_STATE_CODE, NOT_USED
 
 START_UP_SECONDS = 120.0
 """How long a worker may take to start and to load torch, CUDA and NCCL from a slow disk."""
@@ -28,8 +27,68 @@ MIN_SILENCE_SECONDS, MIN_SILENCE_SHARE = 20.0, 0.25
 """How much longer than its siblings a GPU takes that hangs: seconds, and the share of
 their time. Siblings that do the same work differ by far less."""
 BUDGET, TIMEOUT, ESTIMATE = "budget", "timeout", "estimate"
+XIDS_SECONDS = 15.0
+"""The time to read the kernel log, which may be tens of MB, and one more round of samples."""
 LOG_WORDS = {"NVIDIA": "xid", "AMD": "amdgpu"}
 """What the lines of a GPU's driver in the kernel log have in them, by vendor."""
+
+
+class GpuXids(Struct, frozen=True):
+    """The Xids of some GPUs in a window of time."""
+
+    found: tuple[Finding, ...] = ()
+    """Each with its number and its line in the kernel log; *text* is as it is printed."""
+    error_states: tuple[Finding, ...] = ()
+    """What the driver holds against some of them, if that was asked."""
+    problem: str = ""
+    """Why the kernel log could not be read, if so: there may be more than we know."""
+
+    def describe(self, part: str) -> str:
+        """Say which Xids *part* had, in the order of the log; empty if we know of none."""
+        return ", ".join(xid.text for xid in self.found if xid.part_id == part)
+
+    def list_marked(self, parts: Collection[str], xids: frozenset[int]) -> list[str]:
+        """
+        List those of *parts* that had one of *xids*, or else those that the driver complains of.
+
+        If there are no *xids*, any counts.
+        """
+        had = {xid.part_id for xid in self.found if not xids or xid.data["xid"] in xids}
+        held = had.intersection(parts) or {state.part_id for state in self.error_states}
+        return [part for part in parts if part in held]
+
+    def make_evidence(self, part: str) -> dict[str, str]:
+        """Make what stands beside a finding about *part*: also that nobody could look."""
+        evidence = {"xid": self.describe(part) or self.problem or "none in the kernel log"}
+        lines = [x.evidence["line"] for x in self.found if x.part_id == part and x.evidence]
+        return evidence | ({"kernel_log": "\n".join(lines)} if lines else {})
+
+
+def find_xids(
+    executor: Executor,
+    parts: Collection[str],
+    start: float,
+    end: float,
+    *,
+    with_error_states: bool = False,
+) -> GpuXids:
+    """
+    Ask the telemetry worker for the Xids that the GPUs *parts* had from *start* to *end*.
+
+    Both are on the engine's monotonic clock, as `Outcome.start` is. A log that nobody may
+    read is no error: it is said in `GpuXids.problem`.
+    """
+    task = FindXids(parts=tuple(parts), start=start, end=end, with_error_states=with_error_states)
+    answer = executor.run({TELEMETRY_WORKER: task}, XIDS_SECONDS)[TELEMETRY_WORKER]
+    findings = [item for item in answer.items if isinstance(item, Finding)]
+    problem = "; ".join(item.text for item in answer.items if isinstance(item, Coverage))
+    if answer.outcome.verdict is not Verdict.PASS:
+        problem = f"the telemetry worker did not answer: {answer.outcome.reason}"
+    return GpuXids(
+        found=tuple(f for f in findings if f.code != ERROR_STATE_CODE),
+        error_states=tuple(f for f in findings if f.code == ERROR_STATE_CODE),
+        problem=problem,
+    )
 
 
 class Allowance(Struct, frozen=True, kw_only=True):
@@ -71,14 +130,23 @@ class LateWorker(Struct, frozen=True, kw_only=True):
     context: Context
     overrun: Overrun
     allowance: Allowance
-    like: int
-    """How many of those there are."""
-    ended: tuple[float, ...]
-    """The seconds that those took that came to their end."""
-    late: int
-    """How many of them overran."""
-    waiting: int
-    """How many of those may have been waiting for others."""
+    like: tuple[Answer, ...]
+    """The answers of those others."""
+
+    @property
+    def ended(self) -> tuple[float, ...]:
+        """The seconds of those that came to the end of the check, and gave up on no peer."""
+        return tuple(
+            answer.outcome.end - answer.outcome.start
+            for answer in self.like
+            if answer.outcome.verdict is Verdict.PASS
+            and not any(isinstance(i, Finding) and i.code == RANK_LOST_CODE for i in answer.items)
+        )
+
+    @property
+    def late(self) -> list[Overrun]:
+        """Those that overran too."""
+        return [answer.overrun for answer in self.like if answer.overrun is not None]
 
     @property
     def is_gpu(self) -> bool:
@@ -105,7 +173,7 @@ class LateWorker(Struct, frozen=True, kw_only=True):
     @property
     def is_hung_alone(self) -> bool:
         """Whether its GPU hangs, by the word of its siblings."""
-        if not self.is_within_gpu or not self.ended or len(self.ended) <= self.late:
+        if not self.is_within_gpu or len(self.ended) <= len(self.late):
             return False
         slowest = max(self.ended)
         silence = min(self.overrun.seconds - slowest, self.overrun.doing_seconds)
@@ -146,47 +214,29 @@ def explain_overruns(
 
 def list_late_workers(phases: Sequence[Phase], inventory: Inventory) -> dict[str, LateWorker]:
     """List the workers that overran, by name."""
+
+    def identify(device: Device) -> tuple[str, str]:
+        part = inventory.find_part(device.part)
+        return device.kind, part.facts.get("name", "") if part else ""
+
+    everybody = [
+        (context.device, phase.answers[name])
+        for phase in phases
+        for name, context in phase.contexts.items()
+    ]
     late: dict[str, LateWorker] = {}
     for phase in phases:
         for name, answer in phase.answers.items():
-            if answer.overrun is None:
-                continue
-            like = list(_list_like(phases, phase.contexts[name], inventory))
-            ended = (a for a in like if _has_done_all(a))
-            late[name] = LateWorker(
-                context=phase.contexts[name],
-                overrun=answer.overrun,
-                allowance=phase.allowance,
-                like=len(like),
-                ended=tuple(a.outcome.end - a.outcome.start for a in ended),
-                late=sum(a.overrun is not None for a in like),
-                waiting=sum(bool(a.overrun and a.overrun.doing) and not _has_part(a) for a in like),
-            )
+            if answer.overrun is not None:
+                context, kind = phase.contexts[name], identify(phase.contexts[name].device)
+                like = (a for d, a in everybody if d != context.device and identify(d) == kind)
+                late[name] = LateWorker(
+                    context=context,
+                    overrun=answer.overrun,
+                    allowance=phase.allowance,
+                    like=tuple(like),
+                )
     return late
-
-
-def _has_done_all(answer: Answer) -> bool:
-    """Whether a worker came to the end of its check: not one that gave up on a peer."""
-    lost = any(isinstance(i, Finding) and i.code == RANK_LOST_CODE for i in answer.items)
-    return answer.outcome.verdict is Verdict.PASS and not lost
-
-
-def _list_like(phases: Sequence[Phase], ctx: Context, inventory: Inventory) -> Iterator[Answer]:
-    """List the answers of the other devices that do the same work."""
-    for phase in phases:
-        for name, other in phase.contexts.items():
-            like = _identify(other, inventory) == _identify(ctx, inventory)
-            if like and other.device != ctx.device:
-                yield phase.answers[name]
-
-
-def _has_part(answer: Answer) -> bool:
-    return bool(answer.overrun and answer.overrun.part)
-
-
-def _identify(ctx: Context, inventory: Inventory) -> tuple[str, str]:
-    part = inventory.find_part(ctx.device.part)
-    return ctx.device.kind, part.facts.get("name", "") if part else ""
 
 
 def _explain(answer: Answer, late: LateWorker, budget: float, xids: GpuXids) -> Answer:
@@ -205,18 +255,15 @@ def _explain(answer: Answer, late: LateWorker, budget: float, xids: GpuXids) -> 
         )
         remedy = Remedy.FIX_CONFIGURATION
     elif late.gpu:
-        fix = f"{_write_log_command(late.context.inventory)}, and run again"
-        reason, remedy = f"{outcome.reason}{_compare(late)}{noted}: {fix}", Remedy.INSPECT
+        from hpcverify.telemetry.vendors import name_vendor  # noqa: PLC0415 - hardly ever, 10 ms
+
+        word = LOG_WORDS.get(name_vendor(late.context.inventory))
+        look = f"see the kernel log (dmesg{f' | grep -i {word}' if word else ''}), and run again"
+        reason = f"{outcome.reason}{_compare(late)}{noted}: {look}"
+        remedy = Remedy.INSPECT
     else:
         reason, remedy = outcome.reason, outcome.remedy
     return replace(answer, outcome=replace(outcome, reason=reason, remedy=remedy))
-
-
-def _write_log_command(inventory: Inventory) -> str:
-    from hpcverify.telemetry.vendors import name_vendor  # noqa: PLC0415 - hardly ever, 10 ms
-
-    word = LOG_WORDS.get(name_vendor(inventory))
-    return f"see the kernel log (dmesg{f' | grep -i {word}' if word else ''})"
 
 
 def _build_finding(late: LateWorker, noted: str, xids: GpuXids) -> Finding:
@@ -240,10 +287,11 @@ def _compare(late: LateWorker) -> str:
         return ""
     if late.ended:
         return f", where {len(late.ended)} other GPUs took up to {max(late.ended):.0f} s"
-    if late.waiting and late.is_within_gpu:
-        return f", while {late.waiting} other GPUs waited for it"
+    waiting = sum(bool(other.doing) and not other.part for other in late.late)
+    if waiting and late.is_within_gpu:
+        return f", while {waiting} other GPUs waited for it"
     if late.late:
-        return f", as on {late.late} more of its kind"
+        return f", as on {len(late.late)} more of its kind"
     return "" if late.like else ", and there is no other GPU of its kind to compare it with"
 
 

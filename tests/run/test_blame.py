@@ -11,14 +11,14 @@ from hpcverify.check import HUNG_CODE, RANK_LOST_CODE, Context, Params, Placemen
 from hpcverify.model import Cause, Device, Finding, Inventory, Part, Remedy, Run, Verdict
 from hpcverify.plan.catalog import load_check
 from hpcverify.plan.suite import Step
-from hpcverify.run.executor import Answer, Overrun
-from hpcverify.run.overrun import (
+from hpcverify.run.blame import (
     BUDGET,
     ESTIMATE,
     ESTIMATE_FACTOR,
     START_UP_SECONDS,
     TIMEOUT,
     Allowance,
+    GpuXids,
     Phase,
     choose_allowance,
     describe_overrun,
@@ -26,12 +26,12 @@ from hpcverify.run.overrun import (
     explain_overruns,
     list_late_workers,
 )
+from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.wire import FindXids, Measure, Outcome
-from hpcverify.run.xids import GpuXids
 from hpcverify.telemetry.problems import NOT_USED
 from hpcverify.testing import CPU, FakeExecutor, make_context
 from tests.run import builders
-from tests.run.builders import make_gpus
+from tests.run.builders import make_gpus, make_xids
 
 GPUS = make_gpus(4)
 PARTS = tuple(Part("gpu", gpu.part, gpu.label, {"name": "H100", "driver": "1"}) for gpu in GPUS)
@@ -88,7 +88,7 @@ def test_a_gpu_that_hangs_where_its_siblings_ended_long_before_is_accused_by_nam
 
 
 def test_the_xid_of_that_moment_stands_beside_a_hang(tmp_path: Path) -> None:
-    xids = GpuXids({"gpu-2": ("Xid 109 at 03:12:05 UTC",)}, {"gpu-2": ("NVRM: Xid 109",)})
+    xids = make_xids("gpu-2", 109, "Xid 109 at 03:12:05 UTC")
     found = explained(tmp_path, ended(40), ended(38), late(HANGS), ended(41), xids=xids)
     alone = explained(tmp_path, late(HANGS), device=GPUS[2], xids=xids)
     (finding,) = list_findings(found)

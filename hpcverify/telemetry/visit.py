@@ -1,8 +1,8 @@
 """
-Calls that may never return, made in threads that can be left behind.
+A call that may never return, made in a thread that can be left behind.
 
-One visit at a time: NVML serialises its calls, and a visit that waits behind the call of
-another thread looks as if it hung itself.
+The process that makes it must be one that can be left behind too: a thread that waits in
+the kernel keeps it.
 """
 
 from __future__ import annotations
@@ -17,23 +17,8 @@ from typing import Any, Generic, TypeVar, cast
 A = TypeVar("A")
 
 
-class _Visitor(Thread):
-    """Does one visit after the other; to start a thread for each would take as long."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.visits: SimpleQueue[Visit[Any]] = SimpleQueue()
-        self.start()
-
-    def run(self) -> None:
-        while True:
-            visit = self.visits.get()
-            visit.work()
-            _idle.append(self)
-            visit.ended.set()
-
-
-_idle: list[_Visitor] = []
+_idle: list[SimpleQueue[Visit[Any]]] = []
+"""The queues of threads that wait for work: to start one for each visit would take as long."""
 os.register_at_fork(after_in_child=_idle.clear)
 
 
@@ -43,29 +28,37 @@ class Visit(Generic[A]):
     def __init__(self, work: Callable[[], A]) -> None:
         """Begin."""
         self.began = time.monotonic()
-        self.ended = Event()
         self._work = work
+        self._ended = Event()
         self._answer: A | None = None
         self._error: BaseException | None = None
         try:
-            worker = _idle.pop()
+            queue = _idle.pop()
         except IndexError:  # the others have been left behind
-            worker = _Visitor()
-        worker.visits.put(self)
+            queue = SimpleQueue()
+            Thread(target=_serve, args=(queue,), daemon=True).start()
+        queue.put(self)
 
-    def work(self) -> None:
-        """Work, and keep the answer."""
+    def do(self, queue: SimpleQueue[Visit[Any]]) -> None:
+        """Work in the thread that *queue* feeds, and keep the answer."""
         try:
             self._answer = self._work()
         except BaseException as exc:  # noqa: BLE001 - `take` raises it again
             self._error = exc
+        _idle.append(queue)
+        self._ended.set()
 
     def ends_within(self, seconds: float) -> bool:
         """Wait for the end, for *seconds* at most, and return whether it came."""
-        return self.ended.is_set() or self.ended.wait(max(seconds, 0.0))
+        return self._ended.is_set() or self._ended.wait(max(seconds, 0.0))
 
     def take(self) -> A:
         """Return the answer of a visit that has ended, or raise what it raised."""
         if self._error is not None:
             raise self._error
         return cast("A", self._answer)
+
+
+def _serve(queue: SimpleQueue[Visit[Any]]) -> None:
+    while True:
+        queue.get().do(queue)
