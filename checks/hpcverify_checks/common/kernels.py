@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import subprocess
 import textwrap
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import cache, partial
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from hpcverify.check import Context, Coverage
 from hpcverify_checks.common.device import wait_for_device
 from hpcverify_checks.common.product_loop import Compare, compare
 
@@ -42,20 +41,6 @@ TRITON_FAILURES = (
 `TritonError`. A TypeError or the like is a mistake of ours."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kernels:
-    """The kernels, if they run on a device."""
-
-    module: ModuleType | None = None
-    failure: str = ""
-    """Why they do not, in the words of Triton."""
-
-
-def choose_comparison(device: torch.device) -> Compare:
-    """Choose the fastest comparison that runs on *device*."""
-    return compare if load_kernels(device).module is None else compare_fused
-
-
 def compare_fused(found: Tensor, expected: Tensor, count: Tensor) -> None:
     """
     Compare rows of words bit by bit on the current GPU, without waiting for it.
@@ -72,9 +57,9 @@ def compare_fused(found: Tensor, expected: Tensor, count: Tensor) -> None:
 
 
 @cache
-def load_kernels(device: torch.device) -> Kernels:
+def load_comparison(device: torch.device) -> tuple[Compare, str]:
     """
-    Load the kernels, and compile the comparison for *device* and run it there.
+    Load the fastest comparison that runs on *device*, and why it is not Triton's.
 
     Raises:
         RuntimeError: What CUDA raised: a broken GPU is no missing compiler.
@@ -82,14 +67,18 @@ def load_kernels(device: torch.device) -> Kernels:
     """
     import torch
 
-    # Nobody has run our kernels on an AMD GPU.
+    # Nobody has run our kernel on an AMD GPU.
     if device.type != "cuda" or torch.version.hip is not None:
-        return Kernels()
-    if failure := try_launch(prepare_comparison(device), device):
-        return Kernels(failure=failure)
-    from hpcverify_checks.common import triton_kernels
+        return compare, ""
+    failure = try_launch(prepare_comparison(device), device)
+    return (compare, failure) if failure else (compare_fused, "")
 
-    return Kernels(triton_kernels)
+
+def report_comparison(ctx: Context, device: torch.device) -> Iterator[Coverage]:
+    """Load the comparison for *device* before it is needed; report if Triton compiles none."""
+    if failure := load_comparison(device)[1]:
+        text = f"products are compared by torch, since Triton compiles no kernel here: {failure}"
+        yield Coverage(ctx.device.part, text)
 
 
 def prepare_comparison(device: torch.device) -> Callable[[], None]:

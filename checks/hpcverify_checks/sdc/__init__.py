@@ -77,8 +77,7 @@ from hpcverify_checks.common.exact import (
     Shape,
     find_constant_bits,
 )
-from hpcverify_checks.common.kernels import choose_comparison
-from hpcverify_checks.common.locate import prepare_kernels
+from hpcverify_checks.common.kernels import load_comparison, report_comparison
 from hpcverify_checks.common.product_loop import BlindComparison, ProductJob, ProductSeams
 from hpcverify_checks.common.soak import SOAK_METRICS, SOAK_RULES
 from hpcverify_checks.common.stalls import STALL_METRIC, STALL_RULE, StallMeter
@@ -149,8 +148,8 @@ def measure(
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
     with operation("the first kernels", ctx.device):
-        yield from prepare_kernels(ctx, device)
-    seams = seams or ProductSeams(compare=choose_comparison(device))
+        yield from report_comparison(ctx, device)
+    seams = seams or ProductSeams(compare=load_comparison(device)[0])
     with use_threads(choose_thread_count(ctx)):
         trials = try_families(ctx, device, params, seams)
         end = perf_counter() + max(params.seconds, LEAST_SECONDS)

@@ -25,7 +25,7 @@ from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.common.device import find_torch_device, use_float32_precision
 from hpcverify_checks.common.dtypes import Family
 from hpcverify_checks.common.exact import Shape, view_shifted
-from hpcverify_checks.common.kernels import choose_comparison
+from hpcverify_checks.common.kernels import load_comparison
 from hpcverify_checks.common.product_loop import (
     HuntResult,
     ProductBench,
@@ -135,7 +135,7 @@ def selftest(ctx: Context) -> Iterator[Trial]:
 def run_trials(ctx: Context, family: Family, device: torch.device) -> Iterator[Trial]:
     """Try all faults with one type of operands."""
     with use_float32_precision(family.precision):
-        seams = ProductSeams(compare=choose_comparison(device))
+        seams = ProductSeams(compare=load_comparison(device)[0])
         (trial,) = try_offsets([DeviceTask(ctx, family, TRIAL_SHAPE, device, seams)])
         task = trial.task
         if not task.shifts:  # no product of this type is to be had here

@@ -62,7 +62,7 @@ from hpcverify.telemetry.thinning import thin
 from hpcverify_checks.common import vote
 from hpcverify_checks.common.board import FolderBoard
 from hpcverify_checks.common.device import reserve_gpu_cores
-from hpcverify_checks.common.locate import prepare_kernels
+from hpcverify_checks.common.kernels import report_comparison
 from hpcverify_checks.common.product_loop import ProductSeams
 from hpcverify_checks.common.rendezvous import announce_failure
 from hpcverify_checks.common.soak import (
@@ -124,7 +124,7 @@ def measure(
         with operation("the first products", ctx.device):
             loads = prepare_loads(ctx, seams)
         with operation("the first kernels", ctx.device):
-            yield from prepare_kernels(ctx, loads[0].task.device)
+            yield from report_comparison(ctx, loads[0].task.device)
     watched = [i for i, peer in enumerate(ctx.peers) if has_gauge(ctx, peer.part)]
     with operation("the wait for the others"):
         start = plan.wait_for_all(ctx.shared, ctx.rank, watched, time.monotonic)
