@@ -103,6 +103,7 @@ from hpcverify_checks.common.wrong_sums import (
 )
 from hpcverify_checks.training import steps as training_steps
 from hpcverify_checks.training.accuracy import MAX_GRADIENT_ERROR, measure_gradient_error
+from hpcverify_checks.training.shape import ModelShape
 from hpcverify_checks.training.steps import (
     COMMUNICATION,
     COMPUTE,
@@ -123,7 +124,6 @@ from hpcverify_checks.training.steps import (
     digest_gradients,
     train,
 )
-from hpcverify_checks.training.transformer import Layout, ModelShape
 
 if TYPE_CHECKING:
     import torch
@@ -247,7 +247,7 @@ def estimate_memory(shape: ModelShape, dtype: str) -> int:
     import torch
 
     width = getattr(torch, FAMILIES[dtype].operand).itemsize
-    return BYTES_PER_PARAMETER * Layout(shape).size + shape.estimate_activations(width)
+    return BYTES_PER_PARAMETER * shape.parameters + shape.estimate_activations(width)
 
 
 def exchange_offers(group: RankGroup, rank: int, own: Offer) -> list[Offer]:
@@ -515,7 +515,7 @@ def describe_training(job: TrainingJob, outcome: TrainingOutcome) -> str:
     text = (
         f"{job.dtype}: {outcome.replays} replays of {job.steps} training steps in "
         f"{outcome.seconds:.1f} s ({shape.layers} layers of {shape.hidden}, "
-        f"{Layout(shape).size / 1e6:.3g} million parameters, {shape.tokens} tokens a "
+        f"{shape.parameters / 1e6:.3g} million parameters, {shape.tokens} tokens a "
         f"step), {len(outcome.first)} digests of each compared with the first"
     )
     if job.world > 1:
