@@ -118,16 +118,15 @@ def measure(
     """Load the device for `ThermalParams.seconds` and yield how the work went."""
     applies(ctx)
     began = time.monotonic()
-    with announce_failure(
-        FolderBoard(ctx.shared), ctx.rank
-    ):  # the others do not wait for who is lost
+    board = FolderBoard(ctx.shared)
+    with announce_failure(board, ctx.rank):  # the others do not wait for a lost rank
         with operation("the first products", ctx.device):
             loads = prepare_loads(ctx, seams)
         with operation("the first kernels", ctx.device):
             yield from report_comparison(ctx, loads[0].task.device)
     watched = [i for i, peer in enumerate(ctx.peers) if has_gauge(ctx, peer.part)]
     with operation("the wait for the others"):
-        start = plan.wait_for_all(ctx.shared, ctx.rank, watched, time.monotonic)
+        start = plan.wait_for_all(board, ctx.rank, watched, time.monotonic)
     table = plan_stretches(
         start,
         params.seconds,
@@ -140,7 +139,7 @@ def measure(
     yield from (load.corruption for load in loads if load.corruption)
     yield from count_by_part(loads)
     if account.done:  # else a product was wrong before the load
-        plan.write_record(ctx.shared, ctx.rank, account)
+        plan.write_record(board, ctx.rank, account)
         yield from report_work(ctx.device.part, account, meter, began)
         yield Coverage(ctx.device.part, describe_coverage(account, loads))
     if ctx.device.kind != "cpu":
@@ -186,7 +185,8 @@ def describe_coverage(account: LoadRecord, loads: tuple[PartSoak, PartSoak]) -> 
 def observe(watch: Watch, ctx: Context, params: ThermalParams) -> Iterator[CheckItem]:
     """Yield what was sampled of the device before, during and after its load."""
     if has_gauge(ctx, ctx.device.part):
-        yield from response.observe_soak(watch, ctx, plan.read_record(ctx.shared, ctx.rank))
+        record = plan.read_record(FolderBoard(ctx.shared), ctx.rank)
+        yield from response.observe_soak(watch, ctx, record)
 
 
 def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
