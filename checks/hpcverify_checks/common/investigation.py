@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -71,7 +70,15 @@ def _look_closer(bench: ProductBench, wrong: WrongProduct) -> Iterator[Known]:
     if job.rounds:  # before the output is written again
         pair = view_shifted(job.a, job.b, shift)
         yield {}, {"of_order": is_of_order(*pair, wrong.output, job.reference)}
-    reruns = rerun(partial(repeat_product, bench, wrong.number))
+
+    def is_wrong_again() -> bool:
+        # Else a tile that is not written would keep the right answer.
+        poison(bench.get_output(wrong.number))
+        count = view_words(bench.outputs[0]).new_zeros(())
+        bench.compute_and_compare(wrong.number, count)
+        return bool(count)
+
+    reruns = rerun(is_wrong_again)
     yield {"reruns": reruns.describe()}, {"reruns": reruns}
 
 
@@ -113,12 +120,3 @@ def list_changed_memory(job: ProductJob) -> Iterator[str]:
             yield f"operand {name} changed at {row}, {column}"
     if compute_digest(job.reference.cpu()) != job.digest:
         yield "reference changed"
-
-
-def repeat_product(bench: ProductBench, number: int) -> bool:
-    """Repeat the product *number*; return whether it is wrong again."""
-    # Else a tile that is not written would keep the right answer.
-    poison(bench.get_output(number))
-    count = view_words(bench.outputs[0]).new_zeros(())
-    bench.compute_and_compare(number, count)
-    return bool(count)

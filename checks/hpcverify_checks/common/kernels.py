@@ -13,6 +13,7 @@ from __future__ import annotations
 import subprocess
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -100,22 +101,19 @@ def try_launch(launch: Callable[[], object], device: torch.device) -> str:
     """
     import torch
 
+    failures: tuple[type[Exception], ...] = TRITON_FAILURES
+    with suppress(*TRITON_FAILURES):
+        from triton.errors import TritonError
+
+        failures = (*TRITON_FAILURES, TritonError)
     try:
         launch()
     except (torch.AcceleratorError, torch.OutOfMemoryError):
         raise
-    except _list_triton_failures() as exc:
+    except failures as exc:
         # Triton reports CUDA's errors as a RuntimeError of its own; those that last
         # are raised again here, by torch.
         wait_for_device(device)
         return textwrap.shorten(f"{type(exc).__name__}: {exc}", MAX_REASON_CHARACTERS)
     wait_for_device(device)
     return ""
-
-
-def _list_triton_failures() -> tuple[type[Exception], ...]:
-    try:
-        from triton.errors import TritonError
-    except TRITON_FAILURES:
-        return TRITON_FAILURES
-    return (*TRITON_FAILURES, TritonError)
