@@ -519,20 +519,6 @@ def test_what_failed_a_part_is_forgotten_after_a_restart_or_a_day(tmp_path: Path
         assert judge_items(CHECK, again).verdict is Verdict.PASS
 
 
-def test_what_an_older_version_kept_of_a_failure_still_counts(tmp_path: Path) -> None:
-    failed = measured(tmp_path, line(79))
-    (stands,) = (m for m in failed if isinstance(m, CarryOver) and m.name == "standing")
-    failure = msgspec.json.decode(stands.value, type=PartFailure)
-    for old, verdict in (
-        (f"{failure.boot} {failure.when} {failure.code}", Verdict.WARN),
-        (f" {failure.when} {failure.code}", Verdict.PASS),  # whose boot was not known
-        ("no mark of ours", Verdict.PASS),
-    ):
-        mark = CarryOver("standing", old, stands.part_id)
-        again = measured(tmp_path, line(79), carry_overs=(cursor(failed), mark))
-        assert judge_items(CHECK, again).verdict is verdict
-
-
 def test_what_was_not_seen_is_a_warning(tmp_path: Path) -> None:
     seen = cursor(measured(tmp_path, "x"))
     ctx = make_context(tmp_path, inventory=BOARD, carry_overs=(seen,))
