@@ -31,7 +31,7 @@ from hpcverify.model import Device, Inventory
 from hpcverify_checks.common.device import list_native_dtypes, use_float32_precision
 from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family, multiply
 from hpcverify_checks.common.exact import Shape, view_shifted
-from hpcverify_checks.common.kernels import choose_comparison
+from hpcverify_checks.common.kernels import load_comparison
 from hpcverify_checks.common.product_loop import (
     CANARY_COPIES,
     CANARY_PRODUCTS,
@@ -160,7 +160,7 @@ def healthy(kind: str) -> None:
     native = list_native_dtypes(device)
     on_gpu = {name: family for name, family in FAMILIES.items() if name in native}
     for name, family in (EVERY if kind == "cpu" else on_gpu).items():
-        this = task(device, family, HEALTHY_SHAPES[kind], choose_comparison(device))
+        this = task(device, family, HEALTHY_SHAPES[kind], load_comparison(device)[0])
         with use_float32_precision(this.family.precision):
             prepared = prepare(this)
             outcome = this.hunt(kind, prepared.jobs, HEALTHY[kind].__le__)
@@ -175,7 +175,7 @@ def main() -> int:
     """Print the costs and the false alarms; 1 if one costs more than it may."""
     kind = sys.argv[1] if len(sys.argv) > 1 else "cpu"
     torch.set_num_threads(1)
-    best = choose_comparison(torch.device(kind))
+    best = load_comparison(torch.device(kind))[0]
     good = cost(kind, best, "as the check compares")
     if best is not compare:
         cost(kind, compare, "with torch's own operations")

@@ -60,7 +60,7 @@ def time_training(job: TrainingJob) -> dict[str, float]:
     trainer = Trainer.build(job, CPU, TrainingSeams())
     total = trainer.gradients.double()
     made = GradientSum.draw(job, 0, job.seed, 0, (trainer.gradients, total))
-    parts = [*trainer.layout.groups.values()]
+    parts = [*trainer.groups.values()]
     return {
         "step": spent / ((last.replays + 1) * job.steps) * 1e3,
         "sum of floats": median(sums[True]) * 1e3,

@@ -13,6 +13,7 @@ from time import perf_counter
 
 import torch
 
+from hpcverify_checks.training.shape import ModelShape
 from hpcverify_checks.training.steps import (
     HARDWARE,
     Trainer,
@@ -21,7 +22,6 @@ from hpcverify_checks.training.steps import (
     run_replay,
     set_determinism,
 )
-from hpcverify_checks.training.transformer import ModelShape
 
 SHAPES = (
     ModelShape(hidden=16, layers=1, heads=2, sequence=8, batch=2, vocabulary=32),

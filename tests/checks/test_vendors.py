@@ -46,7 +46,7 @@ from hpcverify_checks import (
 from hpcverify_checks.common.gpu_source import open_gpu_source
 from hpcverify_checks.inventory import NO_REFERENCE_CODE
 from hpcverify_checks.storage.params import StorageParams
-from hpcverify_checks.training.transformer import ModelShape
+from hpcverify_checks.training.shape import ModelShape
 from tests.checks import invented
 from tests.checks.invented import HEALTHY_RECOVERY, HEALTHY_SETUP, InventedSource, make_node
 from tests.telemetry.trees import amd_gpu, edac

@@ -17,6 +17,7 @@ from hpcverify.run.conclude import conclude
 from hpcverify.run.executor import Answer
 from hpcverify.run.wire import Outcome
 from hpcverify.testing import CPU, make_context
+from hpcverify_checks.common.board import FolderBoard
 from hpcverify_checks.common.soak import StretchResult
 from hpcverify_checks.thermal import plan
 from hpcverify_checks.thermal.plan import LoadRecord
@@ -71,7 +72,7 @@ def _leave_account(watch: Watch, ctx: Context) -> None:
     per_clock = (sheet and (sheet.sms or 100) * (sheet.flop_per_clk_per_sm or 0)) or 4e5
     flop = GOOD * per_clock * fmean(clocks) * 1e6 * (watch.end - watch.start)
     done = StretchResult(0.0, watch.start, watch.end, int(watch.end) * 1000, flop)
-    plan.write_record(ctx.shared, ctx.rank, LoadRecord((done,)))
+    plan.write_record(FolderBoard(ctx.shared), ctx.rank, LoadRecord((done,)))
 
 
 def _contexts(step: Step, inventory: Inventory, folder: Path) -> Iterator[Context]:

@@ -57,10 +57,7 @@ def test_the_comparison_of_triton_is_awake_in_the_whole_check(
     node = make_node(tmp_path, nvml_library, gpus=1, params=brief)
     result = examined(node.run("--check", "sdc", TRITON_INTERPRET="1", **REAL_TRITON))
     assert result.verdict is Verdict.PASS
-    texts = covered(result)
-    assert not any("compared by torch" in text for text in texts)
-    # Its assembly is what the interpreter lacks.
-    assert any(text.startswith("no multiprocessor can be named") for text in texts)
+    assert not any("compared by torch" in text for text in covered(result))
 
 
 def test_offsets_that_a_library_refuses_are_left_out(node: Node) -> None:

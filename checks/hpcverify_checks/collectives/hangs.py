@@ -43,11 +43,6 @@ class Heartbeat(Struct, frozen=True):
         """Whether the rank waits for others."""
         return self.position % 2 == 1
 
-    @property
-    def may_wait(self) -> bool:
-        """Whether the rank waits for others, or has not got past meeting them."""
-        return self.is_waiting or self.position == 0
-
 
 class HangWatch:
     """Keeps the progress of all ranks of a group."""
@@ -102,18 +97,14 @@ class HangWatch:
         if stopped:
             return self._keep_few(stopped, dict.fromkeys(stopped, "is stopped (state T)"))
         front = max(heartbeat.position for heartbeat in self.heartbeats.values())
-        behind = {
-            rank: _describe_work(heartbeat, stalled)
-            for rank, heartbeat in open_ranks.items()
-            if not heartbeat.is_waiting and heartbeat.position < front
-        }
+        behind: dict[int, str] = {}
+        for rank, heartbeat in open_ranks.items():
+            if not heartbeat.is_waiting and heartbeat.position < front:
+                where = " in the kernel (state D)" if heartbeat.state == DISK_WAIT else ""
+                what = f"has hung at its own work{where} for {stalled:.0f} s"
+                behind[rank] = f"{what}, while others wait for it"
         return self._keep_few(list(behind), behind)
 
     def _keep_few(self, ranks: Sequence[int], reasons: dict[int, str]) -> dict[int, str]:
         """Name no rank if it would be most of them: then this node is cut off, or slow."""
         return reasons if len(ranks) <= len(self.heartbeats) / 2 else {}
-
-
-def _describe_work(heartbeat: Heartbeat, stalled: float) -> str:
-    where = " in the kernel (state D)" if heartbeat.state == DISK_WAIT else ""
-    return f"has hung at its own work{where} for {stalled:.0f} s, while others wait for it"

@@ -25,7 +25,7 @@ from hpcverify.units import GIB, KIB, MIB
 from hpcverify_checks.collectives.combine import REPORT, TIMELINE, RankReport, times_topic
 from hpcverify_checks.collectives.recorder import read_last_collective
 from hpcverify_checks.collectives.timeline import measure_timeline
-from hpcverify_checks.common.board import Board, decode_messages, open_board
+from hpcverify_checks.common.board import decode_messages, open_board
 from hpcverify_checks.common.collective import (
     CollectiveJob,
     measure_collectives,
@@ -79,7 +79,12 @@ def main() -> None:
             job = msgspec.structs.replace(order.job, backend=report.backend, sizes=sizes)
             with use_thread_share(job), join_group(job, order.rank, device):
                 try:
-                    _measure(order, job, board, device)
+                    for number, times in enumerate(measure_collectives(job, order.rank, device)):
+                        topic = times_topic(number)
+                        board.post(topic, order.rank, msgspec.msgpack.encode(times))
+                    if job.timeline:
+                        line = measure_timeline(job, order.rank, order.node, device)
+                        board.post(TIMELINE, order.rank, msgspec.msgpack.encode(line))
                 except (LostRanks, RuntimeError):  # of torch: it may be about a peer
                     last = read_last_collective(order.rank, job.backend)
                     report = msgspec.structs.replace(report, recorded=last)
@@ -92,14 +97,6 @@ def main() -> None:
         traceback.print_exc()
         report = msgspec.structs.replace(report, unable=f"{type(exc).__name__}: {exc}")
     board.post(REPORT, order.rank, msgspec.msgpack.encode(report))
-
-
-def _measure(order: RankOrder, job: CollectiveJob, board: Board, device: torch.device) -> None:
-    for number, times in enumerate(measure_collectives(job, order.rank, device)):
-        board.post(times_topic(number), order.rank, msgspec.msgpack.encode(times))
-    if job.timeline:
-        line = measure_timeline(job, order.rank, order.node, device)
-        board.post(TIMELINE, order.rank, msgspec.msgpack.encode(line))
 
 
 def _introduce(order: RankOrder, report: RankReport) -> tuple[torch.device, RankReport]:

@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from hpcverify.check import Cause, Unable
@@ -46,7 +47,8 @@ def make_secret() -> tuple[str, bytes]:
     done = _run("munge", f"--restrict-uid={os.geteuid()}", "--ttl=-1", stdin=secret.encode())
     credential = done.stdout.strip()
     if done.returncode != 0 or not 0 < len(credential) <= MAX_CREDENTIAL_BYTES:
-        raise _build_refusal(f"munge: {_find_last_line(done)}")
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        raise _build_refusal(f"munge: {lines[-1] if lines else f'status {done.returncode}'}")
     return secret, credential
 
 
@@ -97,26 +99,18 @@ def open_credential(credential: bytes) -> str:
 
 
 def _run(program: str, *options: str, stdin: bytes) -> CompletedTool:
-    socket = () if SOCKET.exists() else tuple(f"--socket={path}" for path in _ask_slurm())
+    socket = list[str]()
+    if not SOCKET.exists():
+        with suppress(Unable):  # without Slurm
+            config = run_tool(["scontrol", "show", "config"], timeout=TIMEOUT_SECONDS).stdout
+            named = re.findall(r"(?m)^AuthInfo\s*=.*?socket=([^\s,]+)", config.decode())
+            socket = [f"--socket={path}" for path in named]
     try:
         return run_tool([program, *socket, *options], timeout=TIMEOUT_SECONDS, stdin=stdin)
     except Unable as exc:
         raise _build_refusal(str(exc)) from exc
 
 
-def _ask_slurm() -> list[str]:
-    try:
-        done = run_tool(["scontrol", "show", "config"], timeout=TIMEOUT_SECONDS)
-    except Unable:  # then there is none
-        return []
-    return re.findall(r"^AuthInfo\s*=.*?socket=([^\s,]+)", done.stdout.decode(), re.MULTILINE)
-
-
 def _build_refusal(why: str) -> Unable:
     text = f"the ranks have no secret in common ({why}): {FIX}"
     return Unable(text, Cause.MISCONFIGURED)
-
-
-def _find_last_line(done: CompletedTool) -> str:
-    lines = done.stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"status {done.returncode}"

@@ -14,7 +14,6 @@ compared before and after.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -82,12 +81,13 @@ def measure_timeline(group: RankGroup, rank: int, node: str, device: torch.devic
         for answer in exchange_messages(group, rank, "node", node.encode())
     ]
     before = read_clock(group.folder)
-    worker = _Worker(group, rank, device)
     with breadcrumb(f"equal steps of {group.world} ranks"):
-        arrivals, ends = worker.take_steps(STEPS_SECONDS)
+        arrivals, ends = take_steps(group, device, STEPS_SECONDS)
     with breadcrumb(f"transfers among {group.world} ranks"):
-        transfers = worker.transfer(choose_distances(nodes), TRANSFER_SECONDS)
-    clock = _compare(before, read_clock(group.folder))
+        distances = choose_distances(nodes)
+        transfers = take_transfers(group, rank, device, distances, TRANSFER_SECONDS)
+    after = read_clock(group.folder)
+    clock = ClockComparison(before, after) if before and after else SAME_CLOCK
 
     def convert(times: Sequence[float]) -> tuple[float, ...]:
         return tuple(round(clock.convert(at), DIGITS) for at in times)
@@ -111,10 +111,6 @@ def read_clock(board: str) -> ClockReading | None:
     except BoardError as exc:
         raise LostRanks({0: f"was lost: {exc}"}) from exc
     return ClockReading.choose(trips) if trips else None
-
-
-def _compare(before: ClockReading | None, after: ClockReading | None) -> ClockComparison:
-    return ClockComparison(before, after) if before and after else SAME_CLOCK
 
 
 def choose_distances(nodes: Sequence[str]) -> list[int]:
@@ -158,91 +154,90 @@ def join_transfers(timelines: Mapping[int, Timeline]) -> tuple[Transfers, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Worker:
-    group: RankGroup
-    rank: int
-    device: torch.device
+def take_steps(
+    group: RankGroup, device: torch.device, seconds: float
+) -> tuple[list[float], list[float]]:
+    """Compute and reduce again and again; give the times of arrivals and of ends."""
+    import torch
 
-    def take_steps(self, seconds: float) -> tuple[list[float], list[float]]:
-        """Compute and reduce again and again; give the times of arrivals and of ends."""
-        import torch
+    rows = PRODUCT_ROWS[device.type]
+    factor = torch.full((rows, rows), 1 / rows, device=device)
+    product = torch.empty_like(factor)
+    message = torch.zeros(SUM_BYTES // 4, device=device)
 
-        rows = PRODUCT_ROWS[self.device.type]
-        factor = torch.full((rows, rows), 1 / rows, device=self.device)
-        product = torch.empty_like(factor)
-        message = torch.zeros(SUM_BYTES // 4, device=self.device)
+    def compute(times: int) -> None:
+        for _ in range(times):
+            torch.mm(factor, factor, out=product)
 
-        def compute(times: int) -> None:
-            for _ in range(times):
-                torch.mm(factor, factor, out=product)
-
+    compute(1)
+    taken = []
+    for _ in range(TRIALS):
+        clock = StepClock(device)
+        clock.mark()
         compute(1)
-        taken = []
-        for _ in range(TRIALS):
-            clock = StepClock(self.device)
+        clock.mark()
+        await_ranks(group, device)
+        taken.append(clock.read()[-1])
+    fit = max(1, int(WORK_SECONDS / max(median(taken), 1e-6)))
+    products = reduce_minimum(group, fit, device)
+
+    def run(count: int) -> list[float]:
+        clock = StepClock(device)
+        began = clock.mark_host_time()
+        for step in range(count):
+            if step % STEPS_IN_FLIGHT == 0:
+                await_ranks(group, device)
+            compute(products)
             clock.mark()
-            compute(1)
+            finish(ALL_REDUCE.begin(message, message), device)
             clock.mark()
-            await_ranks(self.group, self.device)
-            taken.append(clock.read()[-1])
-        fit = max(1, int(WORK_SECONDS / max(median(taken), 1e-6)))
-        products = reduce_minimum(self.group, fit, self.device)
+        await_ranks(group, device)
+        return [began + seconds for seconds in clock.read()[1:]]
 
-        def run(count: int) -> list[float]:
-            clock = StepClock(self.device)
-            began = clock.mark_host_time()
-            for step in range(count):
-                if step % STEPS_IN_FLIGHT == 0:
-                    await_ranks(self.group, self.device)
-                compute(products)
+    start = perf_counter()
+    run(TRIALS)
+    fit = int(seconds * TRIALS / (perf_counter() - start))
+    count = reduce_minimum(group, min(max(fit, MIN_STEPS), MAX_STEPS), device)
+    marks = run(count)
+    return marks[::2], marks[1::2]
+
+
+def take_transfers(
+    group: RankGroup, rank: int, device: torch.device, distances: Sequence[int], seconds: float
+) -> list[Transfer]:
+    """Send over each of *distances* in turn, in several rounds, by this rank's own clock."""
+    import torch
+
+    if not distances:
+        return []
+    words = TRANSFER_BYTES[device.type] // 4
+    sent = torch.full((words,), rank, dtype=torch.int32, device=device)
+    received, meeting = torch.empty_like(sent), torch.zeros(1, device=device)
+
+    def run(rounds: int) -> list[float]:
+        clock = StepClock(device)
+        began = clock.mark_host_time()
+        for _ in range(rounds):
+            await_ranks(group, device)
+            for distance in distances:
+                finish(ALL_REDUCE.begin(meeting, meeting), device)
                 clock.mark()
-                finish(ALL_REDUCE.begin(message, message), self.device)
+                finish(begin_transfer(sent, received, distance), device)
                 clock.mark()
-            await_ranks(self.group, self.device)
-            return [began + seconds for seconds in clock.read()[1:]]
+        await_ranks(group, device)
+        return [began + seconds for seconds in clock.read()[1:]]
 
-        start = perf_counter()
-        run(TRIALS)
-        fit = int(seconds * TRIALS / (perf_counter() - start))
-        count = reduce_minimum(self.group, min(max(fit, MIN_STEPS), MAX_STEPS), self.device)
-        marks = run(count)
-        return marks[::2], marks[1::2]
-
-    def transfer(self, distances: Sequence[int], seconds: float) -> list[Transfer]:
-        """Send over each of *distances* in turn, in several rounds, by this rank's own clock."""
-        import torch
-
-        if not distances:
-            return []
-        words = TRANSFER_BYTES[self.device.type] // 4
-        sent = torch.full((words,), self.rank, dtype=torch.int32, device=self.device)
-        received, meeting = torch.empty_like(sent), torch.zeros(1, device=self.device)
-
-        def run(rounds: int) -> list[float]:
-            clock = StepClock(self.device)
-            began = clock.mark_host_time()
-            for _ in range(rounds):
-                await_ranks(self.group, self.device)
-                for distance in distances:
-                    finish(ALL_REDUCE.begin(meeting, meeting), self.device)
-                    clock.mark()
-                    finish(begin_transfer(sent, received, distance), self.device)
-                    clock.mark()
-            await_ranks(self.group, self.device)
-            return [began + seconds for seconds in clock.read()[1:]]
-
-        run(1)
-        start = perf_counter()
-        marks: list[float] = []
-        count = MAX_ROUNDS // ROUNDS_IN_BLOCK
-        for block in range(count):
-            marks += run(ROUNDS_IN_BLOCK)
-            has_time = block + 1 < count and perf_counter() < start + seconds
-            if not reduce_minimum(self.group, int(has_time), self.device):
-                break
-        stride = 2 * len(distances)
-        return [
-            Transfer(distance, tuple(marks[at::stride]), tuple(marks[at + 1 :: stride]))
-            for distance, at in zip(distances, range(0, stride, 2), strict=True)
-        ]
+    run(1)
+    start = perf_counter()
+    marks: list[float] = []
+    count = MAX_ROUNDS // ROUNDS_IN_BLOCK
+    for block in range(count):
+        marks += run(ROUNDS_IN_BLOCK)
+        has_time = block + 1 < count and perf_counter() < start + seconds
+        if not reduce_minimum(group, int(has_time), device):
+            break
+    stride = 2 * len(distances)
+    return [
+        Transfer(distance, tuple(marks[at::stride]), tuple(marks[at + 1 :: stride]))
+        for distance, at in zip(distances, range(0, stride, 2), strict=True)
+    ]

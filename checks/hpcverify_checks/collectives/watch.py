@@ -89,8 +89,8 @@ class RankWatch:
             sleep(WATCH_SECONDS)
 
     def _report_lost(self, rank: int, why: str) -> None:
-        self._post(DIED, rank, why)
-        self._post("lost", rank, why)
+        self.server.leave(DIED, rank, why.encode())
+        self.server.leave("lost", rank, why.encode())
 
     def _listen(self, own: Mapping[int, Heartbeat], now: float) -> None:
         self.hangs.hear(own, now)
@@ -101,9 +101,6 @@ class RankWatch:
                 if 0 <= rank < self.order.world
             }
             self.hangs.hear(known, self.server.read_messages(HEARTBEAT)[first].heard)
-
-    def _post(self, topic: str, rank: int, text: str) -> None:
-        self.server.leave(topic, rank, text.encode())
 
     def _decode(self, topic: str, decode: Callable[[bytes], T]) -> dict[int, T]:
         """Decode the messages about *topic*, and note those that cannot be read."""
@@ -121,7 +118,8 @@ class RankWatch:
         """Give the report of each rank; one whose messages cannot be read only says so."""
         reports = self._decode(REPORT, REPORTS.decode)
         for rank, why in self.unreadable.items():
-            place = RankPlace(rank, self._find_node(rank), "")
+            node = self.order.expected[rank] if self.order.expected else ""
+            place = RankPlace(rank, node, "")
             report = reports.get(rank, RankReport(place=place))
             reports[rank] = msgspec.structs.replace(report, unable=report.unable or why)
         return reports
@@ -137,12 +135,17 @@ class RankWatch:
         gone |= never_came
         timelines = self._keep_fitting(self._decode(TIMELINE, TIMELINES.decode))
         reports = self._reports()
+        expected = self.order.expected
+        if not expected or any(expected[rank] != node for rank, node in came.items()):
+            expected = ("",) * self.order.world
         run = combine_reports(
-            self._list_places(came),
+            # A rank that never came counts as where it was expected.
+            [RankPlace(r, came.get(r, node), "") for r, node in enumerate(expected)],
             reports,
             times,
             gone=gone,
-            waiting=[r for r, beat in self.hangs.heartbeats.items() if beat.may_wait],
+            # Those that have not got past meeting the others may wait for them, too.
+            waiting=[r for r, b in self.hangs.heartbeats.items() if b.is_waiting or not b.position],
             algorithm=algorithm,
         )
         if run.missing and self.server.is_crowded:
@@ -153,20 +156,10 @@ class RankWatch:
         steps = tuple(timelines[rank].steps for rank in sorted(timelines))
         return msgspec.structs.replace(run, steps=steps, transfers=join_transfers(timelines))
 
-    def _find_node(self, rank: int) -> str:
-        return self.order.expected[rank] if self.order.expected else ""
-
-    def _list_places(self, came: Mapping[int, str]) -> list[RankPlace]:
-        """List where the ranks are; one that never came counts as where it was expected."""
-        expected = self.order.expected
-        if not expected or any(expected[rank] != node for rank, node in came.items()):
-            expected = ("",) * self.order.world
-        return [RankPlace(r, came.get(r, node), "") for r, node in enumerate(expected)]
-
     def dismiss(self, lost: Mapping[int, str]) -> None:
         """Post for the launchers that came which ranks did not: so none of them misses rank 0."""
         for rank, why in lost.items():
-            self._post("lost", rank, why)
+            self.server.leave("lost", rank, why.encode())
         self.await_leavers()
 
     def await_leavers(self) -> None:

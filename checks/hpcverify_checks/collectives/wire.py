@@ -53,19 +53,17 @@ def take_part(
     for pair in pairs:
         try:
             if rank == pair.receiver:
-                _serve(rank, board)
+                with socket.create_server(("", 0)) as free:
+                    port = free.getsockname()[1]
+                board.post(SERVER, rank, msgspec.json.encode(port))
+                run_tool(
+                    [PROGRAM, *ARGUMENTS, "-p", str(port)], timeout=TIMEOUT_SECONDS, package=PACKAGE
+                )
             elif rank == pair.sender:
                 rate = _write(pair, board, arrivals[pair.receiver].address)
                 board.post(ANSWER, rank, msgspec.json.encode(rate))
         except Unable as exc:
             board.post(ANSWER, pair.sender, msgspec.json.encode(str(exc)))
-
-
-def _serve(rank: int, board: Board) -> None:
-    with socket.create_server(("", 0)) as free:
-        port = free.getsockname()[1]
-    board.post(SERVER, rank, msgspec.json.encode(port))
-    run_tool([PROGRAM, *ARGUMENTS, "-p", str(port)], timeout=TIMEOUT_SECONDS, package=PACKAGE)
 
 
 def _write(pair: WirePair, board: Board, address: str) -> float:
@@ -74,7 +72,12 @@ def _write(pair: WirePair, board: Board, address: str) -> float:
     last = "the other node has not reported where it listens"
     while monotonic() < deadline:
         if message := board.read(SERVER).get(pair.receiver):
-            command = [PROGRAM, *ARGUMENTS, "-p", str(_decode_port(message)), address]
+            try:
+                port = msgspec.json.decode(message, type=Port)
+            except UNREADABLE as exc:
+                text = f"the other node {describe_unreadable(exc)}"
+                raise Unable(text, Cause.MISCONFIGURED) from exc
+            command = [PROGRAM, *ARGUMENTS, "-p", str(port), address]
             done = run_tool(command, timeout=TIMEOUT_SECONDS, package=PACKAGE)
             text = done.stdout.decode(errors="replace")
             if done.returncode == 0 and (rate := parse_rate(text)):
@@ -83,14 +86,6 @@ def _write(pair: WirePair, board: Board, address: str) -> float:
             last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
         sleep(board.pause)  # its server may not listen yet
     raise Unable(f"{PROGRAM}: {last}", Cause.CRASHED)
-
-
-def _decode_port(message: bytes) -> int:
-    try:
-        return msgspec.json.decode(message, type=Port)
-    except UNREADABLE as exc:
-        text = f"the other node {describe_unreadable(exc)}"
-        raise Unable(text, Cause.MISCONFIGURED) from exc
 
 
 def parse_rate(text: str) -> float:

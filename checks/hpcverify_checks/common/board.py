@@ -119,16 +119,16 @@ class FolderBoard:
     def read(self, topic: str, enough: int = 0) -> dict[int, bytes]:  # noqa: ARG002 - never waits
         """Read the files that are there."""
         paths = {path.name.removeprefix(topic): path for path in self.folder.glob(f"{topic}[0-9]*")}
-        return {int(rank): _read_file(path) for rank, path in paths.items() if rank.isdigit()}
+        messages: dict[int, bytes] = {}
+        for rank, path in paths.items():
+            if rank.isdigit():
+                with os.fdopen(os.open(path, READ_FLAGS), "rb") as file:
+                    messages[int(rank)] = file.read(MAX_ANSWER_BYTES)
+        return messages
 
     def make_round_trips(self, count: int) -> list[RoundTrip]:  # noqa: ARG002 - one node, one clock
         """Make none."""
         return []
-
-
-def _read_file(path: Path) -> bytes:
-    with os.fdopen(os.open(path, READ_FLAGS), "rb") as file:
-        return file.read(MAX_ANSWER_BYTES)
 
 
 class BoardRequest(Struct, omit_defaults=True):

@@ -275,8 +275,12 @@ class CollectiveBenchmark:
         """Take steps from number *first* on until *count* are timed, and verify all of them."""
         import torch
 
-        batches = [*self._plan_batches(first, count, len(buffers))]
-        total = batches[-1].stop - first
+        # The first steps of each batch are not timed.
+        untimed, batches, total, left = UNTIMED[self.device.type], list[range](), 0, count
+        while left > 0:
+            timed = min(left, len(buffers) - untimed)
+            batches.append(range(first + total, first + total + untimed + timed))
+            total, left = total + untimed + timed, left - timed
         sent_segment, received_segments = self._find_sent(), self._list_received()
         log = torch.zeros(2, total, 4, dtype=torch.int64, device=self.device)
         clock, meeting = StepClock(self.device), torch.zeros(1, device=self.device)
@@ -307,14 +311,6 @@ class CollectiveBenchmark:
             self._find_wrong(results, first, received_segments),
             self._find_wrong(shares, first, [sent_segment]),
         )
-
-    def _plan_batches(self, first: int, count: int, size: int) -> Iterator[range]:
-        """Plan batches of at most *size* steps, of which *count* are timed in all."""
-        untimed = UNTIMED[self.device.type]
-        while count > 0:
-            timed = min(count, size - untimed)
-            yield range(first, first + untimed + timed)
-            first, count = first + untimed + timed, count - timed
 
     def _time_batch(
         self, work: Sequence[tuple[StepData, Tensor, Tensor]], clock: StepClock, meeting: Tensor

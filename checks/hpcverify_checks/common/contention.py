@@ -37,7 +37,12 @@ class CpuUsage:
     def read(cls, root: Path = Path("/")) -> CpuUsage:
         """Read the clocks; where the kernel has none, assume that nobody else is busy."""
         own = sum(os.times()[:4])
-        return cls(time.monotonic(), _read_busy_seconds(root) or own, own)
+        line = (sysfs.read_text(root / "proc/stat") or "").partition("\n")[0]
+        ticks = [int(field) for field in line.split()[1 : 1 + FIELD_COUNT]]
+        if len(ticks) < FIELD_COUNT:
+            return cls(time.monotonic(), own, own)
+        busy = sum(ticks) - ticks[IDLE_FIELD] - ticks[IOWAIT_FIELD]
+        return cls(time.monotonic(), busy / os.sysconf("SC_CLK_TCK"), own)
 
     def count_other_cores(self, now: CpuUsage) -> float:
         """Compute how many cores others used on average, from this moment until *now*."""
@@ -61,11 +66,3 @@ class CpuUsage:
             yield item
         text = f"other processes used {others:.1f} cores during the measurement; left out:"
         yield Coverage(part_id, f"{text} {', '.join(names)}")
-
-
-def _read_busy_seconds(root: Path) -> float:
-    line = (sysfs.read_text(root / "proc/stat") or "").partition("\n")[0]
-    ticks = [int(field) for field in line.split()[1 : 1 + FIELD_COUNT]]
-    if len(ticks) < FIELD_COUNT:
-        return 0.0
-    return (sum(ticks) - ticks[IDLE_FIELD] - ticks[IOWAIT_FIELD]) / os.sysconf("SC_CLK_TCK")

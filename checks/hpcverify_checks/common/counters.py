@@ -10,7 +10,8 @@ never read before shows nothing new: its value may be old.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -57,28 +58,6 @@ class CounterSnapshot(Struct, frozen=True):
     window: float | None
     """When the hour began; runs within the hour keep it."""
     grown: dict[str, int]
-
-    def compute_increases(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Compute by how much each of *counts* that was read before grew."""
-        return {
-            name: int(compute_increase(self.counts.get(name, 0), count))
-            for name, count in counts.items()
-            for place, kind in [_split_name(name)]
-            if place in self.read.get(kind, "").split()
-        }
-
-
-def _split_name(name: str) -> tuple[str, str]:
-    place, kind, *_ = (*name.split(" "), "")
-    return place, kind
-
-
-def _merge_read(before: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-    places = {kind: dict.fromkeys(listed.split()) for kind, listed in before.items()}
-    for name in names:
-        place, kind = _split_name(name)
-        places.setdefault(kind, {})[place] = None
-    return {kind: " ".join(listed) for kind, listed in places.items()}
 
 
 class CounterDelta(Struct, frozen=True):
@@ -130,10 +109,20 @@ def compare_with_last_run(
     ctx: Context, part_id: str, counts: Mapping[str, int], now: Moment
 ) -> Growth:
     """Compare the *counts* of the part *part_id* with those of the last run."""
-    known = _load_snapshot(ctx, part_id)
+    known = None
+    with suppress(msgspec.MsgspecError):  # there is none
+        recalled = ctx.recall(SNAPSHOT_NAME, part_id) or ""
+        known = msgspec.json.decode(recalled, type=CounterSnapshot)
     fresh = CounterSnapshot(now.boot, now.seconds, {}, {}, now.seconds, {})
     before = known if known and known.boot == now.boot else fresh
-    whole, new = {**before.counts, **counts}, before.compute_increases(counts)
+    whole = {**before.counts, **counts}
+    read = {kind: dict.fromkeys(listed.split()) for kind, listed in before.read.items()}
+    new: dict[str, int] = {}
+    for name, count in counts.items():
+        place, kind, *_ = (*name.split(" "), "")
+        if place in before.read.get(kind, "").split():
+            new[name] = int(compute_increase(before.counts.get(name, 0), count))
+        read.setdefault(kind, {})[place] = None
     window, grown = before.window, Counter(before.grown)
     age = Moment("", before.uptime).since(window)
     if age is None or age >= HOUR_SECONDS:
@@ -142,7 +131,7 @@ def compare_with_last_run(
         boot=now.boot,
         uptime=now.seconds,
         counts={name: count for name, count in whole.items() if count},
-        read=_merge_read(before.read, counts),
+        read={kind: " ".join(places) for kind, places in read.items()},
         window=window,
         grown={name: count for name, count in (grown + Counter(new)).items() if count},
     )
@@ -162,13 +151,6 @@ def compare_with_last_run(
         shown=snapshot.counts,
         carry_over=CarryOver(SNAPSHOT_NAME, msgspec.json.encode(snapshot).decode(), part_id),
     )
-
-
-def _load_snapshot(ctx: Context, part_id: str) -> CounterSnapshot | None:
-    try:
-        return msgspec.json.decode(ctx.recall(SNAPSHOT_NAME, part_id) or "", type=CounterSnapshot)
-    except msgspec.MsgspecError:  # there is none, or an older version wrote another format
-        return None
 
 
 def compute_increase(before: float, after: float) -> float:

@@ -8,11 +8,11 @@ from collections.abc import (
     Collection,
     Generator,
     Iterator,
+    Mapping,
     MutableMapping,
     Sequence,
 )
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from math import inf
@@ -215,7 +215,7 @@ def list_native_dtypes(device: torch.device) -> frozenset[str]:
 
     if device.type == "cpu":
         native = cpu.list_native_dtypes(cpu.list_flags(cpu.read_cpuinfo()))
-        return native - {unused.dtype for unused in list_unused_dtypes(device)}
+        return native - list_unused_dtypes(device).keys()
     if torch.version.hip is not None:
         return choose_amd_dtypes(read_amd_architecture(device))
     capability = torch.cuda.get_device_capability(device)
@@ -236,36 +236,17 @@ def read_amd_architecture(device: torch.device) -> str:
     return name.partition(":")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class UnusedDtype:
-    """A type that a CPU has units for, which its library does not use."""
-
-    dtype: str
-    slowdown: float
-    """How many times as long as with fp32 a product takes."""
-
-    @property
-    def text(self) -> str:
-        """The sentence that the type is left out, and why."""
-        return (
-            f"{self.dtype}: left out: the CPU has units for it, but torch does not use "
-            f"them (a product takes {self.slowdown:.0f} times as long as in fp32)"
-        )
-
-
-def list_unused_dtypes(device: torch.device) -> tuple[UnusedDtype, ...]:
+@cache
+def list_unused_dtypes(device: torch.device) -> Mapping[str, float]:
     """
-    List the types that *device* has units for but torch multiplies without them.
+    List the types that *device* has units for but torch multiplies without them, and how slowly.
 
     A library that does not know the CPU, or that a variable such as
     ``ONEDNN_MAX_CPU_ISA`` keeps from using its units, falls back to an extremely slow
     kernel. That says nothing about the part, and a check would take hours.
     """
-    return _list_unused_by_cpu() if device.type == "cpu" else ()
-
-
-@cache
-def _list_unused_by_cpu() -> tuple[UnusedDtype, ...]:
+    if device.type != "cpu":
+        return {}
     native = cpu.list_native_dtypes(cpu.list_flags(cpu.read_cpuinfo()))
     with use_threads(1):
         return list_slow_dtypes(native - {"fp32", "fp64"}, _time_product)
@@ -273,11 +254,11 @@ def _list_unused_by_cpu() -> tuple[UnusedDtype, ...]:
 
 def list_slow_dtypes(
     dtypes: Collection[str], seconds: Callable[[str], float]
-) -> tuple[UnusedDtype, ...]:
-    """List those of *dtypes* whose products take far more *seconds* than fp32's."""
+) -> Mapping[str, float]:
+    """List those of *dtypes* whose products take far more *seconds* than fp32's: how many times."""
     usual = seconds("fp32")
     ratios = {dtype: seconds(dtype) / usual for dtype in sorted(dtypes)}
-    return tuple(UnusedDtype(d, ratio) for d, ratio in ratios.items() if ratio > MAX_SLOWDOWN)
+    return {dtype: ratio for dtype, ratio in ratios.items() if ratio > MAX_SLOWDOWN}
 
 
 def _time_product(dtype: str) -> float:
@@ -296,8 +277,12 @@ def report_left_out(ctx: Context, device: torch.device) -> Iterator[Coverage]:
     """Report which types the part may have units for and is not tested with, and why."""
     import torch
 
-    for unused in list_unused_dtypes(device):
-        yield Coverage(ctx.device.part, unused.text)
+    for dtype, slowdown in list_unused_dtypes(device).items():
+        text = (
+            f"{dtype}: left out: the CPU has units for it, but torch does not use them (a product "
+            f"takes {slowdown:.0f} times as long as in fp32)"
+        )
+        yield Coverage(ctx.device.part, text)
     if device.type != "cpu" and torch.version.hip is not None:
         architecture = read_amd_architecture(device)
         missing = ", ".join(sorted(FAMILIES.keys() - choose_amd_dtypes(architecture)))

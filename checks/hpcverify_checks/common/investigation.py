@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from hpcverify.check import Finding
 from hpcverify.units import format_count
-from hpcverify_checks.common import locate
 from hpcverify_checks.common.bits import compute_digest, format_word, view_words
 from hpcverify_checks.common.cores import list_other_cores, run_on_each
 from hpcverify_checks.common.exact import view_shifted
+from hpcverify_checks.common.locate import describe_errors
 from hpcverify_checks.common.mismatch import find_mismatch
 from hpcverify_checks.common.product_loop import ProductBench, ProductJob, WrongProduct, poison
 from hpcverify_checks.common.reruns import rerun
@@ -50,7 +49,7 @@ def investigate_corruption(bench: ProductBench, wrong: WrongProduct) -> Finding:
             data |= known
     except Exception as exc:  # noqa: BLE001 - whatever it is, it must not hide the fault
         evidence["incomplete"] = f"then {type(exc).__name__}: {exc}"
-    shown_in_text = ("extent", "place", "reruns", "sm", "incomplete")
+    shown_in_text = ("extent", "place", "reruns", "incomplete")
     details = ", ".join(evidence[name] for name in shown_in_text if name in evidence)
     text = (
         f"{bench.dtype} product {wrong.number} ({job.name}) has "
@@ -71,11 +70,16 @@ def _look_closer(bench: ProductBench, wrong: WrongProduct) -> Iterator[Known]:
     if job.rounds:  # before the output is written again
         pair = view_shifted(job.a, job.b, shift)
         yield {}, {"of_order": is_of_order(*pair, wrong.output, job.reference)}
-    reruns = rerun(partial(repeat_product, bench, wrong.number))
+
+    def is_wrong_again() -> bool:
+        # Else a tile that is not written would keep the right answer.
+        poison(bench.get_output(wrong.number))
+        count = view_words(bench.outputs[0]).new_zeros(())
+        bench.compute_and_compare(wrong.number, count)
+        return bool(count)
+
+    reruns = rerun(is_wrong_again)
     yield {"reruns": reruns.describe()}, {"reruns": reruns}
-    units = locate.find_faulty_sms(bench.outputs[0].device)
-    if units:
-        yield {"sm": f"multiprocessors {units.describe()}"}, {}
 
 
 def find_changes(job: ProductJob, part_id: str) -> list[str]:
@@ -102,7 +106,7 @@ def _compare_elements(found: Tensor, expected: Tensor) -> Known:
         "digest": digest,
         "row": str(row),
         "column": str(column),
-        "extent": locate.measure_extent(found, expected).describe(),
+        "extent": describe_errors(found, expected),
     }
     known = {"digest": digest, "expected": evidence["expected"]}
     return evidence, known | {"only_signs": bool((found == expected).all())}
@@ -116,12 +120,3 @@ def list_changed_memory(job: ProductJob) -> Iterator[str]:
             yield f"operand {name} changed at {row}, {column}"
     if compute_digest(job.reference.cpu()) != job.digest:
         yield "reference changed"
-
-
-def repeat_product(bench: ProductBench, number: int) -> bool:
-    """Repeat the product *number*; return whether it is wrong again."""
-    # Else a tile that is not written would keep the right answer.
-    poison(bench.get_output(number))
-    count = view_words(bench.outputs[0]).new_zeros(())
-    bench.compute_and_compare(number, count)
-    return bool(count)

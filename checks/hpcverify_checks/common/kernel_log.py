@@ -150,16 +150,12 @@ def report_unresolved(
     for mark in ctx.carry_overs:
         if mark.name != UNRESOLVED_FAILURE or mark.part_id in failures:
             continue
-        past = _decode_failure(mark.value)
-        if past and past.boot == log.boot and past.when > time.time() - DAY_SECONDS:
+        try:
+            past = msgspec.json.decode(mark.value, type=PartFailure)
+        except msgspec.MsgspecError:  # it is none of ours
+            continue
+        if past.boot == log.boot and past.when > time.time() - DAY_SECONDS:
             moment = format_moment(past.when)
             text = f"failed at {moment} with {past.code}; the node has not rebooted since"
             yield Finding(choose_code(past.code), mark.part_id, text)
             yield mark
-
-
-def _decode_failure(mark: str) -> PartFailure | None:
-    try:
-        return msgspec.json.decode(mark, type=PartFailure)
-    except msgspec.MsgspecError:  # another version wrote it
-        return None

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import subprocess
 import textwrap
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache, partial
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from hpcverify.check import Context, Coverage
 from hpcverify_checks.common.device import wait_for_device
 from hpcverify_checks.common.product_loop import Compare, compare
 
@@ -42,20 +42,6 @@ TRITON_FAILURES = (
 `TritonError`. A TypeError or the like is a mistake of ours."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kernels:
-    """The kernels, if they run on a device."""
-
-    module: ModuleType | None = None
-    failure: str = ""
-    """Why they do not, in the words of Triton."""
-
-
-def choose_comparison(device: torch.device) -> Compare:
-    """Choose the fastest comparison that runs on *device*."""
-    return compare if load_kernels(device).module is None else compare_fused
-
-
 def compare_fused(found: Tensor, expected: Tensor, count: Tensor) -> None:
     """
     Compare rows of words bit by bit on the current GPU, without waiting for it.
@@ -72,9 +58,9 @@ def compare_fused(found: Tensor, expected: Tensor, count: Tensor) -> None:
 
 
 @cache
-def load_kernels(device: torch.device) -> Kernels:
+def load_comparison(device: torch.device) -> tuple[Compare, str]:
     """
-    Load the kernels, and compile the comparison for *device* and run it there.
+    Load the fastest comparison that runs on *device*, and why it is not Triton's.
 
     Raises:
         RuntimeError: What CUDA raised: a broken GPU is no missing compiler.
@@ -82,14 +68,18 @@ def load_kernels(device: torch.device) -> Kernels:
     """
     import torch
 
-    # Nobody has run our kernels on an AMD GPU.
+    # Nobody has run our kernel on an AMD GPU.
     if device.type != "cuda" or torch.version.hip is not None:
-        return Kernels()
-    if failure := try_launch(prepare_comparison(device), device):
-        return Kernels(failure=failure)
-    from hpcverify_checks.common import triton_kernels
+        return compare, ""
+    failure = try_launch(prepare_comparison(device), device)
+    return (compare, failure) if failure else (compare_fused, "")
 
-    return Kernels(triton_kernels)
+
+def report_comparison(ctx: Context, device: torch.device) -> Iterator[Coverage]:
+    """Load the comparison for *device* before it is needed; report if Triton compiles none."""
+    if failure := load_comparison(device)[1]:
+        text = f"products are compared by torch, since Triton compiles no kernel here: {failure}"
+        yield Coverage(ctx.device.part, text)
 
 
 def prepare_comparison(device: torch.device) -> Callable[[], None]:
@@ -111,22 +101,19 @@ def try_launch(launch: Callable[[], object], device: torch.device) -> str:
     """
     import torch
 
+    failures: tuple[type[Exception], ...] = TRITON_FAILURES
+    with suppress(*TRITON_FAILURES):
+        from triton.errors import TritonError
+
+        failures = (*TRITON_FAILURES, TritonError)
     try:
         launch()
     except (torch.AcceleratorError, torch.OutOfMemoryError):
         raise
-    except _list_triton_failures() as exc:
+    except failures as exc:
         # Triton reports CUDA's errors as a RuntimeError of its own; those that last
         # are raised again here, by torch.
         wait_for_device(device)
         return textwrap.shorten(f"{type(exc).__name__}: {exc}", MAX_REASON_CHARACTERS)
     wait_for_device(device)
     return ""
-
-
-def _list_triton_failures() -> tuple[type[Exception], ...]:
-    try:
-        from triton.errors import TritonError
-    except TRITON_FAILURES:
-        return TRITON_FAILURES
-    return (*TRITON_FAILURES, TritonError)

@@ -56,13 +56,6 @@ def has_optional_links(sheet: Spec | None) -> bool:
     return sheet.key in LINKS_PER_BRIDGE or sheet.key.startswith(SINGLE_GPU_KEY_PREFIX)
 
 
-def is_fully_linked(sheet: Spec | None) -> bool:
-    """Whether each GPU of such a node has NVLink to every other one."""
-    if sheet is None or has_optional_links(sheet):
-        return False
-    return sheet.nvlink_links >= MIN_LINKS_ALL_PAIRS
-
-
 def classify_wiring(gpus: Sequence[Device], ctx: Context) -> str:
     """
     Name how *gpus* are wired to each other.
@@ -72,8 +65,9 @@ def classify_wiring(gpus: Sequence[Device], ctx: Context) -> str:
     ``peer`` (some pairs have no NVLink).
     """
     sheets = [look_up_spec(ctx, gpu.part) for gpu in gpus]
-    if not all(map(is_fully_linked, sheets)):
-        return "peer"
+    for sheet in sheets:
+        if sheet is None or has_optional_links(sheet) or sheet.nvlink_links < MIN_LINKS_ALL_PAIRS:
+            return "peer"
     if all(sheet and sheet.key.startswith(TRAY_KEY_PREFIXES) for sheet in sheets):
         return "tray"
     return "p2p" if len(gpus) > MAX_MESH_GPUS else "mesh"

@@ -14,7 +14,6 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from time import monotonic, sleep
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -82,11 +81,6 @@ def announce_failure(board: Board, rank: int) -> Generator[None]:
         with suppress(BoardError):  # then those that wait for the board know enough
             board.post("lost", rank, f"was lost: it failed with {first_line!r}".encode())
         raise
-
-
-def has_announced_failure(board: Board, rank: int) -> bool:
-    """Whether *rank* failed for a reason of its own, and said so."""
-    return rank in board.read("lost")
 
 
 def read_failures(board: Board) -> dict[int, str]:
@@ -184,17 +178,10 @@ def report_lost_ranks(ctx: Context, items: Iterator[CheckItem]) -> Iterator[Chec
         if ctx.device.kind == "cpu":  # its ranks are processes and no parts
             raise
         for rank, why in exc.lost.items():
-            seen = msgspec.to_builtins(LostRank(ctx.device.part))
-            yield Finding(RANK_LOST_CODE, ctx.peers[rank].part, why, data=seen)
+            witness = {"witness": ctx.device.part}
+            yield Finding(RANK_LOST_CODE, ctx.peers[rank].part, why, data=witness)
         labels = ", ".join(ctx.peers[rank].label for rank in exc.lost)
         yield Coverage(ctx.device.part, f"could not be judged without {labels}")
-
-
-class LostRank(Struct, frozen=True):
-    """The data of a finding about a rank that another one missed."""
-
-    witness: str
-    """The part that missed it."""
 
 
 def merge_lost_ranks(items: Collection[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
@@ -208,5 +195,5 @@ def merge_lost_ranks(items: Collection[JudgedItem], inventory: Inventory) -> Ite
     for findings in lost.values():
         # The error that it announced says more than its silence.
         best = max(findings, key=lambda finding: "failed" in finding.text)
-        names = inventory.format_names([f.data_as(LostRank).witness for f in findings])
+        names = inventory.format_names([finding.data["witness"] for finding in findings])
         yield replace(best, text=f"{best.text}; without it {names} could not be judged", data={})

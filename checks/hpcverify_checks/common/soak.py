@@ -339,8 +339,11 @@ class PartSoak:
         load = LoadSchedule.plan(stretch, self.pace, self.bench.batch_size)
         late = began >= stretch.end
         doing = f"{self.task.family.name} products, {stretch.describe()},"
+        hunted = HuntResult(0, 0.0)
         with operation(doing, self.task.ctx.device):
-            hunted = HuntResult(0, 0.0) if late else self._hunt(load, note)
+            if not late:
+                with self.task.stalls.time_batches(self.task.device) as tick:
+                    hunted = hunt(self.bench, load, lambda n: (tick(n), note(n)))
         self.done.append(
             StretchResult(
                 stretch.period,
@@ -358,10 +361,6 @@ class PartSoak:
                 against += "; a sagging power supply does this too: check it"
             self.report_wrong_product(hunted.wrong[0], stretch.describe(), against)
         return self.done[-1]
-
-    def _hunt(self, load: LoadSchedule, note: Callable[[int], object]) -> HuntResult:
-        with self.task.stalls.time_batches(self.task.device) as tick:
-            return hunt(self.bench, load, lambda n: (tick(n), note(n)))
 
     @property
     def pace(self) -> float:

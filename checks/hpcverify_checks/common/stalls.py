@@ -17,12 +17,12 @@ import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from threading import Lock, Thread
-from time import CLOCK_MONOTONIC, clock_gettime, perf_counter, sleep
+from threading import Event, Lock, Thread
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hpcverify.check import Measurement, Metric
@@ -35,43 +35,62 @@ STALL = Metric("s", "high", "by how much its longest step exceeds the median one
 )
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
 """Nanoseconds on a core, nanoseconds that the thread waited for one, and how often."""
-
-
 PULSE_SECONDS = 0.5
 LATE_SECONDS = 1.0
 """A pulse that comes this much too late was kept from running."""
 
 
 class Absence:
-    """How long no thread of this process ran: one that waits for the GPU lets a pulse run."""
+    """
+    How long this process did not run: each `read` is a pulse, which then comes late.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    Slurm suspends jobs with SIGSTOP, containers are frozen, and guests move to another host.
+    With *has_stopped*, the time counts in which a signal had stopped another process, as fio.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = monotonic,
+        has_stopped: Callable[[], bool] = bool,
+    ) -> None:
+        self._clock, self._has_stopped = clock, has_stopped
         self._lock = Lock()
-        self._seen = clock()
+        self._seen = self._ran = clock()
         self._seconds = 0.0
+        self.longest = 0.0
+        """Seconds from one moment in which all ran to the next."""
 
     def read(self) -> float:
-        """Read the seconds since the beginning; each call is a pulse."""
+        """Read the seconds since the beginning in which no thread of this process ran."""
         with self._lock:
             now = self._clock()
             late = now - self._seen - PULSE_SECONDS
-            self._seconds += late * (late > LATE_SECONDS)
             self._seen = now
+            if late > LATE_SECONDS or self._has_stopped():
+                self._seconds += max(0.0, late)
+                self.longest = max(self.longest, now - self._ran)
+            else:
+                self._ran = now
             return self._seconds
+
+    def start(self) -> Callable[[], None]:
+        """Give it a pulse from now on; return what ends that."""
+        self._seen = self._ran = self._clock()
+        over = Event()
+
+        def pulse() -> None:
+            while not over.wait(PULSE_SECONDS):
+                self.read()
+
+        Thread(target=pulse, daemon=True).start()
+        return over.set
 
 
 @cache
 def watch_absence() -> Absence:
     """Give this process a pulse until it ends."""
-    absence = Absence(partial(clock_gettime, CLOCK_MONOTONIC))
-
-    def pulse() -> None:
-        while True:
-            sleep(PULSE_SECONDS)
-            absence.read()
-
-    Thread(target=pulse, daemon=True).start()
+    absence = Absence()
+    absence.start()
     return absence
 
 

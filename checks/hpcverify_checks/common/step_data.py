@@ -104,7 +104,8 @@ class StepData:
         # The parities of the first rank are those of no other: then one sum is odd.
         swap = (rank == 0) != bool(self.step // 2 % 2)
         a, b = (even, odd) if swap else (odd, even)
-        return Weights(a, b, self._split_constant(rank) if self.floats else 0)
+        share, rest = divmod(1 << SUM_BITS, self.world)
+        return Weights(a, b, (share + rest * (rank == 0)) if self.floats else 0)
 
     def weigh_sum(self) -> Weights:
         """Add up the weights of all ranks."""
@@ -112,10 +113,6 @@ class StepData:
         for rank in range(self.world):
             total += self.weigh_share(rank)
         return total
-
-    def _split_constant(self, rank: int) -> int:
-        share, rest = divmod(1 << SUM_BITS, self.world)
-        return share + rest if rank == 0 else share
 
     @property
     def _share_bits(self) -> int:
@@ -138,7 +135,8 @@ class StepData:
 
     def compute_word(self, weights: Weights, place: int) -> int:
         """Compute a word of a share or a sum on the host, apart from all tables: int32."""
-        a, b = (_hash_place(self.seed, row, place) for row in range(2))
+        counted = (mix_word(self.seed + row) + place % period for row, period in enumerate(PERIODS))
+        a, b = (mix_word(word - GOLDEN) % 2**32 for word in counted)  # it adds that again
         if not self.floats:
             return _wrap_int32(a * weights.a + b * weights.b)
         mask = 2**self.value_bits - 1
@@ -247,12 +245,6 @@ def _make_row(seed: int, number: int, count: int, device: torch.device) -> Tenso
         place = torch.arange(start, stop, dtype=torch.int64, device=device)
         row[start:stop] = mix_bits(place.remainder_(period).add_(key))  # keeps the low half
     return row
-
-
-def _hash_place(seed: int, number: int, place: int) -> int:
-    """Compute a word of a row, 0 to 2^32 - 1."""
-    counted = mix_word(seed + number) + place % PERIODS[number]
-    return mix_word(counted - GOLDEN) % 2**32  # it adds that again
 
 
 def _wrap_int32(value: int) -> int:

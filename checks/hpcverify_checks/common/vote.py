@@ -30,8 +30,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -52,9 +53,11 @@ from hpcverify.check import (
 )
 from hpcverify_checks.common.reruns import Reruns
 
+T = TypeVar("T", bound=Hashable)
+
 KIND_FACTS = ("name", "pci_device_id", "compute_capability", "driver", "memory")
 """The same for all parts of a kind."""
-MIN_VOTERS = 3
+MIN_VOTES = 2
 """When only two differ, it is unknown which is wrong."""
 CORRUPTION_CODE = "corruption"
 BLIND_PART_CODE = "blind_part"
@@ -127,10 +130,6 @@ class ProductFault(Struct, frozen=True):
         """If it is the same for all parts that were wrong, the plan may be at fault."""
         return self.dtype, self.plan, self.draw, self.expected, self.digest
 
-    def is_common(self, holders: set[str], parts: frozenset[str], min_parts: int) -> bool:
-        """Whether *holders*, which have this fault, are all *parts*, and enough of them."""
-        return parts <= holders and len(parts) >= (1 if self.only_signs else min_parts)
-
     @property
     def may_be_of_plan(self) -> bool:
         """Whether a plan can be at fault: memory is unchanged, and every rerun was wrong."""
@@ -160,8 +159,7 @@ def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[Jud
     others = list(move_to_memory([item for item in items if item not in answers]))
     left = list(move_to_plan(others, list_part_groups(others, inventory)))
     gpus = frozenset(d.part for d in inventory.devices if d.kind == "cuda")
-    for poll in group_polls(answers, left):
-        yield from poll.declare_results(gpus)
+    yield from hold_votes(answers, left, gpus)
     yield from left
 
 
@@ -204,58 +202,19 @@ def _dispute(
             yield item
 
 
-@dataclass(frozen=True, slots=True)
-class Poll:
-    """All votes on the work *name*."""
-
-    name: str
-    answers: tuple[tuple[Finding, Ballot], ...]
-
-    def collect_votes(self) -> dict[str, str]:
-        """List each part's vote; it is empty for a part that contradicts itself."""
-        digests: dict[str, set[str]] = {}
-        for finding, answer in self.answers:
-            digests.setdefault(finding.part_id, set()).add(answer.digest)
-        return {part_id: min(d) if len(d) == 1 else "" for part_id, d in digests.items()}
-
-    def declare_results(self, gpus: frozenset[str]) -> Iterator[Finding]:
-        """Yield each vote with its result."""
-        ballots = self.collect_votes()
-        votes = Counter(ballots.values())
-        most, count = votes.most_common(1)[0]
-        voters = len(ballots)
-        decided = voters >= MIN_VOTERS and 2 * count > voters
-        for finding, answer in self.answers:
-            if most and (len(votes) == 1 or (decided and ballots[finding.part_id] == most)):
-                alone = "no other part did the same work, so there is no vote"
-                agreed = f"{count} of {voters} agree" if voters > 1 else alone
-                yield replace(finding, text=f"{finding.text}; {agreed}")
-                continue
-            if finding.part_id not in gpus:
-                code = "dissent"
-                result = f"the {voters} cores gave {len(votes)} different answers"
-            elif most and decided:
-                code = "outvoted"
-                result = f"its bits differ from those of {count} of {voters} parts, which agree"
-            else:
-                code = "disagreement"
-                result = (
-                    f"different answers from {voters} parts of a kind, and no majority of three or "
-                    "more: it is not known which is wrong"
-                )
-            evidence = {
-                "group": answer.group,
-                "digest": answer.digest,
-                "most": most,
-                "votes": f"{count} of {voters}",
-            }
-            text = f"{self.name}: {result}"
-            yield replace(finding, code=code, text=text, evidence=evidence)
+def find_majority(votes: Sequence[T]) -> T | None:
+    """Find the vote of more than half, and two at least; None if there is no such vote."""
+    for vote, count in Counter(votes).most_common(1):
+        if count >= MIN_VOTES and 2 * count > len(votes):
+            return vote
+    return None
 
 
-def group_polls(answers: Iterable[Finding], items: Iterable[JudgedItem]) -> Iterator[Poll]:
+def hold_votes(
+    answers: Iterable[Finding], items: Iterable[JudgedItem], gpus: frozenset[str]
+) -> Iterator[Finding]:
     """
-    Group the votes by group and work.
+    Yield each vote with its result, by group and work.
 
     The vote of a part that already computed wrongly, by *items* or by an earlier check,
     proves nothing.
@@ -267,7 +226,44 @@ def group_polls(answers: Iterable[Finding], items: Iterable[JudgedItem]) -> Iter
         if finding.part_id not in wrong and not answer.void:
             polls.setdefault((answer.group, answer.name), []).append((finding, answer))
     for (_, name), votes in polls.items():
-        yield Poll(name, tuple(votes))
+        yield from _declare_results(name, votes, gpus)
+
+
+def _declare_results(
+    name: str, answers: Sequence[tuple[Finding, Ballot]], gpus: frozenset[str]
+) -> Iterator[Finding]:
+    digests: dict[str, set[str]] = {}
+    for finding, answer in answers:
+        digests.setdefault(finding.part_id, set()).add(answer.digest)
+    # A part that contradicts itself has an empty vote.
+    ballots = {part_id: min(d) if len(d) == 1 else "" for part_id, d in digests.items()}
+    votes, voters = Counter(ballots.values()), len(ballots)
+    most, count = votes.most_common(1)[0]
+    majority = most if len(votes) == 1 else find_majority([*ballots.values()])
+    for finding, answer in answers:
+        if majority and ballots[finding.part_id] == majority:
+            alone = "no other part did the same work, so there is no vote"
+            agreed = f"{count} of {voters} agree" if voters > 1 else alone
+            yield replace(finding, text=f"{finding.text}; {agreed}")
+            continue
+        if finding.part_id not in gpus:
+            code, result = "dissent", f"the {voters} cores gave {len(votes)} different answers"
+        elif majority:
+            code = "outvoted"
+            result = f"its bits differ from those of {count} of {voters} parts, which agree"
+        else:
+            code = "disagreement"
+            result = (
+                f"different answers from {voters} parts of a kind, and no majority of three or "
+                "more: it is not known which is wrong"
+            )
+        evidence = {
+            "group": answer.group,
+            "digest": answer.digest,
+            "most": most,
+            "votes": f"{count} of {voters}",
+        }
+        yield replace(finding, code=code, text=f"{name}: {result}", evidence=evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +286,8 @@ class PartGroup:
         shared = {
             f.product
             for _, f in steady
-            if f.is_common(parts[f.product], self.parts, self.min_parts)
+            if self.parts <= parts[f.product]
+            and len(self.parts) >= (1 if f.only_signs else self.min_parts)
         }
         types = {(f.dtype, f.metric) for _, f in steady if self.single_plan and f.product in shared}
         for finding, fault in steady:
@@ -302,7 +299,12 @@ class PartGroup:
 def list_part_groups(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[PartGroup]:
     """Yield the node's GPUs, and the cores of the CPU that computed."""
     gpus = frozenset(d.part for d in inventory.devices if d.kind == "cuda")
-    if _are_even(items, gpus):  # else one of them also erred elsewhere
+    counts: dict[str, set[float | None]] = {}
+    for item in items:
+        if isinstance(item, Measurement) and item.name in DISPUTED_METRICS and item.part_id in gpus:
+            counts.setdefault(item.name, set()).add(item.value)
+    # With other numbers of wrong words, one of them also erred elsewhere.
+    if all(len(values) == 1 for values in counts.values()):
         yield PartGroup(gpus, 2, "the plan, the library or the reference")
     cores = frozenset(
         f.part_id
@@ -310,27 +312,11 @@ def list_part_groups(items: Sequence[JudgedItem], inventory: Inventory) -> Itera
         if isinstance(f, Measurement) and f.name == "products" and CORE_PATTERN.fullmatch(f.part_id)
     )
     other_cause = "the plan, the library, the reference or the cores' shared memory"
-    yield PartGroup(cores, count_threads_per_core(inventory) + 1, other_cause, single_plan=True)
-
-
-def _are_even(items: Iterable[JudgedItem], parts: frozenset[str]) -> bool:
-    """Whether all *parts* had the same number of wrong words."""
-    counts: dict[str, set[float | None]] = {}
-    for item in items:
-        if (
-            isinstance(item, Measurement)
-            and item.name in DISPUTED_METRICS
-            and item.part_id in parts
-        ):
-            counts.setdefault(item.name, set()).add(item.value)
-    return all(len(values) == 1 for values in counts.values())
-
-
-def count_threads_per_core(inventory: Inventory) -> int:
-    """Count the logical cores that share the units of one; 2 if it is not known."""
     facts = next((p.facts for p in inventory.of_kind("cpu")), {})
-    threads, cores = (int(facts.get(name, 0)) for name in ("threads", "cores"))
-    return -(-threads // cores) if threads and cores else 2
+    threads, physical = (int(facts.get(name, 0)) for name in ("threads", "cores"))
+    # The threads of a core share its units; two if their number is not known.
+    sharing = -(-threads // physical) if threads and physical else 2
+    yield PartGroup(cores, sharing + 1, other_cause, single_plan=True)
 
 
 def move_to_plan(items: Sequence[JudgedItem], groups: Iterable[PartGroup]) -> Iterator[JudgedItem]:

@@ -69,7 +69,9 @@ class Examination:
 
     def run_round(self, number: int) -> Iterator[Finding]:
         """Let each core make, verify and share; report who errs."""
-        reviews = list(self._review(number, list(self._make(number))))
+        made = self.cores.run(self.cores.numbers, partial(self._make_on_core, number))
+        answers = [answer for of_core in made for answer in of_core]
+        reviews = list(self._review(number, answers))
         blind = {(r.answer.unit.name, r.core) for r in reviews if r.blind}
         for review in reviews:
             self._count(review)
@@ -95,26 +97,18 @@ class Examination:
         self.closed.update((unit, core) for core in cores or self.cores.numbers)
         return finding
 
-    def _make(self, number: int) -> Iterator[MadeAnswer]:
-        for answers in self.cores.run(self.cores.numbers, partial(self._make_on_core, number)):
-            yield from answers
-
     def _make_on_core(self, number: int, core: int) -> list[MadeAnswer]:
         answers: list[MadeAnswer] = []
         able = [unit for unit in self.units if (unit.name, core) not in self.closed]
         first = number * ANSWERS_PER_ROUND
         for unit, draw in product(able, range(first, first + ANSWERS_PER_ROUND)):
             began = thread_time()
-            seed = self._name_data(unit, draw, core)
+            shipped = unit.universal and draw < SHIPPED_DRAWS
+            seed = f"shipped {draw}" if shipped else f"{self.seed} {draw} {core}"
             made = unit.answer(unit.draw(seed))
             digest = compute_digest(made)
             answers.append(MadeAnswer(unit, seed, core, made, digest, thread_time() - began))
         return answers
-
-    def _name_data(self, unit: Unit, draw: int, core: int) -> str:
-        if unit.universal and draw < SHIPPED_DRAWS:
-            return f"shipped {draw}"
-        return f"{self.seed} {draw} {core}"
 
     def _review(self, number: int, answers: Sequence[MadeAnswer]) -> Iterator[Review]:
         numbers = self.cores.numbers

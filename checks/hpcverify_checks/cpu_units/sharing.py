@@ -148,11 +148,6 @@ def _step(words: Tensor, turn: int) -> None:
     words.add_(ADDENDS[turn])
 
 
-def _expect_interleaved() -> tuple[int, int]:
-    even, odd = (INTERLEAVED_STEPS * addend % MODULUS for addend in ADDENDS)
-    return even, odd
-
-
 def _expect_steps(order: Sequence[int]) -> tuple[int, int]:
     word = 0
     for turn in order:
@@ -161,7 +156,14 @@ def _expect_steps(order: Sequence[int]) -> tuple[int, int]:
 
 
 SHARED_UNITS = (
-    SharedUnit("coherence", interleave, _expect_interleaved),
+    SharedUnit(
+        "coherence",
+        interleave,
+        lambda: (
+            INTERLEAVED_STEPS * ADDENDS[0] % MODULUS,
+            INTERLEAVED_STEPS * ADDENDS[1] % MODULUS,
+        ),
+    ),
     SharedUnit("locks", lock, lambda: _expect_steps([0] * 2 * LOCKED_STEPS)),
     SharedUnit("turns", take_turns, lambda: _expect_steps([0, 1] * TURN_STEPS)),
 )

@@ -18,6 +18,7 @@ from binascii import crc_hqx
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 
 from hpcverify_checks.cpu_units.proofs import is_power, is_quotient, is_root
@@ -151,11 +152,7 @@ def compute_checksums(data: bytes) -> bytes:
 
 def make_compressible(compress: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     """Compress data that repeat themselves in part; random bytes alone would only be stored."""
-
-    def make(data: bytes) -> bytes:
-        return compress(_repeat(data))
-
-    return make
+    return lambda data: compress(_repeat(data))
 
 
 def _repeat(data: bytes) -> bytes:
@@ -174,17 +171,8 @@ def restore(decompress: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     return undo
 
 
-def copy_pieces(data: bytes) -> bytes:
-    """Copy *data* with ``memmove``, piece by piece, the first piece to the end."""
-    return _move(data, to_end=True)
-
-
-def copy_pieces_back(made: bytes) -> bytes:
-    """Undo `copy_pieces`."""
-    return _move(made, to_end=False)
-
-
-def _move(data: bytes, *, to_end: bool) -> bytes:
+def copy_pieces(data: bytes, *, to_end: bool) -> bytes:
+    """Copy *data* with ``memmove``, piece by piece, the first piece to the end, or back."""
     source, target = ctypes.create_string_buffer(data, len(data)), bytearray(len(data))
     room = (ctypes.c_char * len(data)).from_buffer(target)
     ctypes.memset(room, ~data[0] & 0xFF, len(data))  # what is not written shows
@@ -204,7 +192,8 @@ def list_units() -> Iterator[Unit]:
     yield Unit("scalar floats", compute_scalars, proof=prove_scalars, universal=False, size=2**10)
     yield Unit("hashes", hash_data)
     yield Unit("checksums", compute_checksums)
-    yield Unit("copies", copy_pieces, copy_pieces_back, size=2**19 + 5)
+    forth, back = (partial(copy_pieces, to_end=to_end) for to_end in (True, False))
+    yield Unit("copies", forth, back, size=2**19 + 5)
     for name, compress, decompress in list_compressions():
         make, undo = make_compressible(compress), restore(decompress)
         # Versions of a library may find other, equally right matches.

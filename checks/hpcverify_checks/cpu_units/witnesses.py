@@ -19,18 +19,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 from hpcverify.check import Finding
 from hpcverify_checks.common.cores import format_ranges
-from hpcverify_checks.common.vote import HOST
+from hpcverify_checks.common.vote import HOST, find_majority
 from hpcverify_checks.cpu_units.digests import SHIPPED_DIGESTS
 from hpcverify_checks.cpu_units.units import Unit, compute_digest
 
 T = TypeVar("T")
 
 REPEATS = 4
-MIN_VOTES = 2
 MAX_WITNESSES = 6
 """The two that disagree, and four more."""
 DEFECTIVE_CODE, UNATTRIBUTED_CODE, INEXACT_CODE = "defective_core", "unattributed", "inexact"
@@ -124,96 +124,79 @@ class Testimony:
     own_accepted: int
     """How often it accepted what it had just made itself."""
 
-    @property
-    def vote(self) -> Answer | None:
-        """The answer it gave more than half of the times."""
-        answer, count = Counter(self.answers).most_common(1)[0]
-        return answer if 2 * count > len(self.answers) else None
-
 
 def ask_witnesses(review: Review, cores: CoreSet) -> Finding:
     """Ask witnesses who is wrong in *review*."""
-    witnesses = cores.pick_witnesses(review.answer.core, review.core)
+    unit, seed, refused = review.answer.unit, review.answer.seed, review.answer.made
 
     def testify(core: int) -> Testimony:
-        pairs = [_answer(review) for _ in range(REPEATS)]
-        return Testimony(core, tuple(answer for answer, _ in pairs), sum(own for _, own in pairs))
+        answers, own_accepted = list[Answer](), 0
+        for _ in range(REPEATS):
+            data = unit.draw(seed)
+            made = unit.answer(data)
+            answers.append((compute_digest(made), unit.accepts(data, refused)))
+            own_accepted += unit.accepts(data, made)
+        return Testimony(core, tuple(answers), own_accepted)
 
+    witnesses = cores.pick_witnesses(review.answer.core, review.core)
     return decide(review, tuple(cores.run(witnesses, testify)), cores.physical)
-
-
-def _answer(review: Review) -> tuple[Answer, bool]:
-    unit = review.answer.unit
-    data = unit.draw(review.answer.seed)
-    made = unit.answer(data)
-    return (compute_digest(made), unit.accepts(data, review.answer.made)), unit.accepts(data, made)
 
 
 def decide(
     review: Review, testimonies: Sequence[Testimony], physical: Mapping[int, PhysicalCore]
 ) -> Finding:
     """Decide who is wrong by what all witnesses of *review* say."""
+    report = partial(_report, review, testimonies)
     right = _find_right(review, testimonies, physical)
     if right is None:
-        if contradicted := _find_contradicted(testimonies):
+        refused = [t for t in testimonies if t.own_accepted < REPEATS]
+        if len(refused) == 1 < len(testimonies) and not refused[0].own_accepted:
             text = f"each of {REPEATS} times it refused what it had made itself; others did not"
-            return _report(review, testimonies, DEFECTIVE_CODE, f"cpu{contradicted.core}", text)
+            return report(DEFECTIVE_CODE, f"cpu{refused[0].core}", text)
         text = "the cores contradict each other, and there is no majority of them"
-        return _report(review, testimonies, UNATTRIBUTED_CODE, HOST, text)
+        return report(UNATTRIBUTED_CODE, HOST, text)
     wrong = {t.core: sum(a != right for a in t.answers) for t in testimonies}
     if suspects := [core for core, count in wrong.items() if count]:
         # The one that was wrong most often; the others have rounds of their own.
         core = max(suspects, key=lambda c: (wrong[c], c == review.answer.core))
-        agree = sum(t.vote == right for t in testimonies)
+        agree = sum(find_majority(t.answers) == right for t in testimonies)
         text = f"wrong in {wrong[core]} of {REPEATS} repeats, by {agree} of {len(wrong)} cores"
-        return _report(review, testimonies, DEFECTIVE_CODE, f"cpu{core}", text)
-    return _decide_by_digests(review, testimonies, right)
+        return report(DEFECTIVE_CODE, f"cpu{core}", text)
+    return report(*_decide_by_digests(review, right, alone=len(testimonies) == 1))
 
 
 def _find_right(
     review: Review, testimonies: Sequence[Testimony], physical: Mapping[int, PhysicalCore]
 ) -> Answer | None:
-    voters: dict[PhysicalCore, set[Answer | None]] = {}
+    cast: dict[PhysicalCore, set[Answer | None]] = {}
     for testimony in testimonies:
-        voters.setdefault(physical[testimony.core], set()).add(testimony.vote)
-    unanimous = [next(iter(cast)) for cast in voters.values() if len(cast) == 1]
-    votes = Counter(vote for vote in unanimous if vote)
-    for answer, count in votes.most_common(1):
-        if count >= MIN_VOTES and 2 * count > len(voters):
-            return answer
+        cast.setdefault(physical[testimony.core], set()).add(find_majority(testimony.answers))
+    # Threads that do not agree leave their core without a vote.
+    votes = [answers.pop() if len(answers) == 1 else None for answers in cast.values()]
+    if majority := find_majority(votes):
+        return majority
     # Of those that make the shipped answer; several if they differ in what they accept.
-    known = [a for a in votes if review.reference_digest and a[0] == review.reference_digest]
+    shipped = review.reference_digest
+    known = [a for a in dict.fromkeys(votes) if a and shipped and a[0] == shipped]
     return known[0] if len(known) == 1 else None
 
 
-def _find_contradicted(testimonies: Sequence[Testimony]) -> Testimony | None:
-    """Find the one core that never accepts what it makes, where all others always do."""
-    refused = [t for t in testimonies if t.own_accepted < REPEATS]
-    if len(refused) != 1 or len(testimonies) == 1 or refused[0].own_accepted:
-        return None
-    return refused[0]
-
-
-def _decide_by_digests(review: Review, testimonies: Sequence[Testimony], right: Answer) -> Finding:
+def _decide_by_digests(review: Review, right: Answer, *, alone: bool) -> tuple[str, str, str]:
+    """Decide where all agree now; give the code, the part and why."""
     digest, accepted = right
-    once = "once, and in no repeat"
+    answer, once = review.answer, "once, and in no repeat"
     # A core that is alone may make the same wrong answer each time.
-    common = INEXACT_CODE if len(testimonies) > 1 else UNATTRIBUTED_CODE
+    common = UNATTRIBUTED_CODE if alone else INEXACT_CODE
     if review.reference_digest not in ("", digest):
-        text = "all cores make the same, which is not what ships with hpcverify"
-        return _report(review, testimonies, common, HOST, text)
-    if review.answer.digest != digest:
-        return _report(
-            review, testimonies, DEFECTIVE_CODE, f"cpu{review.answer.core}", f"made wrongly {once}"
-        )
-    if compute_digest(review.answer.made) != digest or review.digest != digest:
+        return common, HOST, "all cores make the same, which is not what ships with hpcverify"
+    if answer.digest != digest:
+        return DEFECTIVE_CODE, f"cpu{answer.core}", f"made wrongly {once}"
+    if compute_digest(answer.made) != digest or review.digest != digest:
         text = "made right, and changed on its way from one core to the other"
-        return _report(review, testimonies, UNATTRIBUTED_CODE, HOST, text)
+        return UNATTRIBUTED_CODE, HOST, text
     if accepted:
-        text = f"refused {once}, though it is right"
-        return _report(review, testimonies, DEFECTIVE_CODE, f"cpu{review.core}", text)
-    text = "all cores refuse what all of them make"
-    return _report(review, testimonies, common, HOST, text)
+        return DEFECTIVE_CODE, f"cpu{review.core}", f"refused {once}, though it is right"
+    return common, HOST, "all cores refuse what all of them make"
 
 
 def _report(

@@ -19,7 +19,7 @@ is reported when two runs saw it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -62,7 +62,6 @@ from hpcverify_checks.host.needs import Bound, HostParams, names_node
 from hpcverify_checks.host.processes import (
     LEFT_OVER,
     STUCK,
-    Task,
     compare_processes,
     list_tasks,
     measure_processes,
@@ -105,7 +104,9 @@ def inspect(ctx: Context, params: HostParams, node: HostSeams) -> Iterator[Check
     yield from measure_cores(ctx, root)
     yield from measure_memory(memory)
     yield from measure_processes(tasks, root, ctx.recall(STUCK), ctx.recall(LEFT_OVER))
-    yield from _report_left_memory(tasks, root, memory, seconds)
+    least = memory.get("MemTotal", 0.0) * LEFT_OVER_SHARE
+    if least and memory.get("Shmem", least) >= least:  # else there are no files to look for
+        yield from report_shared_memory(root / SHARED_MEMORY, tasks, root, least, seconds)
     for need in needs:
         yield from compare_settings(need, root)
         yield from compare_processes(need.processes, tasks, root)
@@ -138,14 +139,6 @@ def inspect(ctx: Context, params: HostParams, node: HostSeams) -> Iterator[Check
     yield from measure_names(users, hosts, root, seconds)
     smartctl = partial(node.tool, package="smartmontools")
     yield from measure_disks(ctx, root / "dev", smartctl, seconds=seconds, smartctl=params.smartctl)
-
-
-def _report_left_memory(
-    tasks: list[Task], root: Path, memory: Mapping[str, float], seconds: float
-) -> Iterator[Finding]:
-    least = memory.get("MemTotal", 0.0) * LEFT_OVER_SHARE
-    if least and memory.get("Shmem", least) >= least:  # else there are no files to look for
-        yield from report_shared_memory(root / SHARED_MEMORY, tasks, root, least, seconds)
 
 
 def demand(params: HostParams, node: str) -> Iterator[Rule]:

@@ -74,7 +74,12 @@ def ask_apart(questions: Mapping[str, Question], seconds: float) -> Replies:
         children = [_Child([(name, questions[name]) for name in group]) for group in groups]
         ended = list(_listen(children, seconds))
         late = [(child, silent) for child, silent in ended if silent and child.pending]
-        _kill([child for child, _ in late])
+        for child, _ in late:
+            child.kill()
+        dying, until = [child for child, _ in late], time.monotonic() + DEATH_SECONDS
+        while dying and time.monotonic() < until:
+            dying = [child for child in dying if not child.is_settled()]
+            time.sleep(REAP_SECONDS / 20)
         left, shares = [], MAX_CHILDREN
         for child, silent in ended:
             answers |= child.answers
@@ -83,9 +88,8 @@ def ask_apart(questions: Mapping[str, Question], seconds: float) -> Replies:
                 child.finish()
                 continue
             first, *rest = child.pending
-            stuck = child.describe_hung(seconds)
             if silent >= seconds:
-                hung[first] = stuck
+                hung[first] = replace(child.hung, seconds=seconds)
             else:  # it is not known of the one that it was at
                 rest = child.pending
             left += rest
@@ -113,17 +117,6 @@ def _listen(children: Sequence[_Child], seconds: float) -> Iterator[tuple[_Child
             del deadlines[reading]
             child = open_children.pop(reading)
             yield child, now - child.heard
-
-
-def _kill(children: Sequence[_Child]) -> None:
-    """Kill all *children*; return once each is reaped, or waits where KILL does not reach it."""
-    for child in children:
-        child.kill()
-    until = time.monotonic() + DEATH_SECONDS
-    left = list(children)
-    while left and time.monotonic() < until:
-        left = [child for child in left if not child.is_settled()]
-        time.sleep(REAP_SECONDS / 20)
 
 
 class _Child:
@@ -174,19 +167,15 @@ class _Child:
     def kill(self) -> None:
         """Kill it; it may go on to wait in the kernel."""
         os.close(self.reading)
-        self._hung = Hung(0, self._pid, read_start(self._pid), read_wait_channel(self._pid))
+        self.hung = Hung(0, self._pid, read_start(self._pid), read_wait_channel(self._pid))
         os.kill(self._pid, signal.SIGKILL)
         self._wait = KernelWait(self._pid)
 
     def is_settled(self) -> bool:
         """Whether it was reaped after it was killed, or waits for longer than one that dies."""
-        if self._hung.pid and os.waitpid(self._pid, os.WNOHANG)[0]:
-            self._hung = Hung(0, waits_in=self._hung.waits_in)
-        return not self._hung.pid or self._wait.find_seconds() >= REAP_SECONDS
-
-    def describe_hung(self, seconds: float) -> Hung:
-        """Describe it after it was killed; one that cannot die is named."""
-        return replace(self._hung, seconds=seconds)
+        if self.hung.pid and os.waitpid(self._pid, os.WNOHANG)[0]:
+            self.hung = Hung(0, waits_in=self.hung.waits_in)
+        return not self.hung.pid or self._wait.find_seconds() >= REAP_SECONDS
 
 
 def _answer_all(questions: Sequence[tuple[str, Question]], writing: int, parent: int) -> None:

@@ -83,15 +83,17 @@ def measure_mounts(
     """Report what is mounted against *needs*, and ask each file system for its *space*."""
     missing = [need.path for need in needs if not _find(table, need.path)]
     if missing:  # an automounter may mount it when it is asked for
-        ask_apart({path: partial(_enter, path) for path in missing}, seconds)
+        # With a dot, which Path would drop, and which makes the automounter act.
+        ask_apart({path: partial(os.stat, f"{path}/.") for path in missing}, seconds)
         table = list_mounts(root)
     watched = _choose(table, needs, space, scratch)
+    left_behind = msgspec.json.decode(recalled or "{}", type=dict[str, tuple[int, int, str]])
     waiting = {
-        point: hung
-        for point, hung, device in _recall(recalled)
+        point: Hung(0, pid, started)
+        for point, (pid, started, device) in left_behind.items()
         if point in watched
         and watched[point].device == device  # another one may be mounted there now
-        and read_start(hung.pid) == hung.started
+        and read_start(pid) == started
     }
     replies = ask_apart(_list_questions(watched, waiting, needs, space, table), seconds)
     hung = waiting | {point: stuck for point, stuck in replies.hung.items() if point in watched}
@@ -180,16 +182,6 @@ def _choose(
     return chosen
 
 
-def _recall(recalled: str | None) -> Iterator[tuple[str, Hung, str]]:
-    left: Mapping[str, list[Any]] = msgspec.json.decode(recalled) if recalled else {}
-    for path, (pid, started, *device) in left.items():
-        yield path, Hung(0, pid, started), device[0] if device else ""
-
-
-def _enter(path: str) -> None:
-    os.stat(f"{path}/.")  # noqa: PTH116 - Path drops the dot, which makes the automounter act
-
-
 def _probe(point: str, *, write: bool) -> dict[str, int | str]:
     os.stat(point)  # noqa: PTH116 - XFS that was shut down answers this with EIO, and not statvfs
     answer = os.statvfs(point)
@@ -265,7 +257,9 @@ def _compare(
     if mount is None:
         yield Finding(MOUNT_MISSING, need.path, f"not mounted: mount {need.path}")
         return
-    every = ",".join(_list_options(mount))
+    # As /proc/mounts has it: writable only where mount and file system both are.
+    options = dict.fromkeys((*mount.flags, *mount.options))
+    every = ",".join(option for option in options if option != "rw" or "ro" not in options)
     wrong = [
         f"its {what} is {shown}, not {wanted}"
         for what, shown, wanted in (
@@ -294,12 +288,6 @@ def _compare(
         fix = "free some space, or see quota -u root" if no_room else "see the kernel log"
         text = f"cannot be written ({answer['write_error']}): {fix}"
         yield Finding("full" if no_room else "mount_read_only", need.path, text)
-
-
-def _list_options(mount: Mount) -> list[str]:
-    """List what /proc/mounts shows: writable only where mount and file system both are."""
-    every = dict.fromkeys((*mount.flags, *mount.options))
-    return [option for option in every if option != "rw" or "ro" not in every]
 
 
 def _has_option(every: str, wanted: str) -> bool:

@@ -248,7 +248,14 @@ def names_node(nodes: str, node: str) -> bool:
         return not names_node(nodes[1:], node)
     if nodes.startswith("/"):
         return fits(node, nodes)
-    return any(_names_one(item, node) for item in _split_nodes(nodes))
+    for item in _split_nodes(nodes):
+        globs, ranges = _split_name(item)
+        # `translate` ends a pattern in \Z, which only the last may have.
+        pattern = r"(\d+)".join(translate(glob).removesuffix(r"\Z") for glob in globs)
+        match = re.fullmatch(pattern, node)
+        if match and all(map(_is_within, match.groups(), ranges)):
+            return True
+    return False
 
 
 def _split_nodes(nodes: str) -> list[str]:
@@ -258,16 +265,6 @@ def _split_nodes(nodes: str) -> list[str]:
 def _split_name(item: str) -> tuple[list[str], list[str]]:
     pieces = re.split(r"\[([^\]]*)\]", item.strip())
     return pieces[::2], pieces[1::2]
-
-
-def _names_one(item: str, node: str) -> bool:
-    globs, ranges = _split_name(item)
-    # `translate` ends a pattern in \Z, which only the last may have.
-    pattern = r"(\d+)".join(translate(glob).removesuffix(r"\Z") for glob in globs)
-    match = re.fullmatch(pattern, node)
-    return match is not None and all(
-        _is_within(number, listed) for number, listed in zip(match.groups(), ranges, strict=True)
-    )
 
 
 def _is_within(number: str, listed: str) -> bool:

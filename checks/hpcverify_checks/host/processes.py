@@ -64,16 +64,12 @@ def list_tasks(root: Path) -> list[Task]:
     for pid in os.listdir(proc):  # noqa: PTH208
         if pid.isdigit():
             with suppress(OSError), open(f"{proc}/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123
-                tasks.append(_parse_stat(file.read(1024)))
+                # The name may hold spaces and parentheses.
+                before, _, after = file.read(1024).decode(errors="replace").rpartition(")")
+                fields = after.split(maxsplit=20)
+                name = before.partition(" (")[2]
+                tasks.append(Task(int(pid), name, fields[0], int(fields[1]), int(fields[19])))
     return tasks
-
-
-def _parse_stat(stat: bytes) -> Task:
-    # The name may hold spaces and parentheses.
-    before, _, after = stat.decode(errors="replace").rpartition(")")
-    pid, _, name = before.partition(" (")
-    fields = after.split(maxsplit=20)
-    return Task(int(pid), name, fields[0], int(fields[1]), int(fields[19]))
 
 
 def measure_processes(
@@ -106,7 +102,8 @@ def _report_stuck(tasks: Iterable[Task], root: Path, recalled: str | None) -> It
     for task in tasks:
         if task.state != "D" or _read_wait(root, task.pid) in FROZEN:
             continue
-        switches = _count_switches(root, task.pid)
+        status = sysfs.read_text(root / f"proc/{task.pid}/status") or ""
+        switches = sum(int(n) for n in re.findall(r"voluntary_ctxt_switches:\s*(\d+)", status))
         was, since = before.get(task.key, [-1, uptime])
         if was != switches or since > uptime:
             since = uptime
@@ -122,11 +119,6 @@ def _report_stuck(tasks: Iterable[Task], root: Path, recalled: str | None) -> It
             "log for the disk, GPU or server that it waits for; reboot the node if it is none"
         )
         yield Finding("process_stuck", "node", text)
-
-
-def _count_switches(root: Path, pid: int) -> int:
-    status = sysfs.read_text(root / f"proc/{pid}/status") or ""
-    return sum(int(n) for n in re.findall(r"voluntary_ctxt_switches:\s*(\d+)", status))
 
 
 def _name_tasks(tasks: Sequence[Task], root: Path) -> str:
@@ -159,7 +151,7 @@ def _report_left_over(
     steps = [t for t in tasks if t.name.startswith("slurmstepd")]
     alive: set[str] = set()
     for step in steps:
-        command = _read_command(root, step.pid)
+        command = (sysfs.read_text(root / f"proc/{step.pid}/cmdline") or "").replace("\0", " ")
         job = "".join(re.findall(JOB_STEP, command)) or _find_job(root, step.pid)
         if not job and SCOPE_KEEPER not in command:
             return
@@ -185,10 +177,6 @@ def _find_job(root: Path, pid: int) -> str:
     return match[1] if match else ""
 
 
-def _read_command(root: Path, pid: int) -> str:
-    return (sysfs.read_text(root / f"proc/{pid}/cmdline") or "").replace("\0", " ")
-
-
 def compare_processes(
     needs: Iterable[ProcessNeed], tasks: Sequence[Task], root: Path
 ) -> Iterator[Finding]:
@@ -208,7 +196,7 @@ def compare_processes(
 
 
 def _keep_owned(tasks: Sequence[Task], user: str, root: Path) -> Sequence[Task]:
-    return [t for t in tasks if not user or _belongs_to(_list_owners(root, t.pid), user)]
+    return [t for t in tasks if not user or _belongs_to(_read_owner(root, t.pid), user)]
 
 
 def _is_called(root: Path, pid: int, name: str) -> bool:
@@ -217,20 +205,15 @@ def _is_called(root: Path, pid: int, name: str) -> bool:
     return any(fits(program, name) or fits(program[:COMM_LENGTH], name) for program in programs)
 
 
-def _belongs_to(owners: Sequence[str], user: str) -> bool:
+def _belongs_to(owner: int | None, user: str) -> bool:
     if user.startswith("!"):
-        return not _belongs_to(owners, user[1:])
-    return any(fits(owner, user) for owner in owners)
-
-
-def _list_owners(root: Path, pid: int) -> tuple[str, ...]:
-    owner = _read_owner(root, pid)
-    if owner is None:
-        return ()
+        return not _belongs_to(owner, user[1:])
+    if owner is None or fits(str(owner), user):
+        return owner is not None
     try:
-        return str(owner), pwd.getpwuid(owner).pw_name
+        return fits(pwd.getpwuid(owner).pw_name, user)
     except KeyError:
-        return (str(owner),)
+        return False
 
 
 def _read_owner(root: Path, pid: int) -> int | None:

@@ -94,15 +94,10 @@ def _compare_counts(
                 "BMC, and reseat or replace what it names; if they were turned off in the "
                 "firmware, run once with --accept-parts"
             )
-            is_setting = fact == "cores" and _are_sockets_alike(root)
+            per_socket = Counter(socket for socket, _ in cpu.list_cores(root)).values()
+            is_setting = fact == "cores" and len(per_socket) > 1 == len(set(per_socket))
             yield Finding("cores_fewer" if is_setting else code, part_id, text)
             return  # a lost socket takes its cores and NUMA nodes with it
-
-
-def _are_sockets_alike(root: Path) -> bool:
-    """Whether there are several sockets, each with as many cores."""
-    counts = Counter(socket for socket, _ in cpu.list_cores(root))
-    return len(counts) > 1 and len(set(counts.values())) == 1
 
 
 def list_offline(root: Path) -> tuple[int, ...]:

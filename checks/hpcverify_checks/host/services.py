@@ -52,7 +52,10 @@ def compare_services(
         yield Finding("service_unknown", "node", f"whether {names} runs is not known: {exc}")
         return
     answers = done.stdout.decode(errors="replace").strip().split("\n\n")
-    properties = [_parse_properties(text) for text in answers]
+    properties = [
+        {name: value for name, _, value in (line.partition("=") for line in text.splitlines())}
+        for text in answers
+    ]
     if len(properties) != len(unsure) or not all("ActiveState" in fields for fields in properties):
         message = done.stderr.decode(errors="replace").strip().partition("\n")[0].rstrip(".")
         text = (
@@ -74,11 +77,6 @@ def compare_services(
             text = f"{unit} is {state} ({fields.get('SubState', '')}): systemctl start {unit}"
             text = f"{text}; if it ends again: journalctl -u {unit}"
             yield Finding("service_down", "node", text, fix=f"systemctl start {unit}")
-
-
-def _parse_properties(text: str) -> dict[str, str]:
-    pairs = (line.partition("=") for line in text.splitlines())
-    return {name: value for name, _, value in pairs}
 
 
 def _runs(unit: str, root: Path) -> bool:
@@ -179,9 +177,14 @@ def _list_wrongs(need: FileNeed) -> list[str]:
     have, wanted = stat.S_IMODE(about.st_mode), int(need.mode.removeprefix("=") or "0", 8)
     if wanted & ~have or (need.mode.startswith("=") and have != wanted):
         wrong.append(f"has mode {have:04o}: chmod {wanted:04o} {path}")
-    if need.user and need.user not in (str(about.st_uid), _name_user(about.st_uid)):
+    names = {str(about.st_uid)}, {str(about.st_gid)}
+    with suppress(KeyError):
+        names[0].add(pwd.getpwuid(about.st_uid).pw_name)
+    with suppress(KeyError):
+        names[1].add(grp.getgrgid(about.st_gid).gr_name)
+    if need.user and need.user not in names[0]:
         wrong.append(f"belongs to user {about.st_uid}: chown {need.user} {path}")
-    if need.group and need.group not in (str(about.st_gid), _name_group(about.st_gid)):
+    if need.group and need.group not in names[1]:
         wrong.append(f"belongs to group {about.st_gid}: chgrp {need.group} {path}")
     if need.empty is not None and need.empty != (about.st_size == 0):
         wrong.append(f"has {about.st_size} bytes: see who writes it")
@@ -201,15 +204,3 @@ def _compare_lines(path: Path, patterns: Iterable[str]) -> list[str]:
         if any(fits(line, pattern.removeprefix("!")) for line in lines) == unwanted:
             wrong.append(f"has {'a' if unwanted else 'no'} line that fits {pattern}: correct it")
     return wrong
-
-
-def _name_user(number: int) -> str:
-    with suppress(KeyError):
-        return pwd.getpwuid(number).pw_name
-    return ""
-
-
-def _name_group(number: int) -> str:
-    with suppress(KeyError):
-        return grp.getgrgid(number).gr_name
-    return ""

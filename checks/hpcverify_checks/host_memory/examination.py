@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -93,7 +93,12 @@ class HostExamination:
             began = self.host.read_clock()
             pieces = run_pass(background.name, self.sweep, self.tally, rest)
             yield from map(self._build_finding, pieces)
-            yield from self._report_tables()
+            for region, march in zip(self.regions, self.marches, strict=True):
+                if not self.tally.mismatches and not march.is_table_intact():
+                    self.tally.mismatches += 1
+                    self.wrong[region.core, region.node] += 1
+                    text = f"the reference table of core {region.core} changed in memory"
+                    yield Finding(CORRUPTED_CODE, name_node(region.node), text)
             if not self.tally.mismatches:
                 chance.choice(self.marches).require_canary(chance)
             paused = 0.0 if rest is go_on else PAUSES * self.pause
@@ -139,16 +144,18 @@ class HostExamination:
         """Sweep over all regions at the same time."""
         self._keep_to_limits(len(MARCH_C_MINUS) - MARCH_C_MINUS.index(sweep))
         began = self.host.read_clock()
-        for pieces in run_on_each(list_cores(self.regions), partial(self._sweep_core, sweep)):
+
+        def work(core: int) -> list[WrongPiece]:
+            pairs = zip(self.regions, self.marches, strict=True)
+            mine = [march for region, march in pairs if region.core == core]
+            return [wrong for march in mine for wrong in march.sweep(sweep)]
+
+        for pieces in run_on_each(list_cores(self.regions), work):
             for wrong in pieces:
                 core = self._find_region(wrong).core
                 self.wrong[core, self._find_node(wrong)] += wrong.mismatch.count
                 yield wrong
         self.last_sweep_seconds = self.host.read_clock() - began
-
-    def _sweep_core(self, sweep: MarchSweep, core: int) -> list[WrongPiece]:
-        mine = [m for r, m in zip(self.regions, self.marches, strict=True) if r.core == core]
-        return [wrong for march in mine for wrong in march.sweep(sweep)]
 
     def _keep_to_limits(self, sweeps: int) -> None:
         """Give back memory if there is no time for the *sweeps* to come, or others need it."""
@@ -166,14 +173,6 @@ class HostExamination:
                 del region.chunks[kept:]
                 self.marches[number] = self.marches[number].keep_chunks(kept)
             self.last_sweep_seconds *= self.size / size
-
-    def _report_tables(self) -> Iterator[Finding]:
-        for region, march in zip(self.regions, self.marches, strict=True):
-            if not self.tally.mismatches and not march.is_table_intact():
-                self.tally.mismatches += 1
-                self.wrong[region.core, region.node] += 1
-                text = f"the reference table of core {region.core} changed in memory"
-                yield Finding(CORRUPTED_CODE, name_node(region.node), text)
 
     def _build_finding(self, wrong: WrongPiece) -> Finding:
         """Ask whether another core sees the same, and describe the place."""
@@ -193,7 +192,9 @@ class HostExamination:
             "another_core": count_reruns(reruns[1]) if others else "there is none",
         }
         place, part_id = f"NUMA node {node}", name_node(node)
-        if is_core(reruns):
+        # It errs each time, and another core never, with the same memory.
+        is_core = any(not other.wrong and not other.error for other in reruns[1:])
+        if reruns[0].persistent and is_core:
             self.bad_cores.add(region.core)
             place, part_id = f"core {region.core}", name_core(region.core)
         text = (
@@ -241,9 +242,3 @@ def rerun_on_core(core: int, march: MarchPass, wrong: WrongPiece) -> Reruns:
 def count_reruns(reruns: Reruns) -> str:
     """Say how many of *reruns* were wrong, of a core that need not be the one that erred."""
     return reruns.error or f"wrong {reruns.wrong} of {reruns.total} times"
-
-
-def is_core(reruns: Sequence[Reruns]) -> bool:
-    """Whether a core errs each time, and another one never, with the same memory."""
-    same, *others = reruns
-    return same.persistent and any(not other.wrong and not other.error for other in others)

@@ -116,22 +116,15 @@ def grow(
 
     def work(core: int) -> None:
         for region in regions:
-            if region.core == core:
-                _grow_region(region, host, reserve, enough)
+            while region.core == core and not enough(region):
+                if host.read_free() - host.chunk_bytes < reserve:
+                    break
+                try:
+                    region.chunks.append(host.map_chunk(host.chunk_bytes, region.node))
+                except OSError:  # a limit of this process, or no overcommitment
+                    break
 
     list(run_on_each(list_cores(regions), work))
-
-
-def _grow_region(
-    region: Region, host: HostMemory, reserve: int, enough: Callable[[Region], bool]
-) -> None:
-    while not enough(region):
-        if host.read_free() - host.chunk_bytes < reserve:
-            return
-        try:
-            region.chunks.append(host.map_chunk(host.chunk_bytes, region.node))
-        except OSError:  # a limit of this process, or no overcommitment
-            return
 
 
 def list_cores(regions: Sequence[Region]) -> list[int]:

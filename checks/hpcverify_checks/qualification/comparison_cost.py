@@ -27,7 +27,7 @@ from hpcverify_checks.common.device import (
     wait_for_device,
 )
 from hpcverify_checks.common.exact import view_shifted
-from hpcverify_checks.common.kernels import choose_comparison
+from hpcverify_checks.common.kernels import load_comparison
 from hpcverify_checks.common.product_loop import ProductBench, ProductSeams, compare, hunt
 from hpcverify_checks.qualification import require_gpu
 from hpcverify_checks.sdc import PREPARE_SECONDS, SdcParams, choose_shape
@@ -54,7 +54,7 @@ def measure(ctx: Context, params: SdcParams) -> Iterator[CheckItem]:
     """Yield for each type how much longer a checked product takes."""
     require_gpu(ctx)
     device, references = find_torch_device(ctx), References()
-    compared = choose_comparison(device)
+    compared = load_comparison(device)[0]
     families = list_families(device)
     for family in families:
         shape = choose_shape(family, device, params)

@@ -75,8 +75,7 @@ from hpcverify_checks.common.exact import (
     Shape,
     find_constant_bits,
 )
-from hpcverify_checks.common.kernels import choose_comparison
-from hpcverify_checks.common.locate import prepare_kernels
+from hpcverify_checks.common.kernels import load_comparison, report_comparison
 from hpcverify_checks.common.product_loop import BlindComparison, ProductJob, ProductSeams
 from hpcverify_checks.common.soak import SOAK_METRICS
 from hpcverify_checks.common.stalls import STALL, StallMeter
@@ -144,12 +143,16 @@ def measure(
     ctx: Context, params: SdcParams, seams: ProductSeams | None = None
 ) -> Iterator[CheckItem]:
     """Test the device with copies, with exact products, and with random ones."""
+    import torch
+
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
     with operation("the first kernels", ctx.device):
-        yield from prepare_kernels(ctx, device)
-    seams = seams or ProductSeams(compare=choose_comparison(device))
-    with use_threads(choose_thread_count(ctx)):
+        yield from report_comparison(ctx, device)
+    seams = seams or ProductSeams(compare=load_comparison(device)[0])
+    # A GPU's worker makes operands and proofs with its share of the threads, the CPU's with
+    # one: on a busy node several would spin while they wait for each other.
+    with use_threads(1 if ctx.device.kind == "cpu" else torch.get_num_threads()):
         trials = try_families(ctx, device, params, seams)
         end = perf_counter() + max(params.seconds, LEAST_SECONDS)
         tasks: list[DeviceTask] = []
@@ -159,7 +162,10 @@ def measure(
             if trial.left_out:
                 yield from report_refusal(trial)
         yield from report_left_out(ctx, device)
-        yield from report_unplanned(ctx, device)
+        planned = {family.name for family in list_families(device)}
+        for dtype in sorted(list_native_dtypes(device) - planned):
+            text = f"{dtype}: not verified: libraries for CPUs may compute it in another type"
+            yield Coverage(ctx.device.part, text)
         # They come first: on a busy host the other phases may use up all of the time.
         blind = yield from check_copies(ctx, device, COPY_SHARE * params.seconds)
         first = ctx.rotation % max(1, len(tasks))
@@ -178,18 +184,6 @@ def measure(
             raise
         if blind:
             raise blind
-
-
-def choose_thread_count(ctx: Context) -> int:
-    """
-    Choose how many host threads make operands and proofs.
-
-    A GPU's worker has its share. The CPU's gets one: on a busy node several would spin
-    while they wait for each other, and take a hundred times as long as one.
-    """
-    import torch
-
-    return 1 if ctx.device.kind == "cpu" else torch.get_num_threads()
 
 
 def try_families(
@@ -212,14 +206,6 @@ def try_families(
         tasks.append(DeviceTask(ctx, family, shape, device, seams, draw, references=references))
     with operation("products at all offsets", ctx.device):
         return try_offsets(tasks)
-
-
-def report_unplanned(ctx: Context, device: torch.device) -> Iterator[Coverage]:
-    """Report which types a CPU has units for that no exact product is planned for."""
-    planned = {family.name for family in list_families(device)}
-    for dtype in sorted(list_native_dtypes(device) - planned):
-        text = f"{dtype}: not verified: libraries for CPUs may compute it in another type"
-        yield Coverage(ctx.device.part, text)
 
 
 def report_refusal(trial: OffsetTrial) -> Iterator[CheckItem]:
@@ -305,20 +291,28 @@ class FamilyResult:
         products = sum(outcome.products for outcome in self.outcomes)
         data = frozenset[tuple[str, int]]().union(*(outcome.data for outcome in self.outcomes))
         size, depth = self.task.shape.size, self.task.shape.depth
-        unit = "core-seconds of CPU time" if self.task.device.type == "cpu" else "GPU-seconds"
+        on_cpu = self.task.device.type == "cpu"
+        unit, cores = "core-seconds of CPU time" if on_cpu else "GPU-seconds", ""
+        if on_cpu:
+            wheres = {o.part_id.removeprefix("cpu") for o in self.outcomes} - {""}
+            done = format_ranges(sorted(map(int, wheres)))
+            cores = f" on cores {done} of {format_ranges(cpu.read_cores().online)}"
+        kind = f"new in this run ({self.task.draw})" if self.task.draw else "the same in every run"
+        stored = ", B by columns" * self.task.family.by_columns
+        offsets = f"at {len(self.task.shifts)} offsets of {SHIFT_STEP} lanes{stored}"
         unmade = ", ".join(self.task.family.list_unmade({plan for plan, _ in data}))
         text = (
-            f"{self.task.family.name}{_describe_cores(self.task, self.outcomes)}: {products} "
+            f"{self.task.family.name}{cores}: {products} "
             f"products of {size} x {depth} x {size} "
             f"({products * self.task.shape.operations:.3g} operations) compared bit "
             f"by bit in {sum(self.list_seconds()):.1f} {unit}, {len(data)} of them distinct; "
-            f"{'; '.join((_describe_data(self.task), *self.notes))}; not made: {unmade}"
+            f"{'; '.join((f'data {kind}, {offsets}', *self.notes))}; not made: {unmade}"
         )
         times = self.list_seconds()
         if any(outcome.mismatched_words for outcome in self.outcomes) or not times:
             return text
         rates = [f"{compute_excluded_rate(sum(times)):,.0f} wrong products an hour"]
-        if self.task.device.type == "cpu":
+        if on_cpu:
             rates[0] += " of all cores together"
             rates.append(f"{compute_excluded_rate(min(times)):,.0f} of each")
         return (
@@ -332,20 +326,6 @@ class FamilyResult:
         for outcome in self.outcomes:
             times[outcome.part_id] = times.get(outcome.part_id, 0.0) + outcome.seconds
         return [seconds for seconds in times.values() if seconds]
-
-
-def _describe_data(task: DeviceTask) -> str:
-    kind = f"new in this run ({task.draw})" if task.draw else "the same in every run"
-    stored = ", B by columns" * task.family.by_columns
-    return f"data {kind}, at {len(task.shifts)} offsets of {SHIFT_STEP} lanes{stored}"
-
-
-def _describe_cores(task: DeviceTask, outcomes: Sequence[PartResult]) -> str:
-    if task.device.type != "cpu":
-        return ""
-    wheres = {o.part_id.removeprefix("cpu") for o in outcomes} - {""}
-    done = format_ranges(sorted(map(int, wheres)))
-    return f" on cores {done} of {format_ranges(cpu.read_cores().online)}"
 
 
 def _describe_constant_bits(jobs: Sequence[ProductJob]) -> str:
@@ -420,13 +400,15 @@ def hunt_on_parts(
         for group in groups:
             if group is not groups[0] and perf_counter() >= until:
                 break
-            work = partial(_hunt_on_core, task, jobs, left / 2 / len(groups), turn)
-            for outcome in run_on_each(group, work):
-                yield add_load(load, outcome)
+            work = partial(_hunt_on_core, task, jobs, left / 2 / len(groups), load, turn)
+            yield from run_on_each(group, work)
 
 
-def add_load(load: str, outcome: PartResult) -> PartResult:
-    """Add to the corruption of *outcome*, if any, which *load* the cores were under."""
+def _hunt_on_core(  # noqa: PLR0917 - for `partial`
+    task: DeviceTask, jobs: tuple[ProductJob, ...], seconds: float, load: str, turn: int, core: int
+) -> PartResult:
+    # At other offsets than the core before, and than itself the time before.
+    outcome = task.start_at(turn + core).hunt(f"cpu{core}", jobs, _make_deadline(seconds))
     corruption = outcome.corruption
     if corruption is None:
         return outcome
@@ -436,13 +418,6 @@ def add_load(load: str, outcome: PartResult) -> PartResult:
         evidence={**corruption.evidence, "load": f"cores {load}"},
     )
     return dataclasses.replace(outcome, corruption=finding)
-
-
-def _hunt_on_core(
-    task: DeviceTask, jobs: tuple[ProductJob, ...], seconds: float, turn: int, core: int
-) -> PartResult:
-    # At other offsets than the core before, and than itself the time before.
-    return task.start_at(turn + core).hunt(f"cpu{core}", jobs, _make_deadline(seconds))
 
 
 def _make_deadline(seconds: float) -> Callable[[int], bool]:

@@ -23,7 +23,7 @@ import ctypes
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -240,11 +240,6 @@ class CopyTally:
     error: Exception | None = None
     """What ended it early."""
 
-    @property
-    def wrong_words(self) -> int:
-        """All of them."""
-        return self.wrong.total()
-
 
 def check_copies(
     ctx: Context, device: torch.device, seconds: float, copy: Copy = copy
@@ -273,38 +268,27 @@ def check_copies(
             stalls.note(tallies[0].laps, read_core_wait() - began)
         yield from stalls.report(ctx.device.part, "copies.stall")
         text = ", ".join(path.name for path in paths)
-    yield Coverage(ctx.device.part, f"{describe_copies(tallies, room // 2)} {text}")
+    number, size = sum(t.copies for t in tallies), sum(t.bytes for t in tallies)
+    yield Coverage(
+        ctx.device.part,
+        f"{number} copies ({size / 2**30:.3g} GiB) of 1 byte to {room / 2**21:g} MiB, at odd and "
+        f"even offsets, compared byte by byte: {text}",
+    )
     for tally in tallies:
         yield Measurement("copied_bytes", tally.bytes, "B", tally.part_id)
         yield Measurement("copied_wrong_words", tally.wrong[tally.part_id], "", tally.part_id)
         yield from (f for f in tally.findings if f.part_id == tally.part_id)
-    yield from report_memory(tallies)
+    # All cores copy from the same memory, so what the first one found is reported once. It may be
+    # the core that wrote the words, so their count is no measurement of the memory.
+    findings = [f for tally in tallies for f in tally.findings if f.part_id == HOST_MEMORY]
+    for finding in findings[:1]:
+        yield replace(finding, code=MEMORY_CODE, text=f"{MEMORY_TEXT}: {finding.text}")
     blind: Unable | None = None
     for error in (tally.error for tally in tallies if tally.error):
         if not isinstance(error, Unable):
             raise error
         blind = blind or error
     return blind
-
-
-def report_memory(tallies: Sequence[CopyTally]) -> Iterator[CheckItem]:
-    """
-    Report the first finding about the host's memory: all cores copy from the same.
-
-    It may be the core that wrote the words, so their count is no measurement of the memory.
-    """
-    findings = [f for tally in tallies for f in tally.findings if f.part_id == HOST_MEMORY]
-    for finding in findings[:1]:
-        yield replace(finding, code=MEMORY_CODE, text=f"{MEMORY_TEXT}: {finding.text}")
-
-
-def describe_copies(tallies: Sequence[CopyTally], largest: int) -> str:
-    """Describe how much was copied."""
-    number, size = sum(t.copies for t in tallies), sum(t.bytes for t in tallies)
-    return (
-        f"{number} copies ({size / 2**30:.3g} GiB) of 1 byte to {largest / 2**20:g} "
-        "MiB, at odd and even offsets, compared byte by byte:"
-    )
 
 
 def make_source(seed: int, room: int, device: torch.device | str) -> Tensor:

@@ -142,8 +142,6 @@ class PreparedPlan:
     name: str
     job: ProductJob | None = None
     """None if its product could not be repaired."""
-    certificate: int = 0
-    """The bound on its partial sums."""
     text: str = ""
     """What it exercises."""
     failure: PartResult | None = None
@@ -155,7 +153,6 @@ class PreparedJobs:
     """The jobs of a task, and what was already wrong in their first products."""
 
     jobs: tuple[ProductJob, ...]
-    certificates: tuple[int, ...]
     failures: tuple[PartResult, ...] = ()
 
 
@@ -164,7 +161,6 @@ def prepare(task: DeviceTask) -> PreparedJobs:
     made = tuple(prepare_each(task))
     return PreparedJobs(
         tuple(plan.job for plan in made if plan.job),
-        tuple(plan.certificate for plan in made if plan.job),
         tuple(plan.failure for plan in made if plan.failure),
     )
 
@@ -212,7 +208,7 @@ def prepare_each(task: DeviceTask) -> Iterator[PreparedPlan]:
         known = task.references[made]
         proven = replace(job, reference=known.product, digest=known.digest)
         text = made.describe(known.certificate, known.product)
-        yield PreparedPlan(made.name, proven, known.certificate, text, failure)
+        yield PreparedPlan(made.name, proven, text, failure)
 
 
 def _make_unproven_job(task: DeviceTask, made: PlannedOperands) -> ProductJob:

@@ -13,11 +13,10 @@ two pieces of the check exist.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcverify.check import CHECKER_BROKEN, FOUND_NOTHING, Cause, Context, Trial, Unable
 from hpcverify_checks.common.bits import view_integers, view_words
@@ -25,7 +24,7 @@ from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.common.device import find_torch_device, use_float32_precision
 from hpcverify_checks.common.dtypes import Family
 from hpcverify_checks.common.exact import Shape, view_shifted
-from hpcverify_checks.common.kernels import choose_comparison
+from hpcverify_checks.common.kernels import load_comparison
 from hpcverify_checks.common.product_loop import (
     HuntResult,
     ProductBench,
@@ -58,9 +57,6 @@ RARE_CALLS = faults.ALL_CALLS[6::11]
 """Every eleventh product, which hits each plan in turn: no type has eleven plans."""
 
 FOUND_COMPUTE, FOUND_MEMORY = "found: compute", "found: memory"
-
-Injection = Callable[[ProductBench], AbstractContextManager[ProductBench]]
-"""Makes a bench that has a fault while the block runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +96,10 @@ class TrialSetup:
 
 @dataclass(frozen=True, slots=True)
 class FaultCase:
-    """A *fault*, how to inject it, and the *expected* outcome."""
+    """A *fault*, the bench that has it, and the *expected* outcome."""
 
     fault: str
-    inject: Injection
+    bench: ProductBench
     expected: str = FOUND_COMPUTE
     why: str = ""
     """Why there is nothing to find."""
@@ -135,14 +131,14 @@ def selftest(ctx: Context) -> Iterator[Trial]:
 def run_trials(ctx: Context, family: Family, device: torch.device) -> Iterator[Trial]:
     """Try all faults with one type of operands."""
     with use_float32_precision(family.precision):
-        seams = ProductSeams(compare=choose_comparison(device))
+        seams = ProductSeams(compare=load_comparison(device)[0])
         (trial,) = try_offsets([DeviceTask(ctx, family, TRIAL_SHAPE, device, seams)])
         task = trial.task
         if not task.shifts:  # no product of this type is to be had here
             return
         stage = set_up_trials(task)
         for case in list_cases(stage):
-            yield _make_trial(stage, case.fault, case.expected, *try_fault(stage, case))
+            yield _make_trial(stage, case.fault, case.expected, *try_fault(case))
         for sweep in BIT_SWEEPS:
             yield _make_trial(stage, sweep.fault, FOUND_COMPUTE, *sweep_bits(stage, sweep))
 
@@ -172,16 +168,15 @@ def _make_trial(stage: TrialSetup, fault: str, expected: str, outcome: str, deta
     )
 
 
-def try_fault(stage: TrialSetup, case: FaultCase) -> tuple[str, str]:
+def try_fault(case: FaultCase) -> tuple[str, str]:
     """Hunt with the fault of *case*; return the outcome and the details."""
-    with case.inject(stage.bench) as bench:
-        try:
-            hunted = _hunt_trial(bench)
-        except Unable as exc:
-            if exc.cause is not Cause.CHECKER:
-                raise
-            return CHECKER_BROKEN, str(exc)
-        fault = make_part_result(bench, hunted.wrong, hunted.products, hunted.seconds).corruption
+    try:
+        hunted = _hunt_trial(case.bench)
+    except Unable as exc:
+        if exc.cause is not Cause.CHECKER:
+            raise
+        return CHECKER_BROKEN, str(exc)
+    fault = make_part_result(case.bench, hunted.wrong, hunted.products, hunted.seconds).corruption
     if fault is None:
         return FOUND_NOTHING, case.why or f"in {hunted.products} products"
     return FOUND_MEMORY if fault.data_as(ProductFault).in_memory else FOUND_COMPUTE, fault.text
@@ -208,8 +203,8 @@ def _is_isolated(stage: TrialSetup, sweep: BitSweep, bit: int) -> bool:
     import torch
 
     fault = faults.limit_to_calls(faults.make_multiply_fault(sweep.make_fault(bit)), sweep.calls)
-    with inject_multiply(fault)(stage.bench) as bench:
-        wrong = _hunt_trial(bench).wrong
+    bench = inject(stage.bench, fault)
+    wrong = _hunt_trial(bench).wrong
     if not wrong:
         return False
     right = bench.get_job(wrong[0].number)[0].reference
@@ -217,149 +212,81 @@ def _is_isolated(stage: TrialSetup, sweep: BitSweep, bit: int) -> bool:
     return set(torch.unique(xor).tolist()) == {0, faults.make_bit_mask(bit, right)}
 
 
+def inject(bench: ProductBench, fault: MultiplyFault) -> ProductBench:
+    """Let *bench* multiply with a *fault*."""
+    return replace(bench, seams=replace(bench.seams, multiply=fault(bench.seams.multiply)))
+
+
 def list_cases(stage: TrialSetup) -> Iterator[FaultCase]:
-    """List the faults that no sweep over the bits describes."""
-    yield FaultCase("none", nullcontext, FOUND_NOTHING)
-    yield from _list_unit_cases(stage.lowest_bit)
-    yield FaultCase("a bit stuck at 1 from the first product", _inject_from_start(stage))
-    if stage.references[0].is_floating_point():
-        yield FaultCase("one element is NaN", _inject_once(faults.put_nan))
-    if stage.can_show(faults.negate_zeros):
-        yield FaultCase(
-            "-0 in place of 0", inject_multiply(faults.make_multiply_fault(faults.negate_zeros))
-        )
-    yield from MEMORY_CASES
-    yield from COMPARE_CASES
-    yield from _list_control_cases(stage)
-
-
-def _list_unit_cases(low: int) -> Iterator[FaultCase]:
+    """List the faults that no sweep over the bits describes; each is there until the next one."""
+    bench, low = stage.bench, stage.lowest_bit
+    yield FaultCase("none", bench, FOUND_NOTHING)
     for at in (0, 1):
         stuck = faults.make_multiply_fault(faults.stick(low, at=at))
-        seam = inject_multiply(faults.limit_to_calls(stuck, RARE_CALLS))
-        yield FaultCase(f"a bit stuck at {at} in every eleventh product", seam)
-    yield FaultCase("the same bit of two elements flipped", _inject_once(faults.flip_pair(0)))
-    warp = _inject_once(faults.flip_periodic(0))
-    yield FaultCase("a bit of every eighth element flipped", warp)
-    yield FaultCase("two tiles swapped", _inject_once(faults.swap_tiles))
-    yield FaultCase("a tile written twice, over another", _inject_once(faults.duplicate_tile))
-    yield FaultCase("a tile never written", inject_multiply(faults.skip_tile))
+        rare = inject(bench, faults.limit_to_calls(stuck, RARE_CALLS))
+        yield FaultCase(f"a bit stuck at {at} in every eleventh product", rare)
+    harms = [
+        ("the same bit of two elements flipped", faults.flip_pair(0)),
+        ("a bit of every eighth element flipped", faults.flip_periodic(0)),
+        ("two tiles swapped", faults.swap_tiles),
+        ("a tile written twice, over another", faults.duplicate_tile),
+    ]
+    yield from (_make_single_case(bench, fault, harm) for fault, harm in harms)
+    yield FaultCase("a tile never written", inject(bench, faults.skip_tile))
+    # Before there are references: the host must disprove them.
+    faulty = inject(bench, stuck)
+    task = replace(stage.task, seams=faulty.seams, references=References())
+    made = replace(faulty, jobs=prepare(task).jobs)
+    yield FaultCase("a bit stuck at 1 from the first product", made)
+    if stage.references[0].is_floating_point():
+        yield _make_single_case(bench, "one element is NaN", faults.put_nan)
+    if stage.can_show(faults.negate_zeros):
+        signs = faults.make_multiply_fault(faults.negate_zeros)
+        yield FaultCase("-0 in place of 0", inject(bench, signs))
+    job = bench.jobs[1]
+    places = ("operand A", job.a), ("operand B", job.b), ("the reference", job.reference)
+    for place, tensor in places:
+        with faults.corrupt_memory(tensor):
+            yield FaultCase(f"an element of {place} changed", bench, FOUND_MEMORY)
+    for blind, blindness in BLIND_COMPARISONS.items():
+        seams = replace(bench.seams, compare=blindness(bench.seams.compare))
+        yield FaultCase(f"a comparison {blind}", replace(bench, seams=seams), CHECKER_BROKEN)
+    yield from _list_control_cases(stage, faulty)
 
 
-def _inject_once(harm: faults.OutputFault) -> Injection:
-    return inject_multiply(faults.limit_to_calls(faults.make_multiply_fault(harm), (FAULTY_CALL,)))
+def _make_single_case(bench: ProductBench, fault: str, harm: OutputFault) -> FaultCase:
+    once = faults.limit_to_calls(faults.make_multiply_fault(harm), (FAULTY_CALL,))
+    return FaultCase(fault, inject(bench, once))
 
 
-def _replace_seams(bench: ProductBench, **seams: Any) -> AbstractContextManager[ProductBench]:
-    return nullcontext(replace(bench, seams=replace(bench.seams, **seams)))
+BLIND_COMPARISONS: Mapping[str, CompareFault] = {
+    "that sees nothing": faults.ignore_all,
+    "blind in 1 of 32 lanes": faults.ignore_lane,
+    "blind to one bit": faults.ignore_low_bit,
+    "that loses single hits": faults.drop_single_hits,
+}
 
 
-def inject_multiply(fault: MultiplyFault) -> Injection:
-    """Multiply with a *fault*."""
-
-    def inject(bench: ProductBench) -> AbstractContextManager[ProductBench]:
-        return _replace_seams(bench, multiply=fault(bench.seams.multiply))
-
-    return inject
-
-
-def _inject_memory(tensor: Callable[[ProductJob], Tensor]) -> Injection:
-    @contextmanager
-    def inject(bench: ProductBench) -> Generator[ProductBench]:
-        with faults.corrupt_memory(tensor(bench.jobs[1])):
-            yield bench
-
-    return inject
-
-
-MEMORY_CASES = (
-    FaultCase("an element of operand A changed", _inject_memory(lambda job: job.a), FOUND_MEMORY),
-    FaultCase("an element of operand B changed", _inject_memory(lambda job: job.b), FOUND_MEMORY),
-    FaultCase(
-        "an element of the reference changed",
-        _inject_memory(lambda job: job.reference),
-        FOUND_MEMORY,
-    ),
-)
-
-
-def _inject_compare(blindness: CompareFault) -> Injection:
-    def inject(bench: ProductBench) -> AbstractContextManager[ProductBench]:
-        return _replace_seams(bench, compare=blindness(bench.seams.compare))
-
-    return inject
-
-
-COMPARE_CASES = (
-    FaultCase("a comparison that sees nothing", _inject_compare(faults.ignore_all), CHECKER_BROKEN),
-    FaultCase(
-        "a comparison blind in 1 of 32 lanes", _inject_compare(faults.ignore_lane), CHECKER_BROKEN
-    ),
-    FaultCase(
-        "a comparison blind to one bit", _inject_compare(faults.ignore_low_bit), CHECKER_BROKEN
-    ),
-    FaultCase(
-        "a comparison that loses single hits",
-        _inject_compare(faults.drop_single_hits),
-        CHECKER_BROKEN,
-    ),
-)
-
-
-def _inject_from_start(stage: TrialSetup) -> Injection:
-    """Inject a stuck bit before there are references: the host must disprove them."""
-    stuck = faults.make_multiply_fault(faults.stick(stage.lowest_bit, at=1))
-
-    def inject(bench: ProductBench) -> AbstractContextManager[ProductBench]:
-        with inject_multiply(stuck)(bench) as faulty:
-            task = replace(stage.task, seams=faulty.seams, references=References())
-        return nullcontext(replace(faulty, jobs=prepare(task).jobs))
-
-    return inject
-
-
-def _list_control_cases(stage: TrialSetup) -> Iterator[FaultCase]:
-    stuck = faults.make_multiply_fault(faults.stick(stage.lowest_bit, at=1))
+def _list_control_cases(stage: TrialSetup, stuck: ProductBench) -> Iterator[FaultCase]:
+    jobs: list[ProductJob] = []
+    for job in stuck.jobs:  # the part's own first answers for references
+        own = job.reference.new_empty(job.reference.shape)
+        stuck.seams.multiply(*view_shifted(job.a, job.b, stuck.shifts[0]), own)
+        jobs.append(replace(job, reference=own))
     yield FaultCase(
         "control, no proof: a stuck bit passes",
-        _inject_unproven(stuck),
+        replace(stuck, jobs=tuple(jobs)),
         FOUND_NOTHING,
         "as it must: what errs alike each time agrees with its own first answer, "
         "which is why the host proves it",
     )
-    if stage.filling:
+    if stage.filling:  # leave out the plans that set the lowest bits
+        short = tuple(job for job in stage.bench.jobs if job.name not in stage.filling)
+        zero = faults.make_multiply_fault(faults.stick(0, at=0))
         yield FaultCase(
             "control, short sums: bit 0 stuck at 0 passes",
-            _inject_short(stage),
+            replace(inject(stage.bench, zero), jobs=short),
             FOUND_NOTHING,
             "as it must: sums that are short of the accumulator never set it, which is "
             "why other plans add 2^n or round",
         )
-
-
-def _inject_unproven(fault: MultiplyFault) -> Injection:
-    """Take the part's own first answers for references."""
-
-    def inject(bench: ProductBench) -> AbstractContextManager[ProductBench]:
-        with inject_multiply(fault)(bench) as faulty:
-            jobs = tuple(_trust_first_product(faulty, job) for job in bench.jobs)
-        return nullcontext(replace(faulty, jobs=jobs))
-
-    return inject
-
-
-def _trust_first_product(bench: ProductBench, job: ProductJob) -> ProductJob:
-    own = job.reference.new_empty(job.reference.shape)
-    bench.seams.multiply(*view_shifted(job.a, job.b, bench.shifts[0]), own)
-    return replace(job, reference=own)
-
-
-def _inject_short(stage: TrialSetup) -> Injection:
-    """Leave out the plans that set the lowest bits."""
-
-    def inject(bench: ProductBench) -> AbstractContextManager[ProductBench]:
-        jobs = tuple(job for job in bench.jobs if job.name not in stage.filling)
-        fault = faults.make_multiply_fault(faults.stick(0, at=0))
-        return inject_multiply(fault)(replace(bench, jobs=jobs))
-
-    return inject

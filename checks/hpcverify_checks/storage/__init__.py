@@ -14,7 +14,7 @@ they are named ``cached.*`` and never judged. Before data is read back, the cach
 give it up; the coverage says if it kept some. What a network file system does wrong may be
 its server's fault: stalls are named ``remote.*``, wrong data and errors ``remote_*``, and
 none of them fails this node. Nor does a stall of a time in which the check itself did not
-run, as in a job that was suspended (see `pauses`).
+run, as in a job that was suspended (see `Absence`).
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from hpcverify_checks.storage.scratch import (
     ScratchSite,
     describe_site,
     find_site,
+    query_space,
     require_space,
     require_writable,
-    space_of,
 )
 
 
@@ -64,7 +64,7 @@ def measure(ctx: Context, params: StorageParams) -> Iterator[CheckItem]:
     """Check that the disk can be measured, load it, and read its SMART data."""
     engine = fio_runner.find_engine()
     require_mounted(ctx)
-    require_space(ctx.scratch, params.most_bytes, space_of(ctx.scratch))
+    require_space(ctx.scratch, params.most_bytes, *query_space(ctx.scratch))
     direct = require_writable(ctx.scratch)
     site = find_site(ctx.scratch, ctx.inventory, direct=direct)
     yield describe_site(site)

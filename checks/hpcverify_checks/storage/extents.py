@@ -10,11 +10,11 @@ in a block of any other.
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import resource
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -78,17 +78,14 @@ def find_reach(folder: Path) -> int:
     """Find how large a sparse file in *folder* may be, as far as it matters; 0 if none may."""
     probe = folder / "reach"
     with probe.open("wb") as file:
-        reach = next((reach for reach in REACHES_BYTES if _can_reach(file.fileno(), reach)), 0)
+        for reach in REACHES_BYTES:
+            with suppress(OSError):  # it is too large, or would take that much space
+                file.truncate(reach)
+                break
+        else:
+            reach = 0
     probe.unlink()
     return reach
-
-
-def _can_reach(file: int, size: int) -> bool:
-    try:
-        os.ftruncate(file, size)
-    except OSError:  # it is too large, or would take that much space
-        return False
-    return True
 
 
 def cut_to(extents: Sequence[FileExtent], sizes: Sequence[int]) -> tuple[FileExtent, ...]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,9 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from hpcverify.check import Cause, Remedy, Unable
-from hpcverify.processes import NO_THREAD_HINT, CompletedTool, name_signal, run_tool
+from hpcverify.processes import (
+    NO_THREAD_HINT,
+    CompletedTool,
+    is_stopped,
+    list_session_members,
+    name_signal,
+    run_tool,
+)
+from hpcverify_checks.common.stalls import Absence
 from hpcverify_checks.storage.extents import FileExtent
-from hpcverify_checks.storage.pauses import Pauses
 
 ENGINES = ("libaio", "io_uring")
 """The first is preferred: containers and hardened kernels often forbid io_uring."""
@@ -69,11 +77,6 @@ class FioReport:
     cached: int = 0
     """Bytes that the page cache still had when reading began."""
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no byte was read or written."""
-        return not any(sum(self.list_moved_bytes(way)) for way in DIRECTIONS)
-
     def merge(self, other: FioReport) -> FioReport:
         """Take the streams of both for those of one job."""
         return FioReport((*self.jobs, *other.jobs), self.cached + other.cached)
@@ -95,9 +98,14 @@ class FioReport:
         bins: Counter[int] = Counter()
         for job in self.jobs:
             times = job["sync"]["lat_ns"] if way == "sync" else job[way]["clat_ns"]
-            for nanoseconds, count in times.get("bins", {}).items():
-                bins[int(nanoseconds)] += count
-        return _find_quantile(bins, quantile)
+            for bin_ns, count in times.get("bins", {}).items():
+                bins[int(bin_ns)] += count
+        seen, total = 0, sum(bins.values())
+        for nanoseconds in sorted(bins):
+            seen += bins[nanoseconds]
+            if seen >= quantile * total:
+                return nanoseconds / 1e6
+        return None
 
     def find_longest(self) -> float:
         """Time of the slowest access or flush, in s."""
@@ -109,13 +117,9 @@ class FioReport:
         return max(1, *(int(job[way]["runtime"]) for job in self.jobs)) / 1e3
 
 
-def _find_quantile(bins: Mapping[int, int], quantile: float) -> float | None:
-    seen, total = 0, sum(bins.values())
-    for nanoseconds in sorted(bins):
-        seen += bins[nanoseconds]
-        if seen >= quantile * total:
-            return nanoseconds / 1e6
-    return None
+def has_stopped_process() -> bool:
+    """Whether a signal has stopped a process of this session, as fio."""
+    return any(map(is_stopped, list_session_members([os.getsid(0)])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +129,8 @@ class Fio:
     folder: Path
     engine: str
     direct: bool
-    pauses: Pauses = field(default_factory=Pauses)
-    """The pauses of fio and of this process, as far as they are watched."""
+    absence: Absence = field(default_factory=partial(Absence, has_stopped=has_stopped_process))
+    """When fio or this process did not run: then a slow access says nothing of the disk."""
 
     def run(
         self,
@@ -160,7 +164,7 @@ class Fio:
         }
         streams = own or [{}] * len(extents)
         report = self._run_once(extents, streams, settings, seconds)
-        while seconds and report.is_idle:
+        while seconds and not any(sum(report.list_moved_bytes(way)) for way in DIRECTIONS):
             seconds *= 2
             if seconds > MAX_IDLE_SECONDS:
                 raise Unable(

@@ -6,11 +6,12 @@ import errno
 import os
 import random
 import re
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hpcverify.memory_files import create_memory_file
 from hpcverify_checks.storage.extents import (
@@ -27,6 +28,9 @@ from hpcverify_checks.storage.page_cache import evict
 SEQUENTIAL_DEPTH = 16
 RANDOM_DEPTH = 32
 """Accesses in flight, over all streams."""
+FRESH: Mapping[str, Any] = {"refill_buffers": 1, "verify": "crc32c", "do_verify": 0}
+VERIFIED: Mapping[str, Any] = {"verify": "crc32c", "verify_fatal": 1}
+"""Options of what writes fresh data with checksums, and of what reads and verifies them."""
 
 
 def write(
@@ -40,11 +44,9 @@ def write(
         rw="write",
         bs=BLOCK_BYTES,
         iodepth=_divide_depth(SEQUENTIAL_DEPTH, extents),
-        refill_buffers=1,
-        verify="crc32c",
         verify_interval=SECTOR_BYTES,
-        do_verify=0,
         end_fsync=1,
+        **FRESH,
     )
 
 
@@ -68,10 +70,8 @@ def write_random(
             rw="randwrite",
             bs=SECTOR_BYTES,
             iodepth=_divide_depth(RANDOM_DEPTH, filled),
-            refill_buffers=1,
-            verify="crc32c",
-            do_verify=0,
             end_fsync=1,
+            **FRESH,
         )
         written = [parse_writes(e, t.read_text()) for e, t in zip(filled, traces, strict=True)]
     moved = report.list_moved_bytes("write")
@@ -92,9 +92,7 @@ def flush(fio: Fio, journal: FileExtent, rng: random.Random, seconds: float) -> 
         ioengine="psync",
         direct=0,
         fsync=1,
-        refill_buffers=1,
-        verify="crc32c",
-        do_verify=0,
+        **FRESH,
     )
 
 
@@ -116,8 +114,7 @@ def read_random(
         rw="randread",
         bs=SECTOR_BYTES,
         iodepth=_divide_depth(RANDOM_DEPTH, filled),
-        verify="crc32c",
-        verify_fatal=1,
+        **VERIFIED,
     )
     return _verify(fio, filled, read)
 
@@ -138,9 +135,8 @@ def read_back(fio: Fio, filled: Sequence[FileExtent]) -> FioReport:
         rw="read",
         bs=BLOCK_BYTES,
         iodepth=_divide_depth(SEQUENTIAL_DEPTH, filled),
-        verify="crc32c",
         verify_interval=SECTOR_BYTES,
-        verify_fatal=1,
+        **VERIFIED,
     )
     return _verify_whole(fio, filled, read, [extent.size for extent in filled])
 
@@ -165,9 +161,8 @@ def read_overwritten(fio: Fio, written: Sequence[PartialOverwrite]) -> FioReport
             rw="read",
             iodepth=depth,
             replay_no_stall=1,
-            verify="crc32c",
             verify_interval=SECTOR_BYTES,
-            verify_fatal=1,
+            **VERIFIED,
         )
         parts = [
             replace(extent, offset=offset, size=size)
@@ -208,7 +203,11 @@ def _verify(
     parts: Sequence[FileExtent] = (),
 ) -> FioReport:
     """Read *filled*; *parts* of it differ in generation, or all of it is as it says."""
-    _require_length(filled)
+    for extent in filled:
+        size, needed = extent.path.stat().st_size, extent.offset + extent.size
+        if size < needed:
+            text = f"{extent.path} ends after {size} bytes, {needed - size} before what was written"
+            raise FaultError(errno.EILSEQ, text)
     cached = evict(filled)
     try:
         return replace(read(), cached=cached)
@@ -219,14 +218,6 @@ def _verify(
             if again and (content := _find_generation(fio, parts or filled, again)):
                 fault.evidence["holds"] = content
         raise
-
-
-def _require_length(filled: Sequence[FileExtent]) -> None:
-    for extent in filled:
-        size, needed = extent.path.stat().st_size, extent.offset + extent.size
-        if size < needed:
-            text = f"{extent.path} ends after {size} bytes, {needed - size} before what was written"
-            raise FaultError(errno.EILSEQ, text)
 
 
 def _has_read(report: FioReport, sizes: Sequence[int]) -> bool:

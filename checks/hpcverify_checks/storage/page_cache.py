@@ -37,16 +37,15 @@ def flush_file_system(folder: Path) -> None:
 
 def evict(extents: Iterable[FileExtent]) -> int:
     """Have the page cache give up *extents*, flushed before; return the bytes that it kept."""
-    return sum(_evict_one(extent) for extent in extents)
-
-
-def _evict_one(extent: FileExtent) -> int:
-    opened = os.open(extent.path, os.O_RDWR)
-    try:
-        os.posix_fadvise(opened, extent.offset, extent.size, os.POSIX_FADV_DONTNEED)
-        return _count_cached_bytes(opened, extent)
-    finally:
-        os.close(opened)
+    kept = 0
+    for extent in extents:
+        opened = os.open(extent.path, os.O_RDWR)
+        try:
+            os.posix_fadvise(opened, extent.offset, extent.size, os.POSIX_FADV_DONTNEED)
+            kept += _count_cached_bytes(opened, extent)
+        finally:
+            os.close(opened)
+    return kept
 
 
 def _count_cached_bytes(opened: int, extent: FileExtent) -> int:

@@ -49,14 +49,11 @@ class StorageParams(Params, frozen=True):
 
 def estimate(ctx: Context, params: StorageParams) -> float:
     """Add up the phases, at a speed that follows from where the scratch directory is."""
-    speed = FLASH_BYTES_PER_SECOND if is_on_flash(ctx) else SLOW_BYTES_PER_SECOND
+    mounts = [mount for mount in ctx.inventory.of_kind("mount") if "disk" in mount.facts]
+    disks = [ctx.inventory.find_part(mount.facts["disk"]) for mount in mounts]
+    # One local disk without moving parts, as far as is known.
+    is_flash = bool(disks) and all(d and d.facts.get("rotational") == "no" for d in disks)
+    speed = FLASH_BYTES_PER_SECOND if is_flash else SLOW_BYTES_PER_SECOND
     checkpoints = 2 * params.repeats * params.checkpoint_mib * MIB / speed
     files = CALLS_PER_FILE * params.files / SLOW_FILE_CALLS_PER_SECOND
     return TIMED_PHASES * params.seconds + checkpoints + files
-
-
-def is_on_flash(ctx: Context) -> bool:
-    """Whether the scratch directory is on one local disk without moving parts."""
-    mounts = [mount for mount in ctx.inventory.of_kind("mount") if "disk" in mount.facts]
-    disks = [ctx.inventory.find_part(mount.facts["disk"]) for mount in mounts]
-    return bool(disks) and all(d and d.facts.get("rotational") == "no" for d in disks)

@@ -21,6 +21,7 @@ from hpcverify.check import (
     operation,
 )
 from hpcverify.units import MIB
+from hpcverify_checks.common.stalls import Absence
 from hpcverify_checks.storage.compare import explain_wrong, find_wrong
 from hpcverify_checks.storage.extents import (
     FileExtent,
@@ -48,6 +49,10 @@ from hpcverify_checks.storage.small_files import (
 )
 
 PHASES = ("seq_write", "seq_read", "rand_read", "rand_write", "fsync", "checkpoint", "files")
+DOUBTED_SECONDS = 5.0
+"""A shorter access is fast enough, whatever else happened meanwhile."""
+DOUBTED_SHARE = 0.5
+"""If less than this share of an access was a pause, the disk took the rest."""
 FILE_STEPS = ("create", "write", "overwrite", "read", "stat", "unlink")
 
 
@@ -146,10 +151,10 @@ def run_small_files(
         direct=fio.direct,
     )
     times = write_files(files)
-    read = read_files(files)
-    if find_wrong(files, read.answers):
-        raise explain_wrong(files, read.answers, read_files(files).answers)
-    times |= {"read": read.times, **remove_files(files)}
+    answers, reading, cached = read_files(files)
+    if find_wrong(files, answers):
+        raise explain_wrong(files, answers, read_files(files)[0])
+    times |= {"read": reading, **remove_files(files)}
     for step in FILE_STEPS:
         yield _make_measurement(site, f"files.{step}", times[step].rate, "1/s")
         yield _make_measurement(site, f"files.{step}.p99", times[step].p99, "ms")
@@ -159,7 +164,7 @@ def run_small_files(
         site.part,
         f"{files.count} files of 4 KiB created, written, {len(files.rewritten)} of them flushed "
         f"and overwritten, all ({files.count * FILE_BYTES / MIB:.1f} MiB) read back and compared "
-        f"byte by byte, and removed; {site.describe_reads(read.cached)}",
+        f"byte by byte, and removed; {site.describe_reads(cached)}",
     )
 
 
@@ -182,11 +187,11 @@ def run_phases(
         Unable: somebody else removes our files, or the check was stopped meanwhile.
 
     """
+    stop = fio.absence.start()
     try:
-        with fio.pauses.watch():
-            for what, load in LOADS:
-                with operation(f"{what} {site.folder}"):
-                    yield from load(site, fio, params, rng)
+        for what, load in LOADS:
+            with operation(f"{what} {site.folder}"):
+                yield from load(site, fio, params, rng)
     except FileNotFoundError as exc:
         raise Unable(
             f"{exc.filename} was removed while the check ran: keep other programs out of it",
@@ -195,6 +200,8 @@ def run_phases(
         ) from exc
     except OSError as exc:
         raise FaultError(exc.errno or errno.EIO, str(exc)) from exc
+    finally:
+        stop()
 
 
 def _count_streams(params: StorageParams) -> int:
@@ -221,8 +228,25 @@ def _make_measurement(site: ScratchSite, name: str, value: float | None, unit: s
 
 
 def _make_longest(site: ScratchSite, fio: Fio, phase: str, seconds: float) -> Measurement:
-    fio.pauses.require_none(seconds)
+    require_presence(fio.absence, seconds)
     return Measurement(site.name_stall(phase), seconds, "s", site.part)
+
+
+def require_presence(absence: Absence, seconds: float) -> None:
+    """
+    Refuse to judge the disk by an access that took *seconds*.
+
+    Raises:
+        Unable: we or fio did not run for much of that time.
+
+    """
+    if seconds > DOUBTED_SECONDS and absence.longest >= DOUBTED_SHARE * seconds:
+        raise Unable(
+            f"an access took {seconds:.0f} s, but for {absence.longest:.0f} s the check did not "
+            "run: was its job suspended (SIGSTOP), or the machine paused? Run it again",
+            Cause.TIMEOUT,
+            Remedy.RERUN,
+        )
 
 
 def _format_mib(report: FioReport, way: str) -> str:

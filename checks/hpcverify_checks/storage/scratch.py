@@ -75,21 +75,13 @@ class ScratchSite:
         return f"remote.{name}" if self.remote else name
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
-    """Size of a file system and what we may still use, in bytes."""
-
-    total: int
-    free: int
-
-
-def space_of(folder: Path) -> Space:
-    """Query the file system; blocks reserved for root are not free."""
+def query_space(folder: Path) -> tuple[int, int]:
+    """Query the size of a file system and what is free; blocks reserved for root are not."""
     answer = os.statvfs(folder)
-    return Space(answer.f_blocks * answer.f_frsize, answer.f_bavail * answer.f_frsize)
+    return answer.f_blocks * answer.f_frsize, answer.f_bavail * answer.f_frsize
 
 
-def require_space(folder: Path, needed: int, space: Space) -> None:
+def require_space(folder: Path, needed: int, total: int, free: int) -> None:
     """
     Refuse to fill a file system.
 
@@ -97,10 +89,10 @@ def require_space(folder: Path, needed: int, space: Space) -> None:
         Unable: with NO_SPACE, naming the bytes needed and free.
 
     """
-    reserve = min(max(space.total * RESERVE_SHARE, MIN_RESERVE_BYTES), MAX_RESERVE_BYTES)
-    if space.free - reserve < needed:
+    reserve = min(max(total * RESERVE_SHARE, MIN_RESERVE_BYTES), MAX_RESERVE_BYTES)
+    if free - reserve < needed:
         raise Unable(
-            f"{folder} has {space.free / MIB:.0f} MiB free; the test needs {needed / MIB:.0f} MiB "
+            f"{folder} has {free / MIB:.0f} MiB free; the test needs {needed / MIB:.0f} MiB "
             f"and leaves {reserve / MIB:.0f} MiB free: free some space, or choose another scratch "
             "directory",
             Cause.NO_SPACE,
@@ -119,7 +111,12 @@ def require_writable(folder: Path) -> bool:
     """
     probe = folder / "probe"
     try:
-        _write_block(probe, os.O_DIRECT)
+        with mmap.mmap(-1, PROBE_BYTES) as block:  # page-aligned, as O_DIRECT requires
+            file = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o600)
+            try:
+                os.write(file, block)
+            finally:
+                os.close(file)
     except OSError as exc:
         if exc.errno in UNWRITABLE_ERRNOS:
             raise Unable(
@@ -130,15 +127,6 @@ def require_writable(folder: Path) -> bool:
         return exc.errno != errno.EINVAL
     probe.unlink()
     return True
-
-
-def _write_block(path: Path, flag: int) -> None:
-    with mmap.mmap(-1, PROBE_BYTES) as block:  # page-aligned, as O_DIRECT requires
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | flag, 0o600)
-        try:
-            os.write(file, block)
-        finally:
-            os.close(file)
 
 
 def find_site(folder: Path, inventory: Inventory, *, direct: bool) -> ScratchSite:

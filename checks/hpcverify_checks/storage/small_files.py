@@ -70,16 +70,6 @@ class SmallFiles:
         return range(0, self.count, 2)
 
 
-@dataclass(frozen=True, slots=True)
-class FilesRead:
-    """What was read back."""
-
-    answers: Answers
-    times: CallTimes
-    cached: int
-    """Bytes that the page cache still had when reading began."""
-
-
 def write_files(files: SmallFiles) -> dict[str, CallTimes]:
     """
     Create and write all *files*, flush them, and write every second one again.
@@ -93,7 +83,10 @@ def write_files(files: SmallFiles) -> dict[str, CallTimes]:
     """
     files.folder.mkdir()
     everyone = range(files.count)
-    created = _time(_create, [(files.locate(n),) for n in everyone])
+    created = _time(
+        lambda path: os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)),
+        [(files.locate(n),) for n in everyone],
+    )
     written = _time(_write, _list_writes(files, everyone, 0))
     flush_file_system(files.folder)
     overwritten = _time(_write, _list_writes(files, files.rewritten, 1))
@@ -101,9 +94,9 @@ def write_files(files: SmallFiles) -> dict[str, CallTimes]:
     return {"create": created, "write": written, "overwrite": overwritten}
 
 
-def read_files(files: SmallFiles) -> FilesRead:
+def read_files(files: SmallFiles) -> tuple[Answers, CallTimes, int]:
     """
-    Read all *files* from the disk.
+    Read all *files* from the disk; give the bytes that the page cache still had, too.
 
     Raises:
         OSError: a call failed.
@@ -119,7 +112,7 @@ def read_files(files: SmallFiles) -> FilesRead:
             answers[number] = _read(paths[number], flags, buffer)
 
         times = _time(read, [(n,) for n in range(files.count)])
-    return FilesRead(answers, times, cached)
+    return answers, times, cached
 
 
 def remove_files(files: SmallFiles) -> dict[str, CallTimes]:
@@ -148,10 +141,6 @@ def _time(step: Callable[..., object], calls: Iterable[tuple[object, ...]]) -> C
         step(*call)
         clock.append(perf_counter())
     return CallTimes([after - before for before, after in pairwise(clock)])
-
-
-def _create(path: Path) -> None:
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _write(path: Path, content: bytes) -> None:

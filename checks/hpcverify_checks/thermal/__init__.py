@@ -58,7 +58,7 @@ from hpcverify.telemetry.thinning import thin
 from hpcverify_checks.common import vote
 from hpcverify_checks.common.board import FolderBoard
 from hpcverify_checks.common.device import reserve_gpu_cores
-from hpcverify_checks.common.locate import prepare_kernels
+from hpcverify_checks.common.kernels import report_comparison
 from hpcverify_checks.common.product_loop import ProductSeams
 from hpcverify_checks.common.rendezvous import announce_failure
 from hpcverify_checks.common.soak import (
@@ -113,16 +113,15 @@ def measure(
     """Load the device for `ThermalParams.seconds` and yield how the work went."""
     applies(ctx)
     began = time.monotonic()
-    with announce_failure(
-        FolderBoard(ctx.shared), ctx.rank
-    ):  # the others do not wait for who is lost
+    board = FolderBoard(ctx.shared)
+    with announce_failure(board, ctx.rank):  # the others do not wait for a lost rank
         with operation("the first products", ctx.device):
             loads = prepare_loads(ctx, seams)
         with operation("the first kernels", ctx.device):
-            yield from prepare_kernels(ctx, loads[0].task.device)
+            yield from report_comparison(ctx, loads[0].task.device)
     watched = [i for i, peer in enumerate(ctx.peers) if has_gauge(ctx, peer.part)]
     with operation("the wait for the others"):
-        start = plan.wait_for_all(ctx.shared, ctx.rank, watched, time.monotonic)
+        start = plan.wait_for_all(board, ctx.rank, watched, time.monotonic)
     table = plan_stretches(
         start,
         params.seconds,
@@ -135,7 +134,7 @@ def measure(
     yield from (load.corruption for load in loads if load.corruption)
     yield from count_by_part(loads)
     if account.done:  # else a product was wrong before the load
-        plan.write_record(ctx.shared, ctx.rank, account)
+        plan.write_record(board, ctx.rank, account)
         yield from report_work(ctx.device.part, account, meter, began)
         yield Coverage(ctx.device.part, describe_coverage(account, loads))
     if ctx.device.kind != "cpu":
@@ -181,7 +180,8 @@ def describe_coverage(account: LoadRecord, loads: tuple[PartSoak, PartSoak]) -> 
 def observe(watch: Watch, ctx: Context, params: ThermalParams) -> Iterator[CheckItem]:
     """Yield what was sampled of the device before, during and after its load."""
     if has_gauge(ctx, ctx.device.part):
-        yield from response.observe_soak(watch, ctx, plan.read_record(ctx.shared, ctx.rank))
+        record = plan.read_record(FolderBoard(ctx.shared), ctx.rank)
+        yield from response.observe_soak(watch, ctx, record)
 
 
 def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:

@@ -17,7 +17,7 @@ from hpcverify.check import Context
 from hpcverify_checks.common.device import find_torch_device, list_native_dtypes, require_memory
 from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, make_fp64_plans
 from hpcverify_checks.common.exact import Operands, Shape
-from hpcverify_checks.common.kernels import choose_comparison
+from hpcverify_checks.common.kernels import load_comparison
 from hpcverify_checks.common.product_loop import ProductSeams, ProductTask
 from hpcverify_checks.common.soak import (
     NORMAL_NUMBERS,
@@ -76,7 +76,7 @@ def prepare_loads(ctx: Context, seams: ProductSeams | None = None) -> tuple[Part
         steady_type = replace(wave_type, output=wave_type.job_output)
         source = NORMAL_NUMBERS
         require_memory(device, GPU_BYTES * getattr(torch, wave_type.operand).itemsize)
-    seams = seams or ProductSeams(compare=choose_comparison(device))
+    seams = seams or ProductSeams(compare=load_comparison(device)[0])
     loads: list[PartSoak] = []
     for family, sizes in ((steady_type, STEADY_SIZES), (wave_type, WAVE_SIZES)):
         size = sizes[device.type]

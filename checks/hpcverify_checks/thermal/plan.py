@@ -2,7 +2,7 @@
 How the devices of a node begin their soak together, and the record each worker leaves.
 
 The clock alone makes the edges of the square waves coincide, so that the node's power
-supply sees their sum. Only the start is agreed on, through files.
+supply sees their sum. Only the start is agreed on.
 """
 
 from __future__ import annotations
@@ -11,20 +11,17 @@ import time
 from array import array
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from hpcverify_checks.common.board import FolderBoard
-from hpcverify_checks.common.rendezvous import has_announced_failure
 from hpcverify_checks.common.soak import StretchResult
 
 SETTLE_SECONDS = 3.0
 """Idle samples are taken between the last device that is ready and the load."""
 READY_TIMEOUT_SECONDS = 60.0
 """The slowest device gets ready within this time: one that crashed must not stop the others."""
-POLL_SECONDS = 0.05
 METER_PERIOD_SECONDS = 1.0
 RECENT_SECONDS = 1500.0
 """Until this long before the end the sampler still has every sample, so that means are right."""
@@ -87,52 +84,31 @@ class Meter:
             self.begin(t)
 
 
-def choose_start(ready: Collection[float], *, complete: bool) -> float:
-    """Choose when all devices begin, given when each was *ready*; later if one never was."""
-    return max(ready) + SETTLE_SECONDS + (0.0 if complete else READY_TIMEOUT_SECONDS)
-
-
 def wait_for_all(
-    folder: Path, rank: int, ranks: Collection[int], clock: Callable[[], float]
+    board: FolderBoard, rank: int, ranks: Collection[int], clock: Callable[[], float]
 ) -> float:
     """
     Wait up to `READY_TIMEOUT_SECONDS` for all *ranks*; return when to begin.
 
-    One that failed before it was ready, and announced that, is not waited for.
+    One that failed before it was ready, and announced that, is not waited for. If one is never
+    ready, they begin later by this time, so that all begin together.
     """
-    _write(folder / f"ready{rank}", repr(clock()).encode())
+    board.post("ready", rank, repr(clock()).encode())
     until = clock() + READY_TIMEOUT_SECONDS
-    while not (complete := all(_is_ready_or_lost(folder, r) for r in ranks)) and clock() < until:
-        time.sleep(POLL_SECONDS)
-    paths = [folder / f"ready{r}" for r in ranks]
-    times = [float(path.read_text()) for path in paths if path.exists()]
-    return choose_start(times, complete=complete)
+    while not (complete := {*board.read("ready"), *board.read("lost")} >= {*ranks}):
+        if clock() >= until:
+            break
+        time.sleep(board.pause)
+    last = max(float(moment) for r, moment in board.read("ready").items() if r in ranks)
+    return last + SETTLE_SECONDS + (0.0 if complete else READY_TIMEOUT_SECONDS)
 
 
-def _is_ready_or_lost(folder: Path, rank: int) -> bool:
-    return (folder / f"ready{rank}").exists() or has_announced_failure(FolderBoard(folder), rank)
+def write_record(board: FolderBoard, rank: int, record: LoadRecord) -> None:
+    """Leave the record of a device where `read_record` looks for it."""
+    board.post("record", rank, msgspec.json.encode(record))
 
 
-def write_record(folder: Path, rank: int, record: LoadRecord) -> None:
-    """Write the record of a device where `read_record` looks for it."""
-    _write(_path(folder, rank), msgspec.json.encode(record))
-
-
-def read_record(folder: Path, rank: int) -> LoadRecord | None:
+def read_record(board: FolderBoard, rank: int) -> LoadRecord | None:
     """Read the record of a device; None if its worker did not finish."""
-    try:
-        written = _path(folder, rank).read_bytes()
-    except FileNotFoundError:
-        return None
-    return msgspec.json.decode(written, type=LoadRecord)
-
-
-def _path(folder: Path, rank: int) -> Path:
-    return folder / f"record{rank}.json"
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write the file in one step, so that no reader sees half of it."""
-    new = path.with_suffix(".new")
-    new.write_bytes(content)
-    new.replace(path)
+    written = board.read("record").get(rank)
+    return msgspec.json.decode(written, type=LoadRecord) if written else None

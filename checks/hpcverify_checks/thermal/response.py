@@ -139,15 +139,6 @@ def list_recent(samples: Sequence[Sample], account: LoadRecord | None) -> list[f
     ]
 
 
-def group_samples(watch: Watch) -> Mapping[str, Values]:
-    """Group the samples by part and name, in one pass: there may be millions."""
-    parts: dict[str, dict[str, list[Sample]]] = {}
-    for sample in watch.samples:
-        if sample.name in USED_SERIES:
-            parts.setdefault(sample.part_id, {}).setdefault(sample.name, []).append(sample)
-    return parts
-
-
 def split_by_load(series: Values, part_id: str, account: LoadRecord | None) -> LoadSamples:
     """Split the *series* of the part *part_id* by the load it was under."""
     if account is None:
@@ -165,7 +156,10 @@ def _filter_series(series: Values, wanted: Callable[[float], bool]) -> Values:
 def observe_soak(watch: Watch, ctx: Context, account: LoadRecord | None) -> Iterator[CheckItem]:
     """Yield how the part of *ctx* coped with its load, from its samples."""
     part_id = ctx.device.part
-    parts = group_samples(watch)
+    parts: dict[str, dict[str, list[Sample]]] = {}
+    for sample in watch.samples:  # in one pass: there may be millions
+        if sample.name in USED_SERIES:
+            parts.setdefault(sample.part_id, {}).setdefault(sample.name, []).append(sample)
     own = dict(parts.get(part_id, {}))
     seen = max(len(own.get(name, ())) for name in GAUGES)
     yield Measurement("samples", seen, "", part_id)
@@ -174,7 +168,12 @@ def observe_soak(watch: Watch, ctx: Context, account: LoadRecord | None) -> Iter
     for name in stuck:
         del own[name]
     observed = split_by_load(_drop_impossible(own, stuck), part_id, account)
-    yield from _report_problems(observed)
+    # After a pause in its answers a GPU is read again; if it has none, the passive checks report.
+    for code in problems.PROBLEM_RULES.keys() - {problems.MUTE}:
+        times = [s.t for s in observed.all.get(code, ()) if s.value]
+        if times:
+            text = f"{code.replace('_', ' ')} at {len(times)} samples of the soak"
+            yield Finding(code, part_id, text)
     yield from _measure_extremes(observed)
     yield from _measure_throttling(observed)
     yield from _measure_cooling(observed)
@@ -216,15 +215,6 @@ def _drop_impossible(series: Values, stuck: Collection[str]) -> Values:
     if "temperature" in stuck:
         kept.pop("temperature.headroom", None)
     return kept
-
-
-def _report_problems(observed: LoadSamples) -> Iterator[Finding]:
-    # After a pause in its answers a GPU is read again; if it has none, the passive checks say so.
-    for code in problems.PROBLEM_RULES.keys() - {problems.MUTE}:
-        times = [s.t for s in observed.all.get(code, ()) if s.value]
-        if times:
-            text = f"{code.replace('_', ' ')} at {len(times)} samples of the soak"
-            yield Finding(code, observed.part_id, text)
 
 
 def _measure_extremes(observed: LoadSamples) -> Iterator[Measurement]:
@@ -380,12 +370,18 @@ def _measure_work(observed: LoadSamples, ctx: Context) -> Iterator[Measurement]:
     account, clock = observed.account, observed.average("clock")
     if account is None or account.rate is None:
         return
-    seen = _compute_busy_share(observed)
-    if seen is not None:
-        yield Measurement("loaded", seen, "ratio", observed.part_id)
+    idle = [s.value for s in observed.steady.get("event.idle", ())]
+    shares = (
+        observed.average("utilization"),
+        1 - fmean(idle) if len(idle) >= MIN_SAMPLES else None,
+    )
+    if known := [share for share in shares if share is not None]:
+        yield Measurement("loaded", min(known), "ratio", observed.part_id)
     if clock:
         per_clock = account.rate / (clock * 1e6)
-        if _compute_clock_error(observed) <= MAX_CLOCK_ERROR:
+        clocks = list_recent(observed.steady.get("clock", ()), account)
+        # The standard error of the mean, as a share of it.
+        if stdev(clocks) / sqrt(len(clocks)) / fmean(clocks) <= MAX_CLOCK_ERROR:
             yield Measurement("work_per_clock", per_clock, "", observed.part_id)
         spec = look_up_spec(ctx, observed.part_id)
         if spec and spec.sms and spec.flop_per_clk_per_sm:
@@ -394,21 +390,6 @@ def _measure_work(observed: LoadSamples, ctx: Context) -> Iterator[Measurement]:
     watts = _average_watts(observed)
     if watts:
         yield Measurement("energy_per_work", watts / account.rate * PETA, "J", observed.part_id)
-
-
-def _compute_clock_error(observed: LoadSamples) -> float:
-    """Compute the standard error of the mean clock under recent steady load, as a share of it."""
-    clocks = list_recent(observed.steady.get("clock", ()), observed.account)
-    return stdev(clocks) / sqrt(len(clocks)) / fmean(clocks)
-
-
-def _compute_busy_share(observed: LoadSamples) -> float | None:
-    idle = [s.value for s in observed.steady.get("event.idle", ())]
-    shares = [
-        observed.average("utilization"),
-        1 - fmean(idle) if len(idle) >= MIN_SAMPLES else None,
-    ]
-    return min((share for share in shares if share is not None), default=None)
 
 
 def _average_watts(observed: LoadSamples) -> float | None:

@@ -97,6 +97,7 @@ from hpcverify_checks.common.wrong_sums import (
 )
 from hpcverify_checks.training import steps as training_steps
 from hpcverify_checks.training.accuracy import MAX_GRADIENT_ERROR, measure_gradient_error
+from hpcverify_checks.training.shape import ModelShape
 from hpcverify_checks.training.steps import (
     COMMUNICATION,
     COMPUTE,
@@ -117,7 +118,6 @@ from hpcverify_checks.training.steps import (
     digest_gradients,
     train,
 )
-from hpcverify_checks.training.transformer import Layout, ModelShape
 
 if TYPE_CHECKING:
     import torch
@@ -178,9 +178,8 @@ def _measure_rank(
     yield from report_overrides(ctx)
     yield from report_nccl_settings(ctx)
     job = _build_job(ctx, params, device)
-    run = _run_cpu_ranks if device.type == "cpu" else _run_one_rank
     usage = CpuUsage.read() if device.type == "cpu" else None
-    yield from report_outcomes(ctx, job, run(job, ctx.rank, device, seams), usage)
+    yield from report_outcomes(ctx, job, _run_ranks(job, ctx.rank, device, seams), usage)
     if device.type == "cpu":  # whose ranks may all err alike, with no other part to contradict
         with operation("a training step in fp64", ctx.device):
             error = measure_gradient_error(job, device)
@@ -241,7 +240,7 @@ def estimate_memory(shape: ModelShape, dtype: str) -> int:
     import torch
 
     width = getattr(torch, FAMILIES[dtype].operand).itemsize
-    return BYTES_PER_PARAMETER * Layout(shape).size + shape.estimate_activations(width)
+    return BYTES_PER_PARAMETER * shape.parameters + shape.estimate_activations(width)
 
 
 def exchange_offers(group: RankGroup, rank: int, own: Offer) -> list[Offer]:
@@ -273,18 +272,15 @@ def _build_job(ctx: Context, params: TrainingParams, device: torch.device) -> Tr
     )
 
 
-def _run_one_rank(
+def _run_ranks(
     job: TrainingJob, rank: int, device: torch.device, seams: TrainingSeams
 ) -> Iterator[tuple[int, TrainingOutcome]]:
-    yield from ((rank, outcome) for outcome in train(job, rank, device, seams))
-
-
-def _run_cpu_ranks(
-    job: TrainingJob, rank: int, device: torch.device, seams: TrainingSeams
-) -> Iterator[tuple[int, TrainingOutcome]]:
+    if device.type != "cpu":
+        yield from ((rank, outcome) for outcome in train(job, rank, device, seams))
+        return
     with start_peers(job, training_steps.__name__) as peers:
         try:
-            yield from _run_one_rank(job, rank, device, seams)
+            yield from ((rank, outcome) for outcome in train(job, rank, device, seams))
             yield from ((peer.rank, peer.wait_for_result(TrainingOutcome)) for peer in peers)
         except (RuntimeError, Unable):  # a rank is lost, but not what it had found
             for peer in peers:
@@ -509,7 +505,7 @@ def describe_training(job: TrainingJob, outcome: TrainingOutcome) -> str:
     text = (
         f"{job.dtype}: {outcome.replays} replays of {job.steps} training steps in "
         f"{outcome.seconds:.1f} s ({shape.layers} layers of {shape.hidden}, "
-        f"{Layout(shape).size / 1e6:.3g} million parameters, {shape.tokens} tokens a "
+        f"{shape.parameters / 1e6:.3g} million parameters, {shape.tokens} tokens a "
         f"step), {len(outcome.first)} digests of each compared with the first"
     )
     if job.world > 1:
@@ -563,7 +559,12 @@ def read_place(wrong: Finding) -> tuple[int, int]:
 
 def merge_reruns(items: Iterable[JudgedItem]) -> Iterator[JudgedItem]:
     """Drop what was reported before the reruns, or say that there were none."""
-    pairs = [(item, _read_difference(item)) for item in items]
+    pairs = [
+        (item, item.data_as(RankDifference))
+        if isinstance(item, Finding) and "reruns" in item.data
+        else (item, None)
+        for item in items
+    ]
     # The reruns may have shown that another replay was wrong.
     again = {(d.rank, d.what) for _, d in pairs if d and d.reruns}
     for item, difference in pairs:
@@ -571,12 +572,6 @@ def merge_reruns(items: Iterable[JudgedItem]) -> Iterator[JudgedItem]:
             yield item
         elif (difference.rank, difference.what) not in again:
             yield _add_reruns(item, Reruns(error="the training ended first"))
-
-
-def _read_difference(item: JudgedItem) -> RankDifference | None:
-    if isinstance(item, Finding) and "reruns" in item.data:
-        return item.data_as(RankDifference)
-    return None
 
 
 def report_misfed(items: Iterable[JudgedItem], inventory: Inventory) -> Iterator[Finding]:

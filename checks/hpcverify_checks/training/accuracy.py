@@ -15,23 +15,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcverify_checks.training.steps import (
-    TrainingJob,
-    compute_initial_key,
-    draw_batch,
-    make_leaves,
-    matmul,
-)
-from hpcverify_checks.training.transformer import (
-    Layout,
-    Transformer,
-    make_future_mask,
-    make_initial,
-)
+from hpcverify_checks.training.steps import TrainingJob, compute_initial_key, draw_batch
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 MAX_GRADIENT_ERROR = 1e-5
 """Relative; 20 times what was measured without an error, a twentieth of that with one."""
@@ -41,17 +28,15 @@ def measure_gradient_error(job: TrainingJob, device: torch.device) -> float:
     """Measure the distance of the first step's gradients, relative, of the worst group."""
     import torch
 
-    single, double = (compute_gradients(job, device, t) for t in (torch.float32, torch.float64))
-    norm, groups = torch.linalg.vector_norm, Layout(job.shape).groups.values()
+    from hpcverify_checks.training.transformer import Transformer, find_groups, make_initial
+
+    model, made = Transformer(job.shape), list[torch.Tensor]()
+    for dtype in (torch.float32, torch.float64):
+        weights = make_initial(model, compute_initial_key(job), device).to(dtype)
+        gradients = torch.zeros_like(weights)
+        model.bind(weights, gradients)
+        model(draw_batch(job, 0).to(device)).backward()
+        made.append(gradients)
+    single, double = made
+    norm, groups = torch.linalg.vector_norm, find_groups(model).values()
     return float(torch.stack([norm(single[g] - double[g]) / norm(double[g]) for g in groups]).max())
-
-
-def compute_gradients(job: TrainingJob, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Compute the gradients of the first step in *dtype*, flat."""
-    layout = Layout(job.shape)
-    weights = make_initial(layout, compute_initial_key(job), device).to(dtype)
-    gradients = weights.new_zeros(weights.shape)
-    leaves = make_leaves(layout, weights, gradients)
-    model = Transformer(job.shape, leaves, matmul, make_future_mask(job.shape, device))
-    model.compute_loss(draw_batch(job, 0).to(device)).backward()  # type: ignore[no-untyped-call]
-    return gradients

@@ -19,7 +19,7 @@ next, and takes its peers with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count
@@ -46,18 +46,13 @@ from hpcverify_checks.common.rendezvous import RankGroup
 from hpcverify_checks.common.reruns import RERUN_COUNT, Reruns
 from hpcverify_checks.common.timing import StepClock
 from hpcverify_checks.training.gradient_sums import GradientSum
-from hpcverify_checks.training.transformer import (
-    Layout,
-    ModelShape,
-    Multiply,
-    Transformer,
-    make_future_mask,
-    make_initial,
-)
+from hpcverify_checks.training.shape import ModelShape
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from hpcverify_checks.training.transformer import Transformer
 
 MIN_REPLAYS = 2
 """At least this many are compared with the first, however short the time."""
@@ -114,11 +109,6 @@ def compute_initial_key(job: TrainingJob) -> int:
     return (job.seed + 1) * KEYS_PER_SEED - 1
 
 
-def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply matrices, or batches of them."""
-    return a @ b
-
-
 def copy_to_device(batch: Tensor, device: torch.device) -> Tensor:
     """Start copying *batch* to *device*; the host does not wait."""
     return batch.to(device, non_blocking=True)
@@ -126,11 +116,11 @@ def copy_to_device(batch: Tensor, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSeams:
-    """What feeds, copies, multiplies, sums and waits; tests put faulty ones here."""
+    """What feeds, copies, sums and waits, and surrounds the model; tests put faulty ones here."""
 
     feed: Feed = draw_batch
     copy: Callable[[Tensor, torch.device], Tensor] = copy_to_device
-    multiply: Multiply = matmul
+    around: AbstractContextManager[object] = field(default_factory=nullcontext)
     reduce: Reduce = all_reduce
     wait: Callable[[RankGroup, torch.device], None] = await_ranks
 
@@ -175,8 +165,9 @@ class Trainer:
     job: TrainingJob
     device: torch.device
     seams: TrainingSeams
-    layout: Layout
     model: Transformer
+    groups: dict[str, slice]
+    """The elements of each group of parameters in the flat tensors."""
     beginning: Tensor
     parameters: Tensor
     """fp32, as the optimizer keeps them."""
@@ -198,25 +189,26 @@ class Trainer:
         """Allocate everything, and make the initial parameters."""
         import torch
 
-        layout, family = Layout(job.shape), FAMILIES[job.dtype]
-        beginning = make_initial(layout, compute_initial_key(job), device)
+        from hpcverify_checks.training.transformer import Transformer, find_groups, make_initial
+
+        model, family = Transformer(job.shape), FAMILIES[job.dtype]
+        beginning = make_initial(model, compute_initial_key(job), device)
         # Two tensors: autograd would take a change of a gradient for one of the weights.
-        working = torch.zeros(layout.size, dtype=getattr(torch, family.operand), device=device)
+        working = torch.zeros_like(beginning, dtype=getattr(torch, family.operand))
         gradients = torch.zeros_like(working)
-        weights = make_leaves(layout, working, gradients)
-        wide, mask = getattr(torch, family.wider), make_future_mask(job.shape, device)
+        model.bind(working, gradients)
         return cls(
             job=job,
             device=device,
             seams=seams,
-            layout=layout,
-            model=Transformer(job.shape, weights, seams.multiply, mask),
+            model=model,
+            groups=find_groups(model),
             beginning=beginning,
             parameters=torch.empty_like(beginning),
             working=working,
             gradients=gradients,
-            moments=torch.empty(2, layout.size, device=device),
-            total=gradients.to(wide) if job.world > 1 else None,
+            moments=torch.empty(2, len(beginning), device=device),
+            total=gradients.to(getattr(torch, family.wider)) if job.world > 1 else None,
             rank=rank,
         )
 
@@ -239,12 +231,16 @@ class Trainer:
         yield HOST_BATCH, digest_on_device(drawn)
         yield DEVICE_BATCH, digest_on_device(batch)
         with clock.time_phase(step, COMPUTE):
-            loss = self._backward(batch)
-        yield "loss", view_integers(loss).long()
-        for group, part in reversed(self.layout.groups.items()):
+            self.working.copy_(self.parameters)
+            self.gradients.zero_()
+            with self.seams.around:
+                loss: Tensor = self.model(batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+        yield "loss", view_integers(loss.detach()).long()
+        for group, part in reversed(self.groups.items()):
             yield f"{GRADIENTS_PREFIX}{group}", digest_on_device(self.gradients[part])
         yield NOT_FINITE, self._count_not_finite()
-        scattering = self.layout.groups["perceptron 0"]
+        scattering = self.groups["perceptron 0"]
         yield GRADIENT_SCATTER, digest_on_device(scatter_words(self.gradients[scattering]))
         if self.total is not None:
             wrong = self._sum_gradients(self.total, step, clock)
@@ -260,20 +256,13 @@ class Trainer:
         import torch
 
         count = torch.zeros((), dtype=torch.int64, device=self.device)
-        for part in self.layout.groups.values():
+        for part in self.groups.values():
             count += torch.isfinite(self.gradients[part]).logical_not_().count_nonzero()
         return count
 
-    def _backward(self, batch: Tensor) -> Tensor:
-        self.working.copy_(self.parameters)
-        self.gradients.zero_()
-        loss = self.model.compute_loss(batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
-
     def _sum_gradients(self, total: Tensor, step: int, clock: PhaseTimer) -> Tensor:
         """Sum the gradients as floats, and one group as integers; count what is wrong."""
-        number, parts = next(self.sums), [*self.layout.groups.values()]
+        number, parts = next(self.sums), [*self.groups.values()]
         tensors = self.gradients, total
         made = GradientSum.draw(self.job, self.rank, self.job.seed, number, tensors)
         floats = made.fill_floats()
@@ -284,18 +273,6 @@ class Trainer:
         integers = made.fill_integers(part)
         self.seams.reduce(integers)
         return wrong + made.count_wrong_integers(integers, part)
-
-
-def make_leaves(
-    layout: Layout, working: Tensor, gradients: Tensor
-) -> dict[tuple[str, str], Tensor]:
-    """Make weights for autograd whose gradients go into *gradients*."""
-    views = layout.view_parameters(gradients)
-    weights = layout.view_parameters(working)
-    for key, weight in weights.items():
-        weight.requires_grad_()
-        weight.grad = views[key]
-    return weights
 
 
 def apply_adamw(parameters: Tensor, gradients: Tensor, moments: Tensor, step: int) -> None:

@@ -269,13 +269,10 @@ def test_the_host_leaves_a_core_to_each_gpu_and_keeps_one(tmp_path: Path, gpus: 
     assert torch.get_num_threads() == threads
 
 
-def test_a_type_that_takes_far_longer_than_fp32_is_left_out_and_that_is_said() -> None:
+def test_a_type_that_takes_far_longer_than_fp32_is_left_out() -> None:
     seconds = {"fp32": 5e-5, "bf16": 150e-5, "int8": 3e-5, "fp16": 10e-5}
-    (unused,) = list_slow_dtypes(seconds.keys() - {"fp32"}, seconds.__getitem__)
-
-    assert unused.dtype == "bf16"
-    assert "left out" in unused.text
-    assert "30 times as long as in fp32" in unused.text
+    slow = list_slow_dtypes(seconds.keys() - {"fp32"}, seconds.__getitem__)
+    assert slow == {"bf16": pytest.approx(30)}
 
 
 @pytest.mark.system

@@ -1,4 +1,4 @@
-"""The fused comparison counts exactly, and both kernels compile for a GPU."""
+"""The fused comparison counts exactly, and the kernel compiles for a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from json import JSONDecodeError
 from pathlib import Path
 from subprocess import CalledProcessError
@@ -31,26 +30,13 @@ from hpcverify_checks.common.kernels import (
     MAX_REASON_CHARACTERS,
     READ_COUNT,
     READ_WORDS,
-    Kernels,
-    choose_comparison,
     compare_fused,
-    load_kernels,
+    load_comparison,
     prepare_comparison,
     try_launch,
 )
-from hpcverify_checks.common.locate import (
-    BF16_CAPABILITY,
-    TILE_DEPTH,
-    TILE_EDGE,
-    TILE_PLANS,
-    TILE_REPEATS,
-    TILE_STEP,
-    TILE_WARPS,
-    make_tile,
-    run_tile,
-)
 from hpcverify_checks.common.product_loop import compare
-from hpcverify_checks.common.triton_kernels import check_tile, count_unequal, sm_id
+from hpcverify_checks.common.triton_kernels import count_unequal
 from tests.checks.common.interpreted import interpreter
 
 CPU = torch.device("cpu")
@@ -149,8 +135,7 @@ def test_all_words_are_counted_in_all_programs(interpreted: Executor) -> None:
 
 
 def test_without_cuda_torchs_own_operations_compare() -> None:
-    assert load_kernels(CPU) == Kernels()
-    assert choose_comparison(CPU) is compare
+    assert load_comparison(CPU) == (compare, "")
 
 
 def raised(error: Exception) -> None:
@@ -324,17 +309,13 @@ def compiled() -> Iterator[list[str]]:
     yield names
     runtime_knobs.jit_post_compile_hook = None
     driver._active = None
-    for kernel in (count_unequal, check_tile):
-        kernel.device_caches.clear()
+    count_unequal.device_caches.clear()
 
 
 @pytest.mark.system
-def test_both_kernels_are_compiled_before_the_hunt_and_not_during_it(compiled: list[str]) -> None:
+def test_the_kernel_is_compiled_before_the_hunt_and_not_during_it(compiled: list[str]) -> None:
     assert not try_launch(prepare_comparison(CPU), CPU)
-    tile = make_tile(*TILE_PLANS[0])
-    run = partial(run_tile, import_module(count_unequal.__module__), CPU, TILE_REPEATS)
-    assert not try_launch(partial(run, tile, 1), CPU)
-    assert len(compiled) == 2
+    assert len(compiled) == 1
 
     for family in FAMILIES.values():
         itemsize = getattr(torch, family.output).itemsize
@@ -342,8 +323,7 @@ def test_both_kernels_are_compiled_before_the_hunt_and_not_during_it(compiled: l
         counts = torch.zeros(6, dtype=torch.int64)
         for count in counts:
             compare_fused(words, words, count)
-    run(make_tile(*TILE_PLANS[1]), 528)
-    assert len(compiled) == 2
+    assert len(compiled) == 1
 
 
 ARCHITECTURES = (70, 75, 80, 89, 90, 100, 103, 120)
@@ -351,32 +331,19 @@ ARCHITECTURES = (70, 75, 80, 89, 90, 100, 103, 120)
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 
-def compile_for(
-    capability: int, kernel: Any, types: Mapping[str, str], constants: Mapping[str, Any], warps: int
-) -> Mapping[str, Any]:
-    """Compile a *kernel* for an architecture; give each stage, from PTX to instructions."""
-    signature = dict(types) | dict.fromkeys(constants, "constexpr")
+def compile_comparison(capability: int) -> Mapping[str, Any]:
+    """Compile the comparison for an architecture; give each stage, from PTX to instructions."""
+    types = dict.fromkeys(("found", "expected", "count"), "*i64") | {"length": "i32"}
+    constants = {"width": READ_WORDS, "reads": READ_COUNT}
+    signature = types | dict.fromkeys(constants, "constexpr")
     # As at a launch: addresses and sizes are multiples of 16, but for that of a count.
     aligned: dict[tuple[int], list[list[object]]] = {
         (place,): [["tt.divisibility", 16]] for place, name in enumerate(types) if name != "count"
     }
-    source = ASTSource(kernel, signature, dict(constants), aligned)
+    source = ASTSource(count_unequal, signature, constants, aligned)
     target = GPUTarget("cuda", capability, 32)
-    made = triton.compile(source, target=target, options={"num_warps": warps})
+    made = triton.compile(source, target=target, options={"num_warps": 4})
     return cast("Mapping[str, Any]", made.asm)
-
-
-def compile_comparison(capability: int) -> Mapping[str, Any]:
-    words = dict.fromkeys(("found", "expected", "count"), "*i64")
-    constants = {"width": READ_WORDS, "reads": READ_COUNT}
-    return compile_for(capability, count_unequal, words | {"length": "i32"}, constants, 4)
-
-
-def compile_tile(capability: int) -> Mapping[str, Any]:
-    types = {"a": "*bf16", "b": "*bf16", "expected": "*fp32", "log": "*i32"}
-    sizes = {"edge": TILE_EDGE, "depth": TILE_DEPTH, "step": TILE_STEP}
-    constants = {"place": sm_id} | sizes
-    return compile_for(capability, check_tile, types | {"repeats": "i32"}, constants, TILE_WARPS)
 
 
 def local_memory(cubin: bytes, folder: Path) -> int:
@@ -398,26 +365,9 @@ def test_the_comparison_compiles_for_every_architecture_and_needs_no_local_memor
     assert local_memory(made["cubin"], tmp_path) == 0
 
 
-@pytest.mark.system
-@pytest.mark.parametrize("capability", ARCHITECTURES)
-def test_the_tile_compiles_for_every_architecture_and_stays_in_registers_where_it_runs(
-    capability: int, tmp_path: Path
-) -> None:
-    made = compile_tile(capability)
-    assert f".target sm_{capability}" in made["ptx"]
-    if divmod(capability, 10) >= BF16_CAPABILITY:
-        # ptxas spills one register of two on Ampere.
-        assert local_memory(made["cubin"], tmp_path) <= 8
-
-
 @pytest.fixture(scope="module")
 def comparison() -> str:
     return str(compile_comparison(90)["ptx"])
-
-
-@pytest.fixture(scope="module")
-def tile() -> str:
-    return str(compile_tile(90)["ptx"])
 
 
 @pytest.mark.system
@@ -433,10 +383,3 @@ def test_the_comparison_stores_nothing_and_reads_two_words_at_once(comparison: s
     reads = re.findall(r"ld\.global\S*", comparison)
     assert reads
     assert all(".v2.b64" in read for read in reads)
-
-
-@pytest.mark.system
-def test_the_tile_is_computed_by_tensor_cores_on_a_named_multiprocessor(tile: str) -> None:
-    assert "wgmma.mma_async" in tile
-    assert tile.count("%smid") == 1
-    assert not re.search(r"\b(?:atom|red)\.", tile)

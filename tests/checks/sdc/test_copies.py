@@ -131,14 +131,14 @@ def only(tally: CopyTally) -> Finding:
 def test_copies_that_arrive_whole_are_never_called_wrong() -> None:
     tally = lapped(copy, seconds=0.3)
     assert tally.copies > 1
-    assert (tally.wrong_words, tally.findings) == (0, ())
+    assert (tally.wrong.total(), tally.findings) == (0, ())
     assert tally.bytes > tally.copies
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damage_is_found_and_described(kind: str) -> None:
     tally = lapped(damaging(DAMAGE[kind]), part_id="GPU-0")
-    assert tally.wrong_words > 0
+    assert tally.wrong.total() > 0
     finding = only(tally)
     assert finding.code == "miscopied"
     assert TEXTS.get(kind, "bytes, changed") in finding.text
@@ -287,7 +287,7 @@ def test_a_core_of_the_host_that_miscounts_once_fails_no_gpu() -> None:
 
     assert (only(tally).part_id, only(tally).code) == ("GPU-0", "unwitnessed")
     assert (rule.verdict, rule.remedy, rule.conclusive) == (Verdict.ERROR, Remedy.INSPECT, False)
-    assert tally.wrong_words == 0
+    assert tally.wrong.total() == 0
 
 
 def test_words_around_a_copy_that_the_host_wrote_wrongly_once_fail_no_gpu(

@@ -103,7 +103,7 @@ def test_the_selftest_of_a_broken_part_does_not_hold(tmp_path: Path) -> None:
     stage = staged(tmp_path, "fp32", ProductSeams(multiply=stuck(multiply)))
     healthy = next(iter(sdc_trials.list_cases(stage)))
 
-    assert sdc_trials.try_fault(stage, healthy)[0] == sdc_trials.FOUND_COMPUTE != healthy.expected
+    assert sdc_trials.try_fault(healthy)[0] == sdc_trials.FOUND_COMPUTE != healthy.expected
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_the_selftest_of_a_blind_check_does_not_hold(
     stage = staged(tmp_path, "fp32", ProductSeams(compare=blindness(compare)))
     healthy = next(iter(sdc_trials.list_cases(stage)))
 
-    assert sdc_trials.try_fault(stage, healthy)[0] == CHECKER_BROKEN != healthy.expected
+    assert sdc_trials.try_fault(healthy)[0] == CHECKER_BROKEN != healthy.expected
 
 
 def test_a_bit_that_is_missed_is_named(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ import pytest
 from hpcverify.check import Unable
 from hpcverify.model import Cause, CheckItem, Remedy
 from hpcverify.units import MIB
-from hpcverify_checks.storage.fio_runner import Fio
+from hpcverify_checks.common.stalls import PULSE_SECONDS, Absence
+from hpcverify_checks.storage.fio_runner import Fio, has_stopped_process
 from hpcverify_checks.storage.params import StorageParams
-from hpcverify_checks.storage.pauses import LOOK_SECONDS, Pauses, has_stopped_process
-from hpcverify_checks.storage.phases import run_blocks
+from hpcverify_checks.storage.phases import require_presence, run_blocks
 from tests.checks.storage.disks import site
 
 
@@ -29,11 +29,11 @@ class World:
     now: float = 100.0
     is_stopped: bool = False
 
-    def look(self, pauses: Pauses, times: int, every: float = LOOK_SECONDS) -> None:
+    def look(self, pauses: Absence, times: int, every: float = PULSE_SECONDS) -> None:
         """Look several times, after so many seconds *every* time."""
         for _ in range(times):
             self.now += every
-            pauses.look()
+            pauses.read()
 
 
 @pytest.fixture
@@ -42,47 +42,47 @@ def world() -> World:
 
 
 @pytest.fixture
-def pauses(world: World) -> Pauses:
-    made = Pauses(clock=lambda: world.now, is_anyone_stopped=lambda: world.is_stopped)
-    made.look()
-    return made
+def pauses(world: World) -> Absence:
+    return Absence(lambda: world.now, lambda: world.is_stopped)
 
 
-def test_looks_that_come_in_time_see_no_pause(world: World, pauses: Pauses) -> None:
+def test_looks_that_come_in_time_see_no_pause(world: World, pauses: Absence) -> None:
     world.look(pauses, 100)
-    world.look(pauses, 10, every=2 * LOOK_SECONDS)
+    world.look(pauses, 10, every=2 * PULSE_SECONDS)
 
     assert pauses.longest == 0
-    pauses.require_none(33.0)
+    require_presence(pauses, 33.0)
 
 
-def test_a_slow_access_is_doubted_if_we_did_not_run_ourselves(world: World, pauses: Pauses) -> None:
+def test_a_slow_access_is_doubted_if_we_did_not_run_ourselves(
+    world: World, pauses: Absence
+) -> None:
     world.look(pauses, 3)
     world.look(pauses, 1, every=33.0)
     world.look(pauses, 3)
 
     with pytest.raises(Unable, match="for 33 s the check did not run") as caught:
-        pauses.require_none(34.0)
+        require_presence(pauses, 34.0)
     assert (caught.value.cause, caught.value.remedy) == (Cause.TIMEOUT, Remedy.RERUN)
 
 
-def test_a_slow_access_is_doubted_if_only_fio_was_stopped(world: World, pauses: Pauses) -> None:
+def test_a_slow_access_is_doubted_if_only_fio_was_stopped(world: World, pauses: Absence) -> None:
     world.is_stopped = True
     world.look(pauses, 80)
     world.is_stopped = False
     world.look(pauses, 5)
 
     with pytest.raises(Unable, match="for 40 s the check did not run"):
-        pauses.require_none(41.0)
+        require_presence(pauses, 41.0)
 
 
 @pytest.mark.parametrize(("pause", "access"), [(3.0, 33.0), (33.0, 1.0)])
 def test_an_access_that_a_pause_does_not_explain_is_not_doubted(
-    world: World, pauses: Pauses, pause: float, access: float
+    world: World, pauses: Absence, pause: float, access: float
 ) -> None:
     world.look(pauses, 1, every=pause)
 
-    pauses.require_none(access)
+    require_presence(pauses, access)
 
 
 def test_a_process_that_a_signal_stopped_is_seen() -> None:
@@ -98,7 +98,7 @@ def test_a_process_that_a_signal_stopped_is_seen() -> None:
 
 def test_no_stall_is_reported_of_a_time_in_which_we_did_not_run(
     world: World,
-    pauses: Pauses,
+    pauses: Absence,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     rng: random.Random,
@@ -109,7 +109,7 @@ def test_no_stall_is_reported_of_a_time_in_which_we_did_not_run(
     (tmp_path / "fio").write_text(f"#!/bin/sh\nprintf '{{\\n'; echo '{report[1:]}'\n")
     (tmp_path / "fio").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    fio = Fio(folder=tmp_path, engine="", direct=False, pauses=pauses)
+    fio = Fio(folder=tmp_path, engine="", direct=False, absence=pauses)
     params = StorageParams(size_mib=1, streams=1)
     world.look(pauses, 1, every=32.0)
     found: list[CheckItem] = []

@@ -20,7 +20,7 @@ def test_devices_that_are_ready_at_different_times_begin_at_the_same(tmp_path: P
     begins: dict[int, float] = {}
 
     def device(rank: int, ready: float) -> None:
-        begins[rank] = plan.wait_for_all(tmp_path, rank, range(3), lambda: ready)
+        begins[rank] = plan.wait_for_all(FolderBoard(tmp_path), rank, range(3), lambda: ready)
 
     threads = [threading.Thread(target=device, args=(i, 10.0 + i)) for i in range(3)]
     for thread in threads:
@@ -32,7 +32,7 @@ def test_devices_that_are_ready_at_different_times_begin_at_the_same(tmp_path: P
 
 def test_a_device_that_never_comes_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     times = iter([5.0, 5.0, 5.0, 5.0 + plan.READY_TIMEOUT_SECONDS])
-    begin = plan.wait_for_all(tmp_path, 0, [0, 1], lambda: next(times))
+    begin = plan.wait_for_all(FolderBoard(tmp_path), 0, [0, 1], lambda: next(times))
     assert begin == 5.0 + plan.READY_TIMEOUT_SECONDS + plan.SETTLE_SECONDS
 
 
@@ -40,15 +40,18 @@ def test_a_device_that_said_it_failed_is_not_waited_for_at_all(tmp_path: Path) -
     with pytest.raises(RuntimeError, match="ECC"), announce_failure(FolderBoard(tmp_path), 1):
         raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
 
-    assert plan.wait_for_all(tmp_path, 0, [0, 1], lambda: 5.0) == 5.0 + plan.SETTLE_SECONDS
+    assert (
+        plan.wait_for_all(FolderBoard(tmp_path), 0, [0, 1], lambda: 5.0)
+        == 5.0 + plan.SETTLE_SECONDS
+    )
 
 
 def test_an_account_is_read_as_it_was_left(tmp_path: Path) -> None:
     account = LoadRecord((StretchResult(0.0, 1.0, 2.0, 3, 3e9, 0),))
-    assert plan.read_record(tmp_path, 4) is None
-    plan.write_record(tmp_path, 4, account)
-    assert plan.read_record(tmp_path, 4) == account
-    assert [p.name for p in tmp_path.iterdir()] == ["record4.json"]
+    assert plan.read_record(FolderBoard(tmp_path), 4) is None
+    plan.write_record(FolderBoard(tmp_path), 4, account)
+    assert plan.read_record(FolderBoard(tmp_path), 4) == account
+    assert [p.name for p in tmp_path.iterdir()] == ["record4"]
 
 
 def test_the_rate_is_that_of_steady_load_alone() -> None:

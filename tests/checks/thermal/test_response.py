@@ -16,6 +16,7 @@ from hpcverify.model import CheckItem, Device, Finding, Inventory, Measurement, 
 from hpcverify.telemetry import problems
 from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import thermal
+from hpcverify_checks.common.board import FolderBoard
 from hpcverify_checks.common.soak import Stretch, StretchResult, plan_stretches
 from hpcverify_checks.thermal import CHECK, ThermalParams, plan
 from hpcverify_checks.thermal.plan import LoadRecord
@@ -157,7 +158,7 @@ def node(tmp_path: Path, gpus: Sequence[Gpu], soak: Soak = LONG) -> list[Context
     )
     for rank, gpu in enumerate(gpus):
         if gpu.works:
-            plan.write_record(base.shared, rank, gpu.account(soak))
+            plan.write_record(FolderBoard(base.shared), rank, gpu.account(soak))
     return [msgspec.structs.replace(base, device=device) for device in devices]
 
 

@@ -27,6 +27,7 @@ from hpcverify.model import (
 )
 from hpcverify.testing import INVENTORY, judge_by, judge_items, make_context
 from hpcverify_checks import thermal
+from hpcverify_checks.common.board import FolderBoard
 from hpcverify_checks.common.dtypes import multiply
 from hpcverify_checks.common.product_loop import ProductSeams
 from hpcverify_checks.thermal import CHECK, ThermalParams, load, plan
@@ -95,7 +96,7 @@ def soaked(tmp_path_factory: pytest.TempPathFactory) -> Soaked:
         for sizes in (load.STEADY_SIZES, load.WAVE_SIZES):
             patch.setitem(sizes, "cpu", 128)
         found = list(thermal.measure(ctx, SHORT))
-    account = plan.read_record(ctx.shared, 0)
+    account = plan.read_record(FolderBoard(ctx.shared), 0)
     assert account is not None
     return Soaked(0.0, clock.now, found, account)
 

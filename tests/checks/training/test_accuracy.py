@@ -16,7 +16,7 @@ from hpcverify.testing import find_value, judge_items, list_findings, make_conte
 from hpcverify_checks import training
 from hpcverify_checks.common.bits import view_integers
 from hpcverify_checks.training.accuracy import MAX_GRADIENT_ERROR
-from hpcverify_checks.training.transformer import ModelShape
+from hpcverify_checks.training.shape import ModelShape
 from tests.coverage.injections import find_injection
 from tests.waiting import PATIENCE_S
 
@@ -43,7 +43,7 @@ def softmax(scores: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
 
 
 FAULTS: dict[str, tuple[object, str, Callable[..., Tensor]]] = {
-    "gelu": (functional, "gelu", lambda x: stretch(_gelu(x))),
+    "gelu": (functional, "gelu", lambda x, **_: stretch(_gelu(x))),
     "layer_norm": (functional, "layer_norm", lambda *args: stretch(_layer_norm(*args))),
     "softmax": (Tensor, "softmax", softmax),
 }
@@ -85,7 +85,7 @@ def test_an_activation_that_is_off_in_its_last_bit_once_warns(
 ) -> None:
     calls = iter(range(10**9))
 
-    def gelu(x: Tensor) -> Tensor:
+    def gelu(x: Tensor, **_: object) -> Tensor:
         out = _gelu(x)
         if next(calls) == 3 * PARAMS.steps:  # in the third replay
             view_integers(out.data).bitwise_xor_(1)
@@ -102,7 +102,7 @@ def test_an_activation_that_is_off_in_its_last_bit_once_warns(
 def test_gradients_that_are_no_numbers_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(functional, "gelu", lambda x: _gelu(x) * torch.nan)
+    monkeypatch.setattr(functional, "gelu", lambda x, **_: _gelu(x) * torch.nan)
     judgement = judge_items(training.CHECK, training.measure(make_context(tmp_path), PARAMS))
     assert judgement.verdict is Verdict.ERROR
     assert "gradients that are not finite in step 1, as all parts do" in judgement.reason

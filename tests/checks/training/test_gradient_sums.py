@@ -16,7 +16,7 @@ from hpcverify_checks import training
 from hpcverify_checks.common.bits import view_integers
 from hpcverify_checks.common.rendezvous import RankGroup
 from hpcverify_checks.training.gradient_sums import GradientSum, draw_weights
-from hpcverify_checks.training.transformer import ModelShape
+from hpcverify_checks.training.shape import ModelShape
 from tests.checks.collectives.every_rank import put_under_every_rank
 from tests.checks.collectives.faulty.sitecustomize import ANY, BAD_RANK, FOLDER
 

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils import deterministic
 
 from hpcverify.check import Context, Skip, Unable
@@ -47,6 +48,7 @@ from hpcverify_checks.common.rendezvous import RankGroup
 from hpcverify_checks.common.reruns import Reruns
 from hpcverify_checks.common.vote import identify_kind
 from hpcverify_checks.training import steps
+from hpcverify_checks.training.shape import ModelShape
 from hpcverify_checks.training.steps import (
     HARDWARE,
     PhaseTimer,
@@ -60,7 +62,6 @@ from hpcverify_checks.training.steps import (
     run_replay,
     set_determinism,
 )
-from hpcverify_checks.training.transformer import ModelShape
 from tests.checks.common.test_vote import reword
 from tests.checks.links import codes
 from tests.checks.test_allreduce import children
@@ -72,6 +73,7 @@ CPU = torch.device("cpu")
 IDLE = ({"input": 0.001, "compute": 0.02},)
 PRODUCTS = 7
 """Of a step with one layer: four in attention, two in the perceptron, the head."""
+MULTIPLYING = (nn.functional.linear, Tensor.matmul, Tensor.__matmul__)
 OUT = 5
 """The perceptron's second."""
 H100 = next(sheet for sheet in load_specs() if sheet.key == "h100-sxm5-80gb")
@@ -112,23 +114,35 @@ def trained(seams: TrainingSeams = HARDWARE, **changes: Any) -> TrainingOutcome:
 Harm = Callable[[Tensor], object]
 
 
-@dataclass
-class Faulty:
-    """Multiplies as it should, but for what *harm* does to the chosen products."""
+class Products(TorchFunctionMode):
+    """Does harm to products of matrices while it surrounds the model."""
 
-    harm: Harm
-    hit: Callable[[int, int], bool]
-    """Of the number of the replay and of the product in it."""
-    calls: int = field(default=0, init=False)
+    calls = 0
 
-    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
-        """Multiply, and do harm if it is time."""
-        replay, product = divmod(self.calls, 2 * PRODUCTS)
-        self.calls += 1
-        out = a @ b
-        if self.hit(replay, product):
-            self.harm(out)
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Compute, and do harm to what is a product."""
+        out = func(*args, **(kwargs or {}))
+        if func in MULTIPLYING:
+            self.calls += 1
+            self.note(self.calls - 1, out)
         return out
+
+    def note(self, number: int, out: Tensor) -> None:
+        """Look at the product *out*."""
+
+
+class Faulty(Products):
+    """Does *harm* to the chosen products."""
+
+    def __init__(self, harm: Harm, hit: Callable[[int, int], bool]) -> None:
+        """*hit* chooses by the number of the replay and of the product in it."""
+        super().__init__()
+        self.harm, self.hit = harm, hit
+
+    def note(self, number: int, out: Tensor) -> None:
+        """Do harm if it is time."""
+        if self.hit(*divmod(number, 2 * PRODUCTS)):
+            self.harm(out)
 
 
 def flip(bit: int) -> Harm:
@@ -160,7 +174,7 @@ def since(replay: int, product: int) -> Callable[[int, int], bool]:
 
 
 def faulty(harm: Harm, hit: Callable[[int, int], bool]) -> TrainingSeams:
-    return TrainingSeams(multiply=Faulty(harm, hit))
+    return TrainingSeams(around=Faulty(harm, hit))
 
 
 def alone(reduce: Reduce) -> TrainingSeams:
@@ -564,7 +578,7 @@ def test_a_rank_that_errs_every_time_is_contradicted_by_the_other(tmp_path: Path
     found = measured(ctx, faulty(flip(12), since(0, OUT)))
     judgement = together([f for f in found if isinstance(f, Finding)], ctx)
     assert judgement.verdict is Verdict.WARN
-    assert "rank 1 and rank 0 trained to different bits: step 1: grad" in judgement.reason
+    assert "rank 1 and rank 0 trained to different bits: step 1: " in judgement.reason
 
 
 @pytest.mark.system
@@ -720,21 +734,15 @@ def test_a_difference_is_told_before_any_rank_waits_for_another() -> None:
     assert differing.difference.reruns is None
 
 
-@dataclass
-class Dying:
-    """Multiplies wrong once; after that replay, multiplying raises."""
+class Dying(Products):
+    """Errs once; after that replay, multiplying raises, as on a GPU that has had enough."""
 
-    calls: int = 0
-
-    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
-        """Multiply, err, or be lost, as a GPU that has had enough."""
-        self.calls += 1
-        if self.calls > 3 * 2 * PRODUCTS:
+    def note(self, number: int, out: Tensor) -> None:
+        """Err, or be lost."""
+        if number >= 3 * 2 * PRODUCTS:
             raise RuntimeError("CUDA error: an illegal memory access")
-        out = a @ b
-        if self.calls == 2 * 2 * PRODUCTS + OUT + 1:
+        if number == 2 * 2 * PRODUCTS + OUT:
             flip(12)(out)
-        return out
 
 
 def until_lost(found: Iterator[CheckItem], match: str) -> list[CheckItem]:
@@ -747,7 +755,7 @@ def until_lost(found: Iterator[CheckItem], match: str) -> list[CheckItem]:
 
 def test_what_a_gpu_found_is_kept_if_it_is_lost_in_the_reruns(tmp_path: Path) -> None:
     [ctx] = node(tmp_path, gpus(1))
-    known = ((0, o) for o in steps.train(job(), 0, CPU, TrainingSeams(multiply=Dying())))
+    known = ((0, o) for o in steps.train(job(), 0, CPU, TrainingSeams(around=Dying())))
     kept = until_lost(training.report_outcomes(ctx, job(), known), "illegal memory")
     judgement = together(kept, ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
@@ -767,16 +775,17 @@ def test_once_there_were_reruns_only_their_count_is_told(tmp_path: Path) -> None
 
 @pytest.mark.system
 def test_what_a_rank_found_is_kept_if_its_peer_dies_next(tmp_path: Path, before: set[int]) -> None:
-    def lethal(a: Tensor, b: Tensor) -> Tensor:
-        """Differ in replay 2, so that there are reruns, and kill the peer in them."""
-        if multiply.calls > 3 * QUICK.steps * PRODUCTS:
-            for child in set(children(os.getpid())) - before:
-                os.kill(child, signal.SIGKILL)
-        return multiply(a, b)
+    class Lethal(Faulty):
+        def note(self, number: int, out: Tensor) -> None:
+            """Differ in replay 2, so that there are reruns, and kill the peer in them."""
+            if number >= 3 * QUICK.steps * PRODUCTS:
+                for child in set(children(os.getpid())) - before:
+                    os.kill(child, signal.SIGKILL)
+            super().note(number, out)
 
-    multiply = Faulty(flip(12), only(2, OUT))
     ctx = make_context(tmp_path)
-    found = training.measure(ctx, QUICK, TrainingSeams(multiply=lethal))
+    seams = TrainingSeams(around=Lethal(flip(12), only(2, OUT)))
+    found = training.measure(ctx, QUICK, seams)
     judgement = together(until_lost(found, "rank 1 died with status -9"), ctx)
     # The other rank's gradients were right: the sum is not held against the link.
     assert judgement.verdict is Verdict.WARN

@@ -10,14 +10,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hpcverify_checks.common.bits import compute_digest
 from hpcverify_checks.training import CPU_SHAPE, GPU_SHAPES, estimate_memory
-from hpcverify_checks.training.steps import make_leaves, matmul
+from hpcverify_checks.training.shape import ModelShape
 from hpcverify_checks.training.transformer import (
     ALIGN_ELEMENTS,
-    Layout,
-    ModelShape,
     Transformer,
     cross_entropy,
+    find_groups,
     make_initial,
+    view_parameters,
 )
 
 SMALL = ModelShape(hidden=16, layers=2, heads=2, sequence=8, batch=2, vocabulary=32)
@@ -25,11 +25,10 @@ CPU, META = torch.device("cpu"), torch.device("meta")
 
 
 def model(shape: ModelShape, device: torch.device, dtype: torch.dtype) -> Transformer:
-    layout = Layout(shape)
-    flat = make_initial(layout, 1, device).to(dtype)
-    future = torch.ones(2 * (shape.sequence,), device=device).triu(1).bool()
-    weights = make_leaves(layout, flat, torch.zeros_like(flat))
-    return Transformer(shape, weights, matmul, future)
+    this = Transformer(shape)
+    flat = make_initial(this, 1, device).to(dtype)
+    this.bind(flat, torch.zeros_like(flat))
+    return this
 
 
 def batch(shape: ModelShape, device: torch.device = CPU) -> Tensor:
@@ -39,40 +38,45 @@ def batch(shape: ModelShape, device: torch.device = CPU) -> Tensor:
 
 
 def test_each_parameter_is_aligned_and_none_overlap() -> None:
-    layout = Layout(SMALL)
-    flat = torch.zeros(layout.size)
-    for view in layout.view_parameters(flat).values():
+    this = Transformer(SMALL)
+    flat = torch.zeros_like(make_initial(this, 1, CPU))
+    for view in view_parameters(this, flat).values():
         assert view.data_ptr() % (4 * ALIGN_ELEMENTS) == flat.data_ptr() % (4 * ALIGN_ELEMENTS)
         view.add_(1)
     assert set(flat.tolist()) == {0.0, 1.0}
 
 
 def test_the_groups_are_all_of_the_parameters() -> None:
-    layout = Layout(SMALL)
-    ends = [(part.start, part.stop) for part in layout.groups.values()]
+    this = Transformer(SMALL)
+    ends = [(part.start, part.stop) for part in find_groups(this).values()]
     assert [start for start, _ in ends] == [0, *(stop for _, stop in ends[:-1])]
-    assert ends[-1][1] == layout.size
+    assert ends[-1][1] == len(make_initial(this, 1, CPU))
+
+
+@pytest.mark.parametrize("shape", [SMALL, CPU_SHAPE, *GPU_SHAPES])
+def test_the_shape_knows_the_number_of_parameters(shape: ModelShape) -> None:
+    assert shape.parameters == sum(part.numel() for part in Transformer(shape).parameters())
 
 
 def test_the_initial_parameters_are_the_same_on_every_machine() -> None:
-    assert compute_digest(make_initial(Layout(SMALL), 1, CPU)) == 0x8A43_1B71_77C7_1EE0
+    assert compute_digest(make_initial(Transformer(SMALL), 1, CPU)) == 0x8A43_1B71_77C7_1EE0
 
 
 def test_other_seeds_have_other_initial_parameters() -> None:
-    first, second = (make_initial(Layout(SMALL), key, CPU) for key in (1, 2))
+    first, second = (make_initial(Transformer(SMALL), key, CPU) for key in (1, 2))
     assert (first != second).float().mean() > 0.5
 
 
 def reference(this: Transformer, tokens: Tensor) -> Tensor:
     """Compute the loss with torch's own layers."""
-    width = this.shape.hidden
-    mask = nn.Transformer.generate_square_subsequent_mask(this.shape.sequence)
-    x = this.weights["embedding", "tokens"][tokens[:, :-1]]
-    x = x + this.weights["embedding", "places"]
-    for number in range(this.shape.layers):
+    width = SMALL.hidden
+    mask = nn.Transformer.generate_square_subsequent_mask(SMALL.sequence)
+    weights = dict(this.named_parameters())
+    x = weights["embedding.tokens.weight"][tokens[:, :-1]] + weights["embedding.places"]
+    for number in range(SMALL.layers):
         layer = nn.TransformerEncoderLayer(
             width,
-            this.shape.heads,
+            SMALL.heads,
             4 * width,
             dropout=0.0,
             activation="gelu",
@@ -81,9 +85,9 @@ def reference(this: Transformer, tokens: Tensor) -> Tensor:
         )
         layer.load_state_dict(state(this, number))
         x = layer(x, mask, is_causal=True)
-    gain, bias = this.weights["head", "gain"], this.weights["head", "bias"]
+    gain, bias = weights["head.0.weight"], weights["head.0.bias"]
     x = nn.functional.layer_norm(x, (width,), gain, bias)
-    logits = x @ this.weights["head", "out"].T
+    logits = x @ weights["head.1.weight"].T
     return nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
 
@@ -91,30 +95,30 @@ def state(this: Transformer, number: int) -> dict[str, Tensor]:
     """Name the parameters of a layer as torch does."""
     attention, perceptron = f"attention {number}", f"perceptron {number}"
     names = {
-        "self_attn.in_proj_weight": (attention, "in"),
-        "self_attn.in_proj_bias": (attention, "in bias"),
-        "self_attn.out_proj.weight": (attention, "out"),
-        "self_attn.out_proj.bias": (attention, "out bias"),
-        "linear1.weight": (perceptron, "in"),
-        "linear1.bias": (perceptron, "in bias"),
-        "linear2.weight": (perceptron, "out"),
-        "linear2.bias": (perceptron, "out bias"),
-        "norm1.weight": (attention, "gain"),
-        "norm1.bias": (attention, "bias"),
-        "norm2.weight": (perceptron, "gain"),
-        "norm2.bias": (perceptron, "bias"),
+        "self_attn.in_proj_weight": f"{attention}.wide.weight",
+        "self_attn.in_proj_bias": f"{attention}.wide.bias",
+        "self_attn.out_proj.weight": f"{attention}.out.weight",
+        "self_attn.out_proj.bias": f"{attention}.out.bias",
+        "linear1.weight": f"{perceptron}.1.weight",
+        "linear1.bias": f"{perceptron}.1.bias",
+        "linear2.weight": f"{perceptron}.3.weight",
+        "linear2.bias": f"{perceptron}.3.bias",
+        "norm1.weight": f"{attention}.norm.weight",
+        "norm1.bias": f"{attention}.norm.bias",
+        "norm2.weight": f"{perceptron}.0.weight",
+        "norm2.bias": f"{perceptron}.0.bias",
     }
-    return {name: this.weights[key].detach() for name, key in names.items()}
+    return {name: this.get_parameter(ours).detach() for name, ours in names.items()}
 
 
 def test_it_is_the_transformer_that_torch_has() -> None:
     this = model(SMALL, CPU, torch.float32)
     tokens = batch(SMALL)
-    torch.testing.assert_close(this.compute_loss(tokens), reference(this, tokens))
+    torch.testing.assert_close(this(tokens), reference(this, tokens))
 
 
 def test_the_cross_entropy_is_that_of_torch() -> None:
-    logits = make_initial(Layout(SMALL), 3, CPU)[: 20 * 32].view(20, 32) * 100
+    logits = make_initial(Transformer(SMALL), 3, CPU)[: 20 * 32].view(20, 32) * 100
     targets = torch.arange(20)
     expected = nn.functional.cross_entropy(logits, targets)
     torch.testing.assert_close(cross_entropy(logits, targets), expected)
@@ -124,7 +128,7 @@ def test_its_operations_are_those_that_torch_counts() -> None:
     for shape in (SMALL, CPU_SHAPE, GPU_SHAPES[0]):
         this = model(shape, META, torch.bfloat16)
         with FlopCounterMode(display=False) as counter:
-            torch.autograd.backward(this.compute_loss(batch(shape, META)))
+            torch.autograd.backward(this(batch(shape, META)))
         assert counter.get_total_flops() == shape.operations
 
 
@@ -141,7 +145,7 @@ def kept(shape: ModelShape) -> int:
 
     this = model(shape, META, torch.bfloat16)
     with saved_tensors_hooks(keep, lambda tensor: tensor):
-        this.compute_loss(batch(shape, META))
+        this(batch(shape, META))
     return sum(storages.values())
 
 
