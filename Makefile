@@ -154,7 +154,6 @@ WRITE_SCHEMA = $(BIN)/python -c "import json, sys, msgspec; from importlib impor
 	print(json.dumps(msgspec.json.schema(kind), indent=1, ensure_ascii=False))"
 schema: $(BIN)/hpcverify
 	@$(WRITE_SCHEMA) hpcverify.model Run > docs/reference/schema/run.json
-	@$(WRITE_SCHEMA) hpcverify.records.qualification Qualification > docs/reference/schema/qualification.json
 	@$(WRITE_SCHEMA) hpcverify.records.collectives CollectiveRun > docs/reference/schema/collectives.json
 	@$(WRITE_SCHEMA) hpcverify.commands.gate GateDocument > docs/reference/schema/gate.json
 	@$(WRITE_SCHEMA) hpcverify.insight.nodes_document NodesDocument > docs/reference/schema/nodes.json
