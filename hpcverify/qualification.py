@@ -61,7 +61,6 @@ SELFTEST, QUICK = "selftest", "quick"
 STEP_NAMES = (
     "facts",
     SELFTEST,
-    "driver",
     "arithmetic",
     "links",
     "products",
@@ -96,8 +95,6 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
     "thermal": ("power.mean", "rate.mean", "clock.mean", "temperature.*", "wave.edges"),
     "exactness": ("*",),
     "comparison_cost": ("*",),
-    "nccl_start": ("*",),
-    "memory_release": ("*",),
 }
 """The measurements that are figures of a step, by check; the run document has them all."""
 REFERENCES = {"gemm": ("bare_gemm", "bare loop"), "allreduce": ("nccl_tests", "nccl-tests")}

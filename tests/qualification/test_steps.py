@@ -121,4 +121,4 @@ def test_quick_is_the_suite_of_every_day_and_has_no_measurements_of_a_qualificat
 def test_measurements_are_found_beside_the_checks() -> None:
     names = {s.name for step in load_steps(Site()) if step.plan for s in step.plan.steps}
 
-    assert {"software", "bare_gemm", "exactness", "nccl_tests", "memory_release"} <= names
+    assert {"software", "bare_gemm", "exactness", "nccl_tests"} <= names
