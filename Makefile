@@ -8,7 +8,7 @@ REPORT ?= hpcverify-report.html
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help verify test test-system fabric test-all test-packages test-ansible test-container system-tools \
-	lint format bench docs schema faults states reference dashboards tutorial picture pages sdc-table \
+	lint format bench docs schema faults states reference tutorial picture pages sdc-table \
 	packages wheelhouse release lock clean
 
 help:
@@ -154,7 +154,6 @@ WRITE_SCHEMA = $(BIN)/python -c "import json, sys, msgspec; from importlib impor
 	print(json.dumps(msgspec.json.schema(kind), indent=1, ensure_ascii=False))"
 schema: $(BIN)/hpcverify
 	@$(WRITE_SCHEMA) hpcverify.model Run > docs/reference/schema/run.json
-	@$(WRITE_SCHEMA) hpcverify.records.qualification Qualification > docs/reference/schema/qualification.json
 	@$(WRITE_SCHEMA) hpcverify.records.collectives CollectiveRun > docs/reference/schema/collectives.json
 	@$(WRITE_SCHEMA) hpcverify.commands.gate GateDocument > docs/reference/schema/gate.json
 	@$(WRITE_SCHEMA) hpcverify.insight.nodes_document NodesDocument > docs/reference/schema/nodes.json
@@ -179,12 +178,8 @@ tutorial: system-tools
 states: $(VENV)/tests-installed
 	$(BIN)/python -m tests.fleet.states_page
 
-# So do the dashboards in monitoring/.
-dashboards: $(VENV)/tests-installed
-	PYTHONPATH=packaging $(BIN)/python -m dashboards
-
 # All of the book that the code writes, but for what takes minutes.
-pages: schema faults states reference dashboards tutorial picture
+pages: schema faults states reference tutorial picture
 
 # The pictures of pages in README.md and in the book, of nodes of the tests.
 picture: system-tools

@@ -7,7 +7,7 @@ with the same values and compares each with a number that it was given: it learn
 it is the floor of what reading takes. Then the past of all parts is judged over 90 nights, in
 which 20 GPUs become 2 % slower, and the first week of them is rolled up. Each figure is that of
 a process of its own, with its imports: CPU seconds, and the most memory that it ever had.
-It takes 5 GiB below ``TMPDIR``, and 200 s of CPU to make the nights.
+It takes 7 GiB below ``TMPDIR``, and ten minutes of CPU to make the nights.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ import tempfile
 from datetime import date, timedelta
 from pathlib import Path
 
-from duckdb import DuckDBPyConnection
-
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from hpcverify.history.columns import COLUMNS, ORDER  # noqa: E402 - as this
-from hpcverify.history.duck import open_duckdb, read_parquet, write_parquet  # noqa: E402 - below the path
-from hpcverify.history.files import MEASUREMENTS_FOLDER, make_path  # noqa: E402 - as this
-from hpcverify.history.reader import Choice  # noqa: E402 - as this
-from hpcverify.history.rollup import roll_up_weeks  # noqa: E402 - as this
+
+from hpcverify.history.columns import ORDER  # noqa: E402 - as this
+from hpcverify.history.database import find_database, open_to_write  # noqa: E402 - below the path
+from hpcverify.history.reader import Choice, export_measurements  # noqa: E402 - as this
 from hpcverify.history.screen import open_screen  # noqa: E402 - as this
+from hpcverify.history.writer import roll_up_weeks  # noqa: E402 - as this
 from hpcverify.insight.comparison import judge_peers  # noqa: E402 - as this
 from hpcverify.insight.past import judge_past  # noqa: E402 - as this
 from hpcverify.peers.floors import PeerFloor  # noqa: E402 - as this
@@ -44,20 +42,6 @@ SCREEN_S, SCREEN_MIB, TREND_S = 1.5, 150, 60
 REPEATS = 3
 SLOW_GPUS = 20
 MOVED_NODES, MOVED_NIGHT = 20, 60
-NAMES = ", ".join(column.name for column in COLUMNS)
-CODED = [
-    "label",
-    "kind",
-    "model",
-    "check_name",
-    "metric",
-    "unit",
-    "verdict",
-    "suite",
-    "driver",
-    "firmware",
-]
-"""Columns of few values: as numbers, a night is made in half the time."""
 SITE = Site(peers=(PeerFloor(floor=DEFAULT_FLOOR, worse="low"),))
 """Its checks are made up, so nobody else says which side is worse."""
 
@@ -75,9 +59,10 @@ def main() -> None:
                 report(f"{nodes} nodes, one night, screened ({most})", "screen", state)
                 report(f"{nodes} nodes, one night, judged in racks of 8", "judge", state)
         make(state, "nights")
-        size = sum(path.stat().st_size for path in state.rglob("*.parquet")) / 2**20
-        print(f"{NIGHTS} nights of {SIZES[-1]} nodes: {size:.0f} MiB of Parquet")
+        size = find_database(state).stat().st_size / 2**20
+        print(f"{NIGHTS} nights of {SIZES[-1]} nodes: {size:.0f} MiB")
         report(f"{SIZES[-1]} nodes, {NIGHTS} nights, trends (at most {TREND_S} s)", "trend", state)
+        report(f"{SIZES[-1]} nodes, {NIGHTS} nights, one node is written as CSV", "node", state)
         report(f"{SIZES[-1]} nodes, a week is rolled up", "roll", state)
 
 
@@ -89,8 +74,7 @@ def make(state: Path, what: str) -> None:
 def make_night(state: Path) -> str:
     """Make the first night: values that spread by 0.6 % around what the metric has."""
     nodes = int(state.name)
-    folder = state / MEASUREMENTS_FOLDER / f"night={FIRST}"
-    folder.mkdir(parents=True)
+    find_database(state).parent.mkdir(parents=True)
     rows = f"""
         select timestamptz '{FIRST} 23:00:00+00' + to_seconds(n % 20000) as started,
             printf('%s-230000-%06x', strftime(date '{FIRST}', '%Y%m%d'), n) as run,
@@ -102,23 +86,16 @@ def make_night(state: Path) -> str:
             (1000 + 10 * m) * (1 + 0.006 * sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random()))
                 * if(m = 7 and g = 3 and n < {SLOW_GPUS}, 0.96, 1) as value,
             'TFLOP/s' as unit, 'pass' as verdict, 'idle' as suite,
-            '565.57.01' as driver, '96.00.A5.00.01' as firmware
+            '565.57.01' as driver, '96.00.A5.00.01' as firmware, date '{FIRST}' as night
         from range({nodes}) t(n), (select * from range(20) a(m), range(8) b(g)
             union all select 20 + m, 8 from range(40) c(m))
     """
-    with open_duckdb(folder, memory_mib=2048) as db:
-        db.execute("select setseed(0.17)")
-        write(db, rows, folder)
-    return make_lines(state)
-
-
-def make_lines(state: Path) -> str:
-    """Write the same values as lines of JSON, one for each node."""
-    (path,) = Choice().list_paths(state)
-    with open_duckdb(state, memory_mib=2048) as db:
-        db.execute(
+    with open_to_write(state) as db:
+        db.execute("select setseed(0.17); set memory_limit = '2GiB'")
+        db.execute(f"insert into nights by name {rows} order by {ORDER}")
+        db.execute(  # the same values as lines of JSON, one for each node
             "copy (select node, map(list(check_name || '/' || metric || ':' || label),"
-            f" list(value))::json as metrics from {read_parquet([path])} group by node)"
+            " list(value))::json as metrics from nights group by node)"
             f" to '{state}/night.ndjson' (format json)"
         )
     return ""
@@ -126,34 +103,18 @@ def make_lines(state: Path) -> str:
 
 def repeat_night(state: Path) -> str:
     """Make the nights after the first: each value changes by 0.15 % from run to run."""
-    (first,) = Choice().list_paths(state)
-    with open_duckdb(state, memory_mib=2048) as db:
-        db.execute("set preserve_insertion_order = true")  # the first is sorted: so is each
-        for name in CODED:
-            seen = f"select distinct {name} from {read_parquet([first])}"
-            db.execute(f"create type coded_{name} as enum ({seen})")
-        coded = ", ".join(f"{name}::coded_{name} as {name}" for name in CODED)
-        db.execute(f"create table first as select * replace ({coded}) from {read_parquet([first])}")
-        for night in range(1, NIGHTS):
-            folder = state / MEASUREMENTS_FOLDER / f"night={FIRST + timedelta(days=night)}"
-            folder.mkdir()
-            rows = f"""
-                select {NAMES} from (select * replace (
+    for night in range(1, NIGHTS):
+        with open_to_write(state) as db:
+            db.execute(f"""
+                insert into nights select * replace (
                     started + interval {night} days as started, run || '-{night}' as run,
                     value * (1 + 0.0026 * (random() + random() - 1)
                         - if(node < 'gpu{MOVED_NODES:05d}' and metric = 'metric2'
-                            and label = 'GPU 3' and {night} >= {MOVED_NIGHT}, 0.02, 0)) as value)
-                from first)
-            """
-            db.execute(
-                f"copy ({rows}) to '{make_path(folder, 1, 1)}' (format parquet, compression zstd)"
-            )
+                            and label = 'GPU 3' and {night} >= {MOVED_NIGHT}, 0.02, 0)) as value,
+                    night + {night} as night)
+                from nights where night = '{FIRST}' order by {ORDER}
+            """)
     return ""
-
-
-def write(db: DuckDBPyConnection, rows: str, folder: Path) -> None:
-    """Write *rows* as the one file of a night."""
-    db.execute(write_parquet(f"select {NAMES} from ({rows})", ORDER, make_path(folder, 1, 1)))
 
 
 def report(what: str, mode: str, state: Path) -> None:
@@ -205,11 +166,18 @@ def trend(state: Path) -> str:
     return f"{changes} parts changed"
 
 
+def export_node(state: Path) -> str:
+    """Write the history of one node."""
+    choice = Choice(nodes=("gpu00017",))
+    return f"{export_measurements(state, choice, 'csv', state / 'node.csv')} measurements"
+
+
 def roll(state: Path) -> str:
     """Roll up the first week, as a collect does at the end of the retention."""
-    roll_up_weeks(state, FIRST + timedelta(weeks=1), keep_nights=0)
-    (path,) = Choice().list_week_paths(state)
-    return f"{path.stat().st_size / 2**20:.0f} MiB of Parquet"
+    with open_to_write(state) as db:
+        roll_up_weeks(db, FIRST + timedelta(weeks=1), keep_nights=0)
+        ((rows,),) = db.execute("select count(*) from weeks").fetchall()
+    return f"{rows} rows"
 
 
 MODES = {
@@ -219,6 +187,7 @@ MODES = {
     "screen": screen,
     "judge": judge,
     "trend": trend,
+    "node": export_node,
     "roll": roll,
 }
 

@@ -54,6 +54,7 @@ FROM_OUTSIDE = {
             "isolation",
             "fleet",
             "insight",
+            "qualification",
         ),
     },
 }

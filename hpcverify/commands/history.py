@@ -85,7 +85,7 @@ def command(
     List the runs of NODE (default: this node), newest first.
 
     Each names its worst problem and counts the others; hpcverify show has them all.
-    The controller also keeps what all nodes measured, in Parquet files by night: see
+    The controller also keeps what all nodes measured, in one DuckDB file: see
     docs/reference/history.md.
 
     \b

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+import msgspec
 
 from hpcverify.commands._run import choose_progress
 from hpcverify.commands.report import import_report_module
@@ -17,15 +18,14 @@ from hpcverify.console import echo, say
 from hpcverify.errors import ConfigError
 from hpcverify.model import Verdict
 from hpcverify.plan.config import load_site, state_dir
-from hpcverify.qualification.runner import RUNS_FOLDER, NodeQualifier
-from hpcverify.qualification.steps import QualificationStep, load_steps
-from hpcverify.records import documents
-from hpcverify.records.qualification import (
-    FILE_NAME,
+from hpcverify.qualification import (
+    NodeQualifier,
     Qualification,
+    QualificationStep,
     StepReport,
-    format_line,
+    load_steps,
 )
+from hpcverify.records import documents
 from hpcverify.run.lock import node_lock
 from hpcverify.run.stop import stop_on_signals
 from hpcverify.summary.verdict import shorten
@@ -34,7 +34,7 @@ from hpcverify.units import format_count
 
 FACTS = "facts"
 """The step that is always taken: without it nobody knows what the figures are of."""
-PAGE_NAME, TEXT_NAME = "qualification.html", "qualification.md"
+TEXT_NAME, RUNS_FOLDER = "qualification.md", "runs"
 STATUSES = {Verdict.FAIL: 1, Verdict.ERROR: 3}
 
 
@@ -50,8 +50,8 @@ def command(out: str | None, only: tuple[str, ...]) -> None:
     It measures what the GPUs reach, beside a bare loop, nccl-tests and the data sheet;
     whether injected faults are found and good products called wrong; and what a run
     costs. A step that fails does not end the rest, and Ctrl-C keeps what is done. DIR gets
-    a page, the same as Markdown and JSON, and the run documents. These have serial
-    numbers and addresses of parts and lines of the kernel log; the others do not.
+    all figures as Markdown, and the run documents with their pages. These have serial
+    numbers and addresses of parts and lines of the kernel log; the Markdown does not.
 
     Exit status 0 if every step ran and found nothing wrong, 1 if hardware failed or a
     check missed a fault, 3 if a step could not be taken or there is no GPU.
@@ -63,10 +63,10 @@ def command(out: str | None, only: tuple[str, ...]) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     site = load_site()
     steps = load_steps(site, (FACTS, *only) if only else ())
-    page = import_report_module("qualification")  # a missing package shows now
-    import_report_module("node")
+    import_report_module("qualification")  # a missing package shows now
     folder = Path(out or f"hpcverify-qualification-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     refuse_used(folder)
+    report: Qualification | None = None
     with ExitStack() as stack:
         stack.callback(remove_unused, folder)
         stop = stack.enter_context(stop_on_signals())
@@ -74,21 +74,26 @@ def command(out: str | None, only: tuple[str, ...]) -> None:
         qualifier = NodeQualifier(
             site=site,
             state=state_dir(),
-            out=folder,
             steps=steps,
             should_stop=stop,
             say=say,
-            announce=partial(print_plan, steps, folder),
             begin=partial(print_begin, steps),
-            end=print_end,
             show_progress=choose_progress,
         )
-        report = qualifier.run()
-    print_reached(report)  # first: a full disk may keep no page
-    documents.write_bytes(folder / PAGE_NAME, page.render(report).encode())
-    documents.write_bytes(folder / TEXT_NAME, page.markdown(report).encode())
-    write_run_pages(report, folder)
-    print_conclusion(report, folder)
+        bound = format_duration(sum(step.rest + step.budget for step in steps))
+        echo(f"{format_count(len(steps), 'step')} into {folder}: {bound} at most")
+        try:
+            for report in qualifier.run():
+                print_end(report.steps[-1])
+                keep(report, folder)
+        finally:
+            print_reached(report)  # whatever the disk could keep
+    assert report is not None  # noqa: S101 - there is a step
+    whole = "" if report.complete else ", not complete"
+    echo(
+        f"{report.verdict.name} after {format_duration(report.seconds)}{whole}: "
+        f"{folder / TEXT_NAME}, {RUNS_FOLDER}/"
+    )
     sys.exit(STATUSES.get(report.verdict, 0) if report.complete else STATUSES[Verdict.ERROR])
 
 
@@ -114,13 +119,6 @@ def remove_unused(folder: Path) -> None:
         folder.rmdir()
 
 
-def print_plan(steps: Sequence[QualificationStep], folder: Path, seconds: float) -> None:
-    """Say what is to be done, and how long it takes, before it begins."""
-    bound = format_duration(sum(step.rest + step.budget for step in steps))
-    duration = f"about {format_duration(seconds)}, {bound} at most"
-    echo(f"{format_count(len(steps), 'step')} into {folder}: {duration}")
-
-
 def print_begin(steps: Sequence[QualificationStep], step: QualificationStep) -> None:
     """Say which of *steps* begins, and how long it may take."""
     bound = format_duration(step.budget)
@@ -130,21 +128,27 @@ def print_begin(steps: Sequence[QualificationStep], step: QualificationStep) -> 
 
 def print_end(report: StepReport) -> None:
     """Print what a step came to."""
-    text = f"{report.verdict.name:5} {report.name} ({format_duration(report.seconds)})"
+    text = f"{report.verdict.name:5} {report.step.name} ({format_duration(report.seconds)})"
     echo(shorten(text + (f": {report.reason}" if report.reason else "")))
 
 
-def write_run_pages(report: Qualification, folder: Path) -> None:
-    """Write the page of each run beside its document."""
-    for step in report.steps:
-        if step.run:
-            run = documents.read(folder / step.run)
-            page: str = import_report_module("node").render(run)
-            documents.write_bytes(folder / RUNS_FOLDER / f"{step.name}.html", page.encode())
+def keep(report: Qualification, folder: Path) -> None:
+    """Write what all steps came to, and the document and the page of the last one's run."""
+    markdown: str = import_report_module("qualification").markdown(report)
+    documents.write_bytes(folder / TEXT_NAME, markdown.encode())
+    *_, last = report.steps
+    if last.run:
+        path = folder / RUNS_FOLDER / f"{last.step.name}.json"
+        text = msgspec.json.format(msgspec.json.encode(last.run), indent=1)
+        documents.write_bytes(path, text, make=True)
+        page: str = import_report_module("node").render(documents.read(path))
+        documents.write_bytes(path.with_suffix(".html"), page.encode())
 
 
-def print_reached(report: Qualification) -> None:
+def print_reached(report: Qualification | None) -> None:
     """Print the lines for the table, or why there are none."""
+    if report is None:
+        return
     for why in report.not_reached:
         echo(f"no line for the table: {why}")
     if report.reached:
@@ -152,13 +156,4 @@ def print_reached(report: Qualification) -> None:
             "lines for hpcverify/limits/gpu_reached.csv, each for the one of the same part, "
             "quantity and mode; without a checkout, send them to the project:"
         )
-        echo("\n".join(map(format_line, report.reached)))
-
-
-def print_conclusion(report: Qualification, folder: Path) -> None:
-    """Print the verdict, and where everything is."""
-    whole = "" if report.complete else ", not complete"
-    echo(
-        f"{report.verdict.name} after {format_duration(report.seconds)}{whole}: "
-        f"{folder / PAGE_NAME}, {TEXT_NAME}, {FILE_NAME}, {RUNS_FOLDER}/"
-    )
+        echo("\n".join(report.reached))

@@ -398,7 +398,6 @@ class Controller:
         taken: list[spool.Arrival] = []
         refused: list[spool.Refusal] = []
         tripped = self.ledger.read_trip_reason()
-        self._keep_measurements(lambda writer: writer.recover(self.ledger.is_judged))
         try:
             with self.ledger.keep_open():
                 judged = intake.take_in(self._gather_arrivals(taken, refused), eligible)

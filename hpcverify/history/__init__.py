@@ -1,12 +1,12 @@
 """
-The measurements of a fleet over many nights, as Parquet files that anybody can read.
+The measurements of a fleet over many nights, in a DuckDB file that anybody can read.
 
-The run documents are the truth, and these files are made from them. A notebook asks with
+The run documents are the truth, and this file is made from them. A notebook asks with
 
 >>> from hpcverify.history import read_measurements
 >>> read_measurements(checks=["gemm"], nodes=["gpu0017"])  # doctest: +SKIP
 
-See docs/reference/history.md for the columns, and for how Spark and others read the same files.
+See docs/reference/history.md for the columns, and for how others read the same file.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 The columns of the measurements, and how a run document becomes rows.
 
 A run keeps its measurements part by part, so that what is the same for all measurements
-of a part is written once: DuckDB unfolds them into rows when it makes a file.
+of a part is written once: DuckDB unfolds them into rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpcverify.model import Inventory, Part, Run
 from hpcverify.summary.rounds import choose_worst_round, compute_medians, group_by_check
 
 SCHEMA_KEY = "hpcverify_schema"
-"""The key in the metadata of each file under which its version stands."""
+"""The key in the metadata of an export, and the table, in which its version stands."""
 COLUMNS_VERSION = 1
 NIGHT_BEGINS = timedelta(hours=12)
 """A night goes from noon to noon, UTC: a sweep that begins before midnight is one night."""
@@ -53,7 +53,7 @@ COLUMNS = (
     Column("driver", "varchar", "driver of the part; of a node, that of its GPUs"),
     Column("firmware", "varchar", "VBIOS, firmware or BIOS of the part"),
 )
-"""All but `night`, which is in the name of the folder."""
+"""All but `night`."""
 WEEK_COLUMNS = (
     *COLUMNS,
     Column("runs", "integer", "runs with a number; `value` is their median"),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
-from collections.abc import Generator, Sequence
+import shutil
+import time
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,7 +29,9 @@ NO_EXTENSIONS: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": False,
 }
 SPILL_FOLDER = "_duckdb"
-LOCK_ENDING = ".lock"
+READ_WAIT_S, WRITE_WAIT_S, RETRY_S = 60, 10, 0.1
+"""How long a reader waits for a writer, and a writer for readers: its queue lasts anyway."""
+IN_USE_PATTERN = re.compile(r"Could not set lock on file.*PID (\d+)", re.DOTALL)
 TEXT_TYPE = "varchar"
 """The type in SQL of the columns that hold text."""
 FORMULA_PATTERN = r"^[=+@\t\r-]"
@@ -41,16 +46,18 @@ def is_installed() -> bool:
 
 
 @contextmanager
-def open_duckdb(spill: Path, memory_mib: int = MEMORY_MIB) -> Generator[DuckDBPyConnection]:
+def open_duckdb(
+    spill: Path, memory_mib: int = MEMORY_MIB, file: Path | None = None, *, read_only: bool = False
+) -> Generator[DuckDBPyConnection]:
     """
-    Open a DuckDB in memory, which may write to the folder *spill* what does not fit.
+    Open a DuckDB in memory, or in *file*, which may spill into the folder *spill*.
 
-    It has a folder of its own there, which goes with it; those that killed ones left go first. In
-    a folder that cannot be written, nothing spills.
+    It has a folder of its own there, which goes with it. In a folder that cannot be written,
+    nothing spills.
 
     Raises:
         ConfigError: it is not installed.
-        StoreError: a file cannot be read or written, or is damaged.
+        StoreError: a file cannot be read or written, is damaged, or another process writes it.
 
     """
     try:
@@ -59,6 +66,7 @@ def open_duckdb(spill: Path, memory_mib: int = MEMORY_MIB) -> Generator[DuckDBPy
         raise ConfigError(
             f"the history of measurements needs duckdb: {write_install_command('duckdb')}"
         ) from exc
+    place = file or spill
     try:
         with _make_spill_folder(spill / SPILL_FOLDER) as folder:
             bounds: dict[str, str | bool | int | float | list[str]] = {
@@ -68,7 +76,7 @@ def open_duckdb(spill: Path, memory_mib: int = MEMORY_MIB) -> Generator[DuckDBPy
                 **NO_EXTENSIONS,
                 "preserve_insertion_order": False,
             }
-            with duckdb.connect(config=bounds) as db:
+            with _connect(file, bounds, read_only=read_only) as db:
                 db.execute("set timezone = 'UTC'")
                 yield db
     except duckdb.OutOfMemoryException as exc:
@@ -76,80 +84,64 @@ def open_duckdb(spill: Path, memory_mib: int = MEMORY_MIB) -> Generator[DuckDBPy
             f"so many measurements of {spill} need more than {memory_mib} MiB: choose fewer nights"
         ) from exc
     except (duckdb.Error, OSError) as exc:
-        why = " ".join(str(exc).split())
+        why = " ".join(str(exc).partition("\n")[0].split())
         raise StoreError(
-            f"the measurements in {spill} cannot be used ({why}): if a file is damaged, "
-            "move it away; hpcverify history --rebuild makes it again"
+            f"the measurements in {place} cannot be used ({why}): if the file is damaged, "
+            "move it away; hpcverify history --rebuild makes it again from the run documents"
         ) from exc
+
+
+def _connect(
+    file: Path | None, bounds: dict[str, str | bool | int | float | list[str]], *, read_only: bool
+) -> DuckDBPyConnection:
+    import duckdb
+
+    until = time.monotonic() + (READ_WAIT_S if read_only else WRITE_WAIT_S)
+    while True:
+        try:
+            return duckdb.connect(file or ":memory:", read_only=read_only, config=bounds)
+        except duckdb.IOException as exc:
+            if not (other := IN_USE_PATTERN.search(str(exc))):
+                raise
+            if time.monotonic() > until:
+                raise StoreError(
+                    f"{file} is in use by process {other[1]}: try again once that has ended"
+                ) from exc
+        time.sleep(RETRY_S)
 
 
 @contextmanager
 def _make_spill_folder(top: Path) -> Generator[Path | None]:
     """
-    Make a folder in *top* for one DuckDB, and remove it; None if that cannot be done.
+    Make a locked folder in *top* for one DuckDB, and remove it; None if that cannot be done.
 
-    DuckDB removes its files when it ends; if it is killed, they stay. So each folder has a locked
-    file beside it: what has none, or one that nobody holds, is left over and goes first.
+    DuckDB removes its files when it ends; if it is killed, they stay, and go with the next one.
     """
     folder = top / secrets.token_hex(8)
-    lock = folder.with_suffix(LOCK_ENDING)
     try:
-        top.mkdir(exist_ok=True)
-        held = _hold_new_lock(lock)
+        top.mkdir(mode=0o700, exist_ok=True)
+        with _hold_folder(top):  # else others would remove ours before it is locked
+            for left in [path for path in top.iterdir() if path.is_dir()]:
+                with suppress(OSError), _hold_folder(left, fcntl.LOCK_NB):
+                    shutil.rmtree(left)
+            folder.mkdir()
+            held = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(held, fcntl.LOCK_EX)
     except OSError:
         yield None
         return
     try:
-        _remove_left_over(top)
-        folder.mkdir()
         yield folder
     finally:
-        with suppress(OSError):
-            _remove(folder)
-            lock.unlink()
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(held)
-
-
-def _hold_new_lock(path: Path) -> int:
-    """Make the file *path* and lock it; again if it was taken for left over in between."""
-    while True:
-        held = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX)
-            if path.exists():
-                return held
-        except OSError:
-            os.close(held)
-            raise
-        os.close(held)
-
-
-def _remove_left_over(top: Path) -> None:
-    """Remove from *top* what nobody holds, each folder before its lock."""
-    for path in sorted(top.iterdir()):
-        with suppress(OSError), _hold_lock(path.with_suffix(LOCK_ENDING)):
-            _remove(path)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        for file in path.iterdir():
-            file.unlink(missing_ok=True)
-        path.rmdir()
-    else:
-        path.unlink(missing_ok=True)
 
 
 @contextmanager
-def _hold_lock(path: Path) -> Generator[None]:
-    """Hold the lock *path*, if there is one; an `OSError` says that another process does."""
+def _hold_folder(path: Path, wait: int = 0) -> Generator[None]:
+    held = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        held = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        yield
-        return
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(held, fcntl.LOCK_EX | wait)
         yield
     finally:
         os.close(held)
@@ -158,12 +150,6 @@ def _hold_lock(path: Path) -> Generator[None]:
 def quote(text: object) -> str:
     """Write *text* as a string of SQL."""
     return "'" + str(text).replace("'", "''") + "'"
-
-
-def read_parquet(paths: Sequence[Path]) -> str:
-    """Write the table function of SQL that reads *paths*, with the night as a column."""
-    listed = ", ".join(map(quote, paths))
-    return f"read_parquet([{listed}], hive_partitioning = true, union_by_name = true)"
 
 
 def write_parquet(rows: str, order: str, path: Path) -> str:
@@ -192,23 +178,3 @@ def write_csv(rows: str, order: str, path: Path) -> str:
         f"copy (select * replace ({texts}) from ({rows}) order by {order})"
         f" to {quote(path)} (format csv, header, use_tmp_file false)"
     )
-
-
-def refuse_newer(db: DuckDBPyConnection, paths: Sequence[Path]) -> None:
-    """
-    Refuse files that a later hpcverify has written.
-
-    Raises:
-        StoreError: one of *paths* is such a file.
-
-    """
-    listed = ", ".join(map(quote, paths))
-    newest = db.execute(
-        f"select file_name, value::varchar::integer from parquet_kv_metadata([{listed}])"
-        f" where key::varchar = '{SCHEMA_KEY}' order by 2 desc limit 1"
-    ).fetchone()
-    if newest and newest[1] > COLUMNS_VERSION:
-        raise StoreError(
-            f"{newest[0]} has schema {newest[1]}, but this hpcverify knows {COLUMNS_VERSION}: "
-            "upgrade hpcverify"
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
@@ -12,20 +12,8 @@ from msgspec import Struct
 
 from hpcverify.errors import ConfigError, StoreError, write_install_command
 from hpcverify.history.columns import COLUMNS, ORDER
-from hpcverify.history.duck import (
-    open_duckdb,
-    quote,
-    read_parquet,
-    refuse_newer,
-    write_csv,
-    write_parquet,
-)
-from hpcverify.history.files import (
-    MEASUREMENTS_FOLDER,
-    list_files,
-    list_nights,
-    list_weeks,
-)
+from hpcverify.history.database import explain_absence, find_database, open_to_read
+from hpcverify.history.duck import quote, write_csv, write_parquet
 from hpcverify.plan.config import state_dir
 from hpcverify.records import documents
 
@@ -47,38 +35,33 @@ class Choice(Struct, frozen=True, kw_only=True):
     checks: Sequence[str] = ()
     metrics: Sequence[str] = ()
 
-    def list_paths(self, state: Path) -> list[Path]:
-        """List the files of these nights in the state directory *state*."""
-        return self._list_files(list_nights(state))
-
-    def list_week_paths(self, state: Path) -> list[Path]:
-        """List the files of weeks that began in these nights."""
-        return self._list_files(list_weeks(state))
-
-    def _list_files(self, folders: Mapping[date, Path]) -> list[Path]:
-        first, last = self.since or date.min, self.until or date.max
-        return [
-            file.path
-            for night, folder in folders.items()
-            if first <= night <= last
-            for file in list_files(folder)
-        ]
-
-    def require_paths(self, state: Path) -> list[Path]:
-        """
-        List the files of these nights.
-
-        Raises:
-            StoreError: there are none.
-
-        """
-        return _require(self.list_paths(state), state)
+    def select_nights(self, table: str = "measurements", night: str = "night") -> str:
+        """Write the rows of *table* in these nights, in SQL."""
+        bounds = ((">=", self.since), ("<=", self.until))
+        terms = [f"{night} {sign} date '{day}'" for sign, day in bounds if day]
+        return f"(from {table} where {' and '.join(terms) or 'true'})"
 
     def write_condition(self) -> str:
         """Write the condition of SQL for the rows."""
         wanted = {"node": self.nodes, "check_name": self.checks, "metric": self.metrics}
-        terms = [f"{name} in ({_join(names)})" for name, names in wanted.items() if names]
+        terms = [
+            f"{name} in ({', '.join(map(quote, names))})" for name, names in wanted.items() if names
+        ]
         return " and ".join(terms) or "true"
+
+
+def has_measurements(state: Path, choice: Choice) -> bool:
+    """
+    Whether there are measurements of the nights of *choice*.
+
+    Raises:
+        StoreError: the file is damaged.
+
+    """
+    if not find_database(state).exists():
+        return False
+    with open_to_read(state) as db:
+        return db.execute(f"{choice.select_nights()[1:-1]} limit 1").fetchone() is not None
 
 
 def read_measurements(
@@ -143,29 +126,13 @@ def export_measurements(
 
 @contextmanager
 def _open_rows(state: Path, choice: Choice) -> Generator[tuple[DuckDBPyConnection, str]]:
-    nights, weeks = choice.list_paths(state), choice.list_week_paths(state)
-    paths = _require([*weeks, *nights], state)
     names = ", ".join(column.name for column in COLUMNS)
-    tables: list[str] = []
-    if weeks:
-        tables.append(f"select week as night, {names}, runs, mad from {read_parquet(weeks)}")
-    if nights:
-        once = "(value is not null)::integer as runs, null::double as mad"
-        tables.append(f"select night, {names}, {once} from {read_parquet(nights)}")
-    rows = f"select * from ({' union all '.join(tables)}) where {choice.write_condition()}"
-    with open_duckdb(state / MEASUREMENTS_FOLDER) as db:
-        refuse_newer(db, paths)
-        yield db, f"{rows} order by night, {ORDER}"
-
-
-def _require(paths: list[Path], state: Path) -> list[Path]:
-    if paths:
-        return paths
-    raise StoreError(
-        f"no measurements of these nights in {state / MEASUREMENTS_FOLDER}: hpcverify "
-        "collect writes them; hpcverify history --rebuild makes them from the documents"
+    once = "(value is not null)::integer as runs, null::double as mad"
+    rows = (
+        f"(select week as night, {names}, runs, mad from {choice.select_nights('weeks', 'week')}"
+        f" union all select night, {names}, {once} from {choice.select_nights()})"
     )
-
-
-def _join(names: Sequence[str]) -> str:
-    return ", ".join(map(quote, names))
+    with open_to_read(state) as db:
+        if db.execute(f"select 1 from {rows} limit 1").fetchone() is None:
+            raise StoreError(explain_absence(state))
+        yield db, f"select * from {rows} where {choice.write_condition()} order by night, {ORDER}"

@@ -1,4 +1,4 @@
-"""Make the files of the measurements again from the run documents, which are the truth."""
+"""Make the history of measurements again from the run documents, which are the truth."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rebuild_measurements(state: Path, problems: list[str]) -> int:
 
     Raises:
         ConfigError: DuckDB is not installed.
-        StoreError: a file of measurements cannot be written, or is damaged.
+        StoreError: the history cannot be written, or is damaged.
 
     """
     writer = MeasurementWriter(state, problems.append)
@@ -38,7 +38,9 @@ def rebuild_measurements(state: Path, problems: list[str]) -> int:
     for _, day in groupby(filter(DOCUMENT_PATTERN.fullmatch, names), lambda n: n[:DAY_LETTERS]):
         paths = [state / "runs" / name for name in day]
         unread: list[str] = []
-        writer.replace(_read_all(paths, unread), arrived)
+        for run in _read_all(paths, unread):
+            writer.add(run, arrived.get(run.id))
+        writer.write()
         problems += unread
         count += len(paths) - len(unread)
     return count

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from hpcverify.errors import StoreError
 from hpcverify.history.columns import MAX_CLOCK_ERROR, NODE_KIND
-from hpcverify.history.duck import open_duckdb, quote, read_parquet, refuse_newer
-from hpcverify.history.files import MEASUREMENTS_FOLDER
+from hpcverify.history.database import explain_absence, find_database, open_to_read
+from hpcverify.history.duck import quote
 from hpcverify.history.reader import Choice
 from hpcverify.model import LARGEST_VALUE
 from hpcverify.peers.floors import Worse
@@ -126,24 +127,23 @@ class Screen:
     def __init__(
         self,
         db: DuckDBPyConnection,
-        paths: Sequence[Path],
+        source: str,
         *,
         newest: bool = False,
         kinds: Mapping[str, str] | None = None,
     ) -> None:
         """
-        Open the files *paths*; if *newest*, each suite of a node in its last night alone.
+        Open the rows *source*; if *newest*, each suite of a node in its last night alone.
 
         *kinds* gives nodes that differ by design: parts are of another model in each kind.
         """
         self._db = db
-        source = read_parquet(paths)
         if newest:
             db.execute(
                 "create temp table newest as select node, suite, max(night) as night"
                 f" from {source} group by node, suite"
             )
-            source += " semi join newest using (node, suite, night)"
+            source = f"(from {source} semi join newest using (node, suite, night))"
         if kinds:
             db.execute(
                 f"create temp table kinds as select unnest([{_join(kinds)}]) as node,"
@@ -364,10 +364,11 @@ def open_screen(
         StoreError: there are none, or a file is damaged.
 
     """
-    paths = choice.require_paths(state)
-    with open_duckdb(state / MEASUREMENTS_FOLDER, memory_mib=memory_mib) as db:
-        refuse_newer(db, paths)
-        yield Screen(db, paths, newest=newest, kinds=kinds)
+    rows = choice.select_nights()
+    with open_to_read(state, memory_mib) as db:
+        if db.execute(f"select 1 from {rows} limit 1").fetchone() is None:
+            raise StoreError(explain_absence(state))
+        yield Screen(db, rows, newest=newest, kinds=kinds)
 
 
 class MisdatedRun(Struct, frozen=True):
@@ -390,12 +391,12 @@ def read_misdated_runs(state: Path, choice: Choice) -> list[MisdatedRun]:
         StoreError: a file is damaged.
 
     """
-    if not (paths := choice.list_paths(state)):
+    if not find_database(state).exists():
         return []
-    runs = f"select distinct run, node, started from {read_parquet(paths)}"
+    runs = f"select distinct run, node, started from {choice.select_nights()}"
     error = "epoch(try_strptime(left(run, 15), '%Y%m%d-%H%M%S')) - epoch(started)"
     most = MAX_CLOCK_ERROR.total_seconds()
-    with open_duckdb(state / MEASUREMENTS_FOLDER) as db:
+    with open_to_read(state) as db:
         rows = db.execute(
             f"select * from (select run, node, epoch(started), {error} as error from ({runs}))"
             f" where abs(error) > {most} order by all"

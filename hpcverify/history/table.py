@@ -84,7 +84,10 @@ class TableScreen:
         self, db: DuckDBPyConnection, path: Path, columns: Columns, kinds: Mapping[str, str]
     ) -> None:
         """Screen the rows in *path*, as `_write_rows` wrote them; *kinds* as in `Screen`."""
-        self._screen, self._columns = Screen(db, [path], kinds=kinds), columns
+        self._screen, self._columns = (
+            Screen(db, f"read_parquet({quote(path)})", kinds=kinds),
+            columns,
+        )
         rows = self._screen.rows
         every = f"count(*), count(distinct hash(node, part, {PEER_KEY}))"
         ((count, different),) = self._screen.fetch(f"select {every} from {rows}")

@@ -24,9 +24,9 @@ from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.external_run import build_failed_run
 from hpcverify.fleet.states import DAY_S
 from hpcverify.history.columns import NIGHT_BEGINS, find_night
+from hpcverify.history.database import MIN_NEWEST_NIGHTS, find_database, list_nights
 from hpcverify.history.duck import is_installed
-from hpcverify.history.files import MIN_NEWEST_NIGHTS, list_nights
-from hpcverify.history.reader import Choice
+from hpcverify.history.reader import Choice, has_measurements
 from hpcverify.history.screen import MAX_NODE_METRICS, read_misdated_runs
 from hpcverify.history.values import MAX_TIMES_BETTER
 from hpcverify.insight.comparison import JudgedPeers, judge_peers, make_locator
@@ -88,7 +88,7 @@ def judge_finished_night(controller: Controller) -> None:
         before = _read_last_judgement(controller, night)
         if before and before.night == night:
             return
-        if is_installed() and Choice(since=night, until=night).list_paths(controller.state):
+        if is_installed() and has_measurements(controller.state, Choice(since=night, until=night)):
             judged = judge_night(controller, night, before)
             judged = _leave_failed_runs(controller, judged)
             write_judgement(controller.state, judged)
@@ -119,7 +119,8 @@ def _read_last_judgement(controller: Controller, night: date) -> FleetJudgement 
         if len(later) >= MIN_NEWEST_NIGHTS:
             raise StoreError(
                 f"{format_count(len(later), 'later night')} were judged, up to {newest}: check "
-                "the clock; if it is right, it was ahead then: remove the folders of those nights"
+                "the clock; if it is right, it was ahead then: move "
+                f"{find_database(controller.state)} away, and hpcverify history --rebuild"
             )
         newest = night - timedelta(days=1)
     return replace(

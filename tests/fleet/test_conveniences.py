@@ -27,11 +27,11 @@ from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
 from hpcverify.fleet.states import Caveat, State
 from hpcverify.history.columns import find_night
-from hpcverify.history.files import list_nights, list_weeks
+from hpcverify.history.database import find_database, list_nights, open_to_read, open_to_write
 from hpcverify.history.reader import Choice, read_measurements
 from hpcverify.history.rebuild import rebuild_measurements
 from hpcverify.history.screen import read_misdated_runs
-from hpcverify.history.writer import DAMAGED_NAME, QUEUE_NAME, MeasurementWriter
+from hpcverify.history.writer import QUEUE_NAME, MeasurementWriter
 from hpcverify.insight.job_sensor import leave_suspicions
 from hpcverify.insight.judgement import JUDGEMENT_NAME, FleetJudgement, read_judgement
 from hpcverify.model import (
@@ -116,7 +116,7 @@ class Home(Ticking):
     @property
     def queue(self) -> Path:
         """What a killed writer leaves."""
-        return self.state / "measurements" / QUEUE_NAME
+        return find_database(self.state).with_name(QUEUE_NAME)
 
     @property
     def controller(self) -> Controller:
@@ -215,17 +215,15 @@ def list_malfunctions(home: Home) -> list[str]:
 
 
 @pytest.mark.parametrize("torn", TORN)
-def test_damaged_lines_of_the_queue_are_put_aside_and_the_turn_goes_on(
-    home: Home, torn: bytes
-) -> None:
+def test_damaged_lines_of_the_queue_are_told_and_the_turn_goes_on(home: Home, torn: bytes) -> None:
     home.pass_nights(1)
-    home.queue.write_bytes(torn + b"\n")
+    home.queue.write_bytes(torn)
 
     home.require_work()
 
     assert not home.queue.exists()
-    assert (home.queue.with_name(DAMAGED_NAME)).read_bytes() == torn
-    assert (sum("cannot be read" in line for line in home.said), list_malfunctions(home)) == (1, [])
+    told = sum("cannot be read" in line for line in home.said)
+    assert (told, list_malfunctions(home)) == (bool(torn.strip()), [])
 
 
 def test_a_history_that_fails_is_a_state_until_it_works_again(home: Home) -> None:
@@ -237,7 +235,7 @@ def test_a_history_that_fails_is_a_state_until_it_works_again(home: Home) -> Non
     assert list_malfunctions(home) == [HISTORY]
     text = home.view("nodes")[1]
     assert HISTORY in text
-    assert "_queue.ndjson" in text
+    assert "queue.ndjson" in text
     home.queue.rmdir()
     home.collect()
     assert list_malfunctions(home) == []
@@ -566,7 +564,8 @@ def test_a_clock_that_jumps_for_one_collect_closes_no_week_and_no_night(home: Ho
             home.now += DAY
         home.now -= jump + 2 * DAY
         assert set(before) <= set(list_nights(home.state))
-        assert not list_weeks(home.state)
+        with open_to_read(home.state) as db:
+            assert db.execute("from weeks").fetchall() == []
     home.pass_nights(2)
 
     assert read_judged(home).night == find_night(home.today) - timedelta(days=1)
@@ -578,10 +577,8 @@ def test_runs_of_a_week_that_is_closed_are_dropped_with_a_line(home: Home) -> No
     assert home.controller.measurements is not None
     home.pass_nights(1)
     (night,) = list_nights(home.state)
-    week = home.state / "measurements_weekly" / f"week={night - timedelta(days=night.weekday())}"
-    week.mkdir(parents=True)
-    (source,) = (home.state / "measurements" / f"night={night}").glob("*.parquet")
-    (week / "000001-000001.parquet").write_bytes(source.read_bytes())
+    with open_to_write(home.state) as db:
+        db.execute("insert into weeks (week) values (date_trunc('week', ?::date))", [night])
     home.leave("n1")
     home.said.clear()
     home.collect()

@@ -5,11 +5,9 @@ from __future__ import annotations
 from datetime import date, datetime, timedelta
 from pathlib import Path
 
-from hpcverify.history.columns import COLUMNS, ORDER
-from hpcverify.history.duck import open_duckdb, write_parquet
-from hpcverify.history.files import MEASUREMENTS_FOLDER, make_path
+from hpcverify.history.columns import ORDER
+from hpcverify.history.database import find_database, open_to_write
 
-NAMES = ", ".join(column.name for column in COLUMNS)
 FIRST = date(2026, 11, 2)
 DRIVER, NEW_DRIVER = "565.57.01", "580.1"
 
@@ -38,17 +36,16 @@ def make_history(
     formula for what they are called. *first* is the first night; who is *absent* does not run, and
     *clock_error* are the days by which the clock of a node is ahead.
     """
-    with open_duckdb(state, memory_mib=512) as db:
+    find_database(state).parent.mkdir(parents=True, exist_ok=True)
+    with open_to_write(state) as db:
         db.execute("select setseed(0.17)")
         normal = "sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random())"
         db.execute(
-            f"create table parts as select n, g, 1 + {part_spread} * {normal} as own"
+            f"create temp table parts as select n, g, 1 + {part_spread} * {normal} as own"
             f" from range({nodes}) a(n), range({gpus}) b(g)"
         )
         for t in range(nights):
             night = first + timedelta(days=t)
-            folder = state / MEASUREMENTS_FOLDER / f"night={night}"
-            folder.mkdir(parents=True)
             rows = f"""
                 select timestamptz '{night} 22:00:00+00' as started,
                     strftime(date '{night}' + to_days({clock_error}), '%Y%m%d-220000-')
@@ -58,15 +55,12 @@ def make_history(
                     m.name as check_name, m.metric as metric, m.unit as unit, 'pass' as verdict,
                     if(m.name = 'gemm', 500 * own * (1 + {run_spread} * {normal}) * ({level}),
                        {clock}) as value, 'idle' as suite, '' as firmware,
-                    if({new_driver}, '{NEW_DRIVER}', '{DRIVER}') as driver
+                    if({new_driver}, '{NEW_DRIVER}', '{DRIVER}') as driver, date '{night}' as night
                 from parts, (select {t} as t) nights, (values
                     ('gemm', 'bf16.sustained', 'TFLOP/s'), ('thermal', 'clock.mean', 'MHz')
                 ) m(name, metric, unit) where not ({absent})
             """
-            names = ", ".join(column.name for column in COLUMNS)
-            db.execute(
-                write_parquet(f"select {names} from ({rows})", ORDER, make_path(folder, 1, 1))
-            )
+            db.execute(f"insert into nights by name {rows} order by {ORDER}")
 
 
 def find_noon_after(nights: int) -> float:

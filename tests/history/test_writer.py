@@ -1,29 +1,33 @@
-"""The files of a night: each run is in them once, whatever happened to a writer."""
+"""The history: each run is in them once, whatever happened to a writer."""
 
 from __future__ import annotations
 
-from datetime import date
+import multiprocessing
+import os
+import resource
+import signal
+from contextlib import suppress
+from datetime import date, timedelta
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
-import duckdb
 import pytest
 
 from hpcverify.errors import StoreError
 from hpcverify.history import read_measurements
+from hpcverify.history.database import find_database, open_to_read, open_to_write
 from hpcverify.history.duck import open_duckdb
-from hpcverify.history.files import list_files, list_folders
-from hpcverify.history.writer import MAX_BATCHES, QUEUE_NAME, MeasurementWriter
+from hpcverify.history.writer import QUEUE_NAME, MeasurementWriter
 from tests.history.nights import FIRST, make_run, write_runs
+
+FORK = multiprocessing.get_context("fork")
+"""What is killed, or reads meanwhile, is a process of its own."""
 
 
 def list_runs(state: Path) -> list[tuple[str, str]]:
     """List node and part of each row of the clock of products."""
     table = read_measurements(state, metrics=["bf16.sustained"])
     return sorted(zip(table["run"], table["part"], strict=True))
-
-
-def count_files(state: Path, night: int = 0) -> int:
-    return len(list_files(list(list_folders(state / "measurements").values())[night]))
 
 
 def test_what_was_written_is_read_with_the_marks_of_its_part(tmp_path: Path) -> None:
@@ -58,51 +62,16 @@ def test_runs_that_load_nothing_or_were_interrupted_are_left_out(tmp_path: Path)
     assert set(read_measurements(tmp_path)["node"]) == {"n1"}
 
 
-def test_each_batch_is_a_file_and_a_night_that_is_over_is_one(tmp_path: Path) -> None:
-    write_runs(tmp_path, make_run("n1"))
+def test_a_night_that_is_over_is_sorted(tmp_path: Path) -> None:
     write_runs(tmp_path, make_run("n2"))
-    assert count_files(tmp_path) == 2
-    before = list_runs(tmp_path)
-
+    write_runs(tmp_path, make_run("n1"))
     write_runs(tmp_path, make_run("n1", night=1), night=1)
 
-    assert (count_files(tmp_path), list_runs(tmp_path)[: len(before)]) == (1, before)
-
-
-def test_many_batches_of_a_night_are_merged_before_it_is_over(tmp_path: Path) -> None:
-    for i in range(MAX_BATCHES + 1):
-        write_runs(tmp_path, make_run(f"n{i:03}"))
-    assert (count_files(tmp_path), len(list_runs(tmp_path))) == (1, 2 * (MAX_BATCHES + 1))
-
-
-def test_files_that_were_merged_do_not_count_if_the_writer_died_before_removing_them(
-    tmp_path: Path,
-) -> None:
-    write_runs(tmp_path, make_run("n1"))
-    write_runs(tmp_path, make_run("n2"))
-    (folder,) = list_folders(tmp_path / "measurements").values()
-    small = [(file.path, file.path.read_bytes()) for file in list_files(folder)]
-    MeasurementWriter(tmp_path, print).merge(folder)
-    before = list_runs(tmp_path)
-
-    for path, content in small:
-        path.write_bytes(content)
-
-    assert list_runs(tmp_path) == before
-    write_runs(tmp_path, make_run("n3"))
-    assert count_files(tmp_path) == 2
-    assert not any(path.exists() for path, _ in small)
-
-
-def test_a_half_written_file_does_not_count_and_is_removed(tmp_path: Path) -> None:
-    write_runs(tmp_path, make_run("n1"))
-    (folder,) = list_folders(tmp_path / "measurements").values()
-    (folder / "_writing.parquet").write_bytes(b"PAR1 half")
-
-    assert len(list_runs(tmp_path)) == 2
-    write_runs(tmp_path, make_run("n2"))
-    assert [path.suffix for path in folder.iterdir()] == [".parquet", ".parquet"]
-    assert not list(folder.glob("_*"))
+    with open_to_read(tmp_path) as db:
+        rows = db.execute("select node from nights where part <> 'node'").fetchall()
+        recent = db.execute("select distinct night from recent").fetchall()
+    assert rows == [("n1",), ("n1",), ("n2",), ("n2",)]
+    assert recent == [(date(2026, 11, 3),)]
 
 
 @pytest.mark.parametrize("written", [False, True])
@@ -112,59 +81,47 @@ def test_the_queue_of_a_killed_writer_is_written_once(tmp_path: Path, *, written
     for run in (one, other):
         killed.add(run)
     killed.flush()
-    queue = tmp_path / "measurements" / QUEUE_NAME
+    queue = find_database(tmp_path).with_name(QUEUE_NAME)
     left = queue.read_bytes()
-    if written:  # it was killed after the file had got its name
+    if written:  # it was killed before it had removed the queue
         killed.write(100)
     queue.write_bytes(left + b'{"night":"2026-11-02","star')
 
-    MeasurementWriter(tmp_path, print).recover({one.id, other.id}.__contains__)
+    write_runs(tmp_path, one, make_run("n3"))
 
-    assert len(list_runs(tmp_path)) == 4
+    assert len(list_runs(tmp_path)) == 6
     assert not queue.exists()
 
 
-@pytest.mark.parametrize(("was", "now"), [(b"T22:", b"t22:"), (b'"node":', b'"node":"n7","node":')])
-def test_a_line_that_only_duckdb_refuses_does_not_keep_the_others_in_the_queue(
-    tmp_path: Path, was: bytes, now: bytes
-) -> None:
-    one, other = make_run("n1"), make_run("n2")
-    killed = MeasurementWriter(tmp_path, print)
-    for run in (one, other):
-        killed.add(run)
-    killed.flush()
-    queue = tmp_path / "measurements" / QUEUE_NAME
-    left = queue.read_bytes()
-    assert was in left
-    queue.write_bytes(left.replace(was, now, 1))
+@pytest.mark.parametrize(
+    "torn", [b"\0" * 4096, b"{}", b"null", b"\xff", b"[" * 100_000, b'{"night":"0","run":"r"}']
+)
+def test_a_line_of_the_queue_that_is_damaged_costs_no_other(tmp_path: Path, torn: bytes) -> None:
+    said: list[str] = []
+    writer = MeasurementWriter(tmp_path, said.append)
+    for node in ("n1", "n2"):
+        writer.add(make_run(node))
+        writer.flush()
+        if node == "n1":
+            with find_database(tmp_path).with_name(QUEUE_NAME).open("ab") as queue:
+                queue.write(torn)
 
-    MeasurementWriter(tmp_path, print).recover({one.id, other.id}.__contains__)
+    writer.write()
 
     assert len(list_runs(tmp_path)) == 4
-    assert not queue.exists()
-
-
-def test_of_a_killed_writers_queue_only_judged_runs_are_written(tmp_path: Path) -> None:
-    one, other = make_run("n1"), make_run("n2")
-    killed = MeasurementWriter(tmp_path, print)
-    for run in (one, other):
-        killed.add(run)
-    killed.flush()
-
-    MeasurementWriter(tmp_path, print).recover(one.id.__eq__)
-
-    assert set(read_measurements(tmp_path)["run"]) == {one.id}
+    (line,) = said
+    assert line.startswith("1 line of ")
 
 
 def test_runs_that_are_written_again_replace_their_rows(tmp_path: Path) -> None:
     write_runs(tmp_path, make_run("n1"), make_run("n2"))
 
     for _ in range(2):
-        MeasurementWriter(tmp_path, print).replace([make_run("n1", value=470.0)], {})
+        write_runs(tmp_path, make_run("n1", value=470.0))
 
     table = read_measurements(tmp_path, nodes=["n1"], metrics=["bf16.sustained"])
     assert list(table["value"]) == [470.0, 501.0]
-    assert (len(list_runs(tmp_path)), count_files(tmp_path)) == (4, 1)
+    assert len(list_runs(tmp_path)) == 4
 
 
 def test_a_run_that_claims_too_much_is_told_of_and_the_others_are_kept(
@@ -183,16 +140,96 @@ def test_a_run_that_claims_too_much_is_told_of_and_the_others_are_kept(
     assert line.startswith(f"big: run {big.id} has ")
 
 
-def test_a_damaged_file_is_named_in_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep", [0, 5000, -1])
+def test_a_damaged_file_is_named_in_one_line_and_the_queue_is_kept(
+    tmp_path: Path, keep: int
+) -> None:
     write_runs(tmp_path, make_run("n1"))
-    (folder,) = list_folders(tmp_path / "measurements").values()
-    (file,) = list_files(folder)
-    file.path.write_bytes(b"no parquet at all")
+    path = find_database(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:keep] + b"no database at all")
+    named = r"history\.duckdb cannot be used .*move it away; hpcverify history --rebuild"
 
-    with pytest.raises(StoreError, match=r"000001-000001\.parquet.*history --rebuild") as raised:
+    with pytest.raises(StoreError, match=named) as raised:
         read_measurements(tmp_path)
-
     assert "\n" not in str(raised.value)
+    with pytest.raises(StoreError, match=named):
+        write_runs(tmp_path, make_run("n2"))
+
+    path.write_bytes(whole)
+    write_runs(tmp_path)
+    assert len(list_runs(tmp_path)) == 4
+
+
+def read_and_wait(state: Path, opened: Event, ended: Event) -> None:
+    with open_to_read(state):
+        opened.set()
+        ended.wait()
+
+
+def test_a_writer_that_waits_in_vain_for_a_reader_leaves_its_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_runs(tmp_path, make_run("n1"))
+    monkeypatch.setattr("hpcverify.history.duck.WRITE_WAIT_S", 0)
+    opened, ended = FORK.Event(), FORK.Event()
+    reader = FORK.Process(target=read_and_wait, args=(tmp_path, opened, ended))
+    reader.start()
+    opened.wait()
+
+    with pytest.raises(StoreError, match=f"is in use by process {reader.pid}"):
+        write_runs(tmp_path, make_run("n2"))
+    assert len(list_runs(tmp_path)) == 2  # two may read
+
+    ended.set()
+    reader.join()
+    write_runs(tmp_path)
+    assert len(list_runs(tmp_path)) == 4
+
+
+def write_and_die(state: Path, seconds: float) -> None:
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    writer = MeasurementWriter(state, print, lambda: FIRST + timedelta(days=40))
+    for number in range(300):
+        writer.add(make_run(f"n{number:03}", number % 30, gpus=8))
+    writer.flush()
+    writer.write(14)
+
+
+@pytest.mark.parametrize("tenths", [2, 4, 5, 7])
+def test_a_writer_that_is_killed_at_any_moment_leaves_each_run_once(
+    tmp_path: Path, tenths: int
+) -> None:
+    killed = FORK.Process(target=write_and_die, args=(tmp_path, tenths / 10))
+    killed.start()
+    killed.join()
+
+    write_and_die(tmp_path, 0)
+
+    with open_to_read(tmp_path) as db:
+        ((rows, runs),) = db.execute("select count(*), count(distinct run) from nights").fetchall()
+        ((rolled,),) = db.execute("select sum(runs) from weeks where part <> 'node'").fetchall()
+    assert (rows - runs) + rolled == 300 * 8
+
+
+def write_within(state: Path, most: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    with suppress(StoreError):
+        write_runs(state, *(make_run(f"n{number:03}", gpus=8) for number in range(100)))
+
+
+@pytest.mark.parametrize("most", [40_000, 200_000, 550_000])
+def test_a_full_disk_leaves_each_run_once(tmp_path: Path, most: int) -> None:
+    write_runs(tmp_path, make_run("n1"))
+    full = FORK.Process(target=write_within, args=(tmp_path, most))
+    full.start()
+    full.join()
+    assert full.exitcode == 0
+    assert len(list_runs(tmp_path)) in (2, 2 + 8 * 100)
+
+    write_runs(tmp_path, *(make_run(f"n{number:03}", gpus=8) for number in range(100)))
+    assert len(list_runs(tmp_path)) == 2 + 8 * 100
 
 
 def test_a_question_that_needs_too_much_memory_accuses_no_file(tmp_path: Path) -> None:
@@ -203,19 +240,10 @@ def test_a_question_that_needs_too_much_memory_accuses_no_file(tmp_path: Path) -
         db.execute("select list(range) from range(10_000_000)").fetchall()
 
 
-def test_a_folder_of_a_day_that_never_was_does_not_count(tmp_path: Path) -> None:
-    write_runs(tmp_path, make_run("n1"))
-    (tmp_path / "measurements" / "night=2026-02-30").mkdir()
-    assert list(list_folders(tmp_path / "measurements")) == [FIRST.date()]
-
-
 def test_a_file_of_a_later_version_is_refused(tmp_path: Path) -> None:
     write_runs(tmp_path, make_run("n1"))
-    (folder,) = list_folders(tmp_path / "measurements").values()
-    duckdb.sql(
-        f"copy (select 'n9' node) to '{folder}/000002-000002.parquet'"
-        " (format parquet, kv_metadata {hpcverify_schema: '99'})"
-    )
+    with open_to_write(tmp_path) as db:
+        db.execute("update hpcverify_schema set version = 99")
 
     with pytest.raises(StoreError, match=r"schema 99.*upgrade hpcverify"):
         read_measurements(tmp_path)

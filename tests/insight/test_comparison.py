@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.fleet.ledger import Ledger
+from hpcverify.history.database import open_to_write
 from hpcverify.history.reader import Choice
 from hpcverify.insight.comparison import describe_compared, judge_peers, make_locator
 from hpcverify.insight.past import judge_past
@@ -80,9 +81,8 @@ def test_a_trend_says_when_it_crosses_the_limit_of_the_part(tmp_path: Path) -> N
 
 def test_a_node_that_did_not_run_lately_is_compared_by_its_last_night(tmp_path: Path) -> None:
     make_history(tmp_path, nights=2)
-    (_, last) = sorted((tmp_path / "measurements").iterdir())
-    (file,) = last.iterdir()
-    file.unlink()
+    with open_to_write(tmp_path) as db:
+        db.execute("delete from nights where night = (select max(night) from nights)")
 
     judged = judge_peers(tmp_path, Choice(), Site(), lambda _: {}, newest=True)
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from hpcverify.commands.nodes import show_judgement
 from hpcverify.fleet.states import State
+from hpcverify.history.database import find_database
 from hpcverify.insight import night as night_module
 from hpcverify.insight.judgement import (
     FleetJudgement,
@@ -326,8 +327,7 @@ def test_without_duckdb_nothing_is_judged(nights: Nights, monkeypatch: pytest.Mo
 
 def test_a_damaged_history_is_said_and_stops_nothing(nights: Nights) -> None:
     make_history(nights.state, nights=1)
-    (path,) = nights.state.rglob("*.parquet")
-    path.write_bytes(b"no parquet")
+    find_database(nights.state).write_bytes(b"no database")
     nights.now = find_noon_after(1)
 
     judge_finished_night(nights.controller)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from hpcverify.check import Trial
 from hpcverify.model import Finding, FindingRule, Measurement, Verdict
-from hpcverify.plan.config import Site
-from hpcverify.plan.suite import load_suite, make_plan
-from hpcverify.qualification.figures import (
+from hpcverify.qualification import (
+    MeasuredFigure,
     collect_figures,
     collect_times,
     count_alarms,
     count_trials,
 )
-from hpcverify.records.qualification import Comparison, MeasuredFigure
 from hpcverify.run.selftest import SelftestResult
 from tests.qualification.samples import GPUS, a_result, a_run, measure_all
 
@@ -40,9 +38,9 @@ def test_gemm_stands_beside_the_bare_loop_and_the_data_sheet() -> None:
     figures = list(collect_figures(run))
 
     assert len(figures) == 1  # the bare loop has no row of its own
-    assert figures[0].compared[0] == Comparison("bare loop", 710e3)
-    assert figures[0].compared[1].what == "data sheet"
-    assert 980e3 < figures[0].compared[1].value < 1000e3
+    assert figures[0].compared[0] == ("bare loop", 710e3)
+    assert figures[0].compared[1][0] == "data sheet"
+    assert 980e3 < figures[0].compared[1][1] < 1000e3
 
 
 def test_a_bus_bandwidth_of_the_node_stands_beside_nccl_tests() -> None:
@@ -52,7 +50,7 @@ def test_a_bus_bandwidth_of_the_node_stands_beside_nccl_tests() -> None:
     )
     (figure,) = collect_figures(run)
 
-    assert (figure.model, figure.compared) == ("", (Comparison("nccl-tests", 476.0),))
+    assert (figure.model, figure.compared) == ("", (("nccl-tests", 476.0),))
 
 
 def test_a_copy_stands_beside_its_link_and_the_power_of_the_soak_beside_tdp() -> None:
@@ -66,14 +64,14 @@ def test_a_copy_stands_beside_its_link_and_the_power_of_the_soak_beside_tdp() ->
     )
     figures = list(collect_figures(run))
 
-    assert find(figures, "h2d").compared == (Comparison("link", 63.0),)
-    assert find(figures, "power.mean").compared == (Comparison("TDP", 700.0),)
+    assert find(figures, "h2d").compared == (("link", 63.0),)
+    assert find(figures, "power.mean").compared == (("TDP", 700.0),)
 
 
 def test_replays_stand_beside_the_thousand_that_were_wanted() -> None:
     run = a_run(a_result("training", *measure_all("replays", [870] * 4, "")))
 
-    assert next(collect_figures(run)).compared == (Comparison("what was wanted", 1000),)
+    assert next(collect_figures(run)).compared == (("what was wanted", 1000),)
 
 
 def test_a_quantity_of_the_sheet_in_another_unit_is_not_compared_with_it() -> None:
@@ -82,16 +80,12 @@ def test_a_quantity_of_the_sheet_in_another_unit_is_not_compared_with_it() -> No
     assert next(collect_figures(run)).compared == ()
 
 
-def test_the_time_of_a_suite_stands_beside_its_estimate_and_its_budget() -> None:
-    plan = make_plan(load_suite("quick"), Site())
+def test_the_time_of_a_suite_stands_beside_its_budget() -> None:
     run = a_run(a_result("gemm", seconds=34.0), a_result("xid", seconds=0.1), seconds=58.0)
-    gemm, xid, whole = collect_times(run, plan)
+    gemm, xid, whole = collect_times(run, 420)
 
-    assert (gemm.median, [c.what for c in gemm.compared]) == (34.0, ["its estimate"])
-    assert 7 * 4 < gemm.compared[0].value < 7 * 6  # seven types of four seconds and a burst
-    assert xid.compared == ()
-    assert whole.compared[1] == Comparison("budget", plan.budget)
-    assert gemm.compared[0].value < whole.compared[0].value < plan.budget
+    assert (gemm.median, xid.median, whole.median) == (34.0, 0.1, 58.0)
+    assert (gemm.compared, whole.compared) == ((), (("budget", 420),))
 
 
 def test_alarms_are_counted_in_all_products_with_their_bound() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from hpcverify.check import Context, Skip, Unable
 from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.model import Device, Inventory
 from hpcverify.plan.config import Site, load_site
-from hpcverify.plan.suite import load_suite, make_plan
-from hpcverify.qualification.estimates import estimate_plan
-from hpcverify.qualification.runner import estimate_seconds
-from hpcverify.qualification.steps import QUICK, STEP_NAMES, list_packages, load_steps
+from hpcverify.plan.suite import Plan, Step, load_suite, make_plan
+from hpcverify.qualification import GPU_KIND, QUICK, STEP_NAMES, list_packages, load_steps
+from hpcverify.run.gather import assign_workers, estimate_seconds, select_devices
+from hpcverify.testing import make_context
 from tests.cli import Cli
 from tests.plan.test_budget import NODE
 
@@ -24,19 +28,41 @@ def test_all_steps_ship_and_every_check_in_them_exists() -> None:
     assert all(step.plan or step.provable for step in steps)
 
 
-def test_the_budget_of_each_step_holds_on_eight_gpus() -> None:
+def test_the_budget_of_each_step_holds_on_eight_gpus(tmp_path: Path) -> None:
     for step in load_steps(Site()):
         if step.plan and step.name != QUICK:  # whose budget has a test of its own
             starts = START_SECONDS * (1 + sum(s.is_active for s in step.plan.steps))
-            assert estimate_plan(step.plan, NODE, step.device_kind) + starts <= step.budget, step
+            assert estimate_plan(step.plan, tmp_path) + starts <= step.budget, step
 
 
-def test_all_steps_take_about_an_hour_and_end_in_less_than_two() -> None:
-    steps = load_steps(Site())
-    seconds = sum(estimate_seconds(step, NODE) for step in steps)
+def estimate_plan(plan: Plan, folder: Path) -> float:
+    """Add up one round of *plan* on the GPUs of a node; in each phase the slowest counts."""
+    gpus = select_devices(NODE, GPU_KIND)
+    active = [step for step in plan.steps if step.is_active]
+    phases = [
+        (step, phase)
+        for step in active
+        for phase in assign_workers(step.check.placement, gpus.devices)
+    ]
+    seconds = sum(
+        max(estimate_on(step, device, gpus, folder) for device in phase.values())
+        for step, phase in phases
+    )
+    return (len(active) - 1) * plan.settle + seconds
 
-    assert 0.9 * 3600 < seconds < 1.25 * 3600
-    assert sum(step.rest + step.budget for step in steps) < 2 * 3600
+
+def estimate_on(step: Step, device: Device, gpus: Inventory, folder: Path) -> float:
+    ctx: Context = make_context(folder, device=device, peers=gpus.devices, inventory=gpus)
+    try:
+        if step.check.applies:
+            step.check.applies(ctx)
+        return estimate_seconds(step, [ctx]) or 0.0
+    except (Skip, Unable):
+        return 0.0
+
+
+def test_all_steps_end_in_less_than_two_hours() -> None:
+    assert sum(step.rest + step.budget for step in load_steps(Site())) < 2 * 3600
 
 
 def test_a_step_that_measures_speed_begins_on_gpus_that_have_cooled() -> None:
@@ -95,4 +121,4 @@ def test_quick_is_the_suite_of_every_day_and_has_no_measurements_of_a_qualificat
 def test_measurements_are_found_beside_the_checks() -> None:
     names = {s.name for step in load_steps(Site()) if step.plan for s in step.plan.steps}
 
-    assert {"software", "bare_gemm", "exactness", "nccl_tests", "memory_release"} <= names
+    assert {"software", "bare_gemm", "exactness", "nccl_tests"} <= names

@@ -26,9 +26,7 @@ from hpcverify.insight.nodes_document import NodesDocument
 from hpcverify.insight.reliability_report import ReliabilityReport
 from hpcverify.model import Remedy, Run, Verdict
 from hpcverify.records.collectives import CollectiveRun
-from hpcverify.records.qualification import Qualification
 from tests.doubles import a_run
-from tests.reports.qualifications import a_qualification
 
 
 def an_event() -> Event:
@@ -64,7 +62,6 @@ SCHEMAS = Path(__file__).parents[2] / "docs/reference/schema"
     [
         ("run", Run),
         ("collectives", CollectiveRun),
-        ("qualification", Qualification),
         ("gate", GateDocument),
         ("history", HistoryDocument),
         ("nodes", NodesDocument),
@@ -81,10 +78,9 @@ def test_the_published_schema_is_that_of_the_code(name: str, document: type[Any]
     ("name", "written", "required"),
     [
         ("run", a_run(), "verdict"),
-        ("qualification", a_qualification(), "steps"),
         ("event", an_event(), "previous"),
     ],
-    ids=["run", "qualification", "event"],
+    ids=["run", "event"],
 )
 def test_the_published_schema_fits_what_is_written(
     name: str, written: object, required: str

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from hpcverify_reports import collectives, fleet, isolation, qualification
+from hpcverify_reports import collectives, fleet, isolation
 from hpcverify_reports.labels import ICONS, Icon
 from hpcverify_reports.node import render
 from tests.reports import fleets, samples
 from tests.reports.chromium import chromium
 from tests.reports.collective_runs import a_collective_run, an_isolation
 from tests.reports.dom import Dom
-from tests.reports.qualifications import a_qualification
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -32,7 +31,6 @@ def make_pages() -> dict[str, str]:
         "fleet": fleet.render(judged, fleets.links(judged)),
         "bare": fleet.render(fleets.bare(), {}),
         "rotten": fleet.render(rotten, fleets.links(rotten)),
-        "qualification": qualification.render(a_qualification()),
         "collectives": collectives.render(a_collective_run(64, 8, late=301)),
         "isolation": isolation.render(an_isolation()),
     }
@@ -43,14 +41,13 @@ TALL = {
     "fleet": 8_000,
     "bare": 3_000,
     "rotten": 9_000,
-    "qualification": 3_500,
     "collectives": 3_500,
     "isolation": 2_500,
 }
 """Pixels that a page of a sample may be tall in a window 1,200 wide, as it opens."""
 
 
-@pytest.mark.parametrize("name", ["node", "fleet", "qualification", "collectives", "isolation"])
+@pytest.mark.parametrize("name", ["node", "fleet", "collectives", "isolation"])
 def test_a_browser_reads_a_page_as_it_was_written(name: str, tmp_path: Path) -> None:
     page = make_pages()[name]
 
@@ -63,7 +60,7 @@ def test_a_browser_reads_a_page_as_it_was_written(name: str, tmp_path: Path) -> 
     assert len(read.elements) == len(written.elements)
 
 
-@pytest.mark.parametrize("name", ["node", "qualification"])
+@pytest.mark.parametrize("name", ["node", "collectives"])
 def test_a_browser_paints_a_page(name: str, tmp_path: Path) -> None:
     picture = tmp_path / "page.png"
 

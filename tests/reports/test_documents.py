@@ -54,8 +54,7 @@ DOCUMENTS: dict[str, Callable[[], str]] = {
     "node-quick.txt": lambda: Dom(node.render(samples.quick_node())).lines,
     # Nothing is known of an empty run, which is an error.
     "node-empty.txt": lambda: Dom(node.render(samples.run(inventory=Inventory()))).lines,
-    # Each step with what it is held against, what was not reached, and the wiring in columns.
-    "qualification.txt": lambda: Dom(qualification.render(a_qualification())).lines,
+    # Each step with what it is held against, and what was not reached.
     "qualification.md": lambda: qualification.markdown(a_qualification()),
     # Holds of ours and of others and what is overdue have lists of their own, before the map;
     # no list of versions where none are known.

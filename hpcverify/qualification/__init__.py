@@ -1,1 +1,0 @@
-"""Qualify hpcverify on hardware that is new to it: the steps, and what their runs say."""
