@@ -28,13 +28,13 @@ from msgspec.structs import replace
 from hpcverify.check import Context
 from hpcverify.errors import StoreError
 from hpcverify.model import (
-    BMC_SUITE,
     CarryOver,
     Cause,
     Device,
     Inventory,
     Result,
     Run,
+    Source,
     Verdict,
     verdict_of,
 )
@@ -169,7 +169,7 @@ class BmcRound:
             for item in answer.items
         )
         outcome = replace(answer.outcome, reason=self._hide_password(node, answer.outcome.reason))
-        past = self.store.make_past_lookup(node, BMC_SUITE, step.name)
+        past = self.store.make_past_lookup(node, Source.BMC, step.name)
         named = {"node": Answer(items=items, outcome=outcome)}
         return conclude(step, named, Inventory(), past, seconds)
 
@@ -219,7 +219,7 @@ def plan_step(site: Site, node: str = "") -> Step:
 
     """
     suite = Suite(
-        name=BMC_SUITE,
+        name=Source.BMC,
         summary="the chassis of a node, as reported by its BMC over the network",
         budget=site.bmc.seconds + WORKER_SECONDS,
         check=(SuiteEntry(name=CHECK),),
@@ -237,7 +237,7 @@ def list_log_tellers(store: Store, now: datetime) -> Collection[str]:
     return {
         result.node
         for result in store.list_last_results(now - OWN_LOG_AGE, now)
-        if result.check == CHECK and result.suite != BMC_SUITE and result.verdict in judged
+        if result.check == CHECK and result.suite != Source.BMC and result.verdict in judged
     }
 
 
@@ -246,7 +246,7 @@ def build_run(node: str, result: Result, started: datetime) -> Run:
     return Run(
         id=make_run_id(started),
         node=node,
-        suite=BMC_SUITE,
+        suite=Source.BMC,
         started=started,
         seconds=result.seconds,
         verdict=verdict_of((result,)),

@@ -21,7 +21,6 @@ CALLERS = {
     "judge": {"hpcverify/run/conclude.py", "hpcverify/testing.py"},
     "add_faults": {
         "hpcverify/run/conclude.py",
-        "hpcverify/fleet/external_run.py",
         "hpcverify/records/documents.py",
     },
     "compute_margin": {"hpcverify/summary/wording.py"},

@@ -15,6 +15,7 @@ from hpcverify.commands._json import print_json
 from hpcverify.commands._since import SINCE_TYPE
 from hpcverify.console import echo, say
 from hpcverify.errors import NO_RUNS_MESSAGE, ConfigError, UnknownNameError
+from hpcverify.insight.overview import describe_outer_result, read_outer_results
 from hpcverify.model import Verdict
 from hpcverify.plan.config import node_name, state_dir
 from hpcverify.records import documents
@@ -115,6 +116,8 @@ def command(
         show(entries)
     else:
         echo(NO_RUNS_MESSAGE)
+    for outer in () if as_json else read_outer_results(state_dir(), name):
+        echo(f"not found by a run: {describe_outer_result(outer)}")
     for problem in store.warnings:
         say(problem)
 

@@ -21,7 +21,7 @@ from msgspec.structs import astuple, replace
 
 from hpcverify.errors import StoreError
 from hpcverify.insight.node_names import fold_names, make_natural_key
-from hpcverify.model import MIN_PARTS_FOR_ALL, Verdict
+from hpcverify.model import MIN_PARTS_FOR_ALL, Source, Verdict
 from hpcverify.peers.distribution import Distribution
 from hpcverify.peers.fleet import PeerOutlier
 from hpcverify.peers.floors import Worse
@@ -293,11 +293,11 @@ def list_judgement_lines(judgement: FleetJudgement) -> list[str]:
     judgement, known = set_known_aside(judgement)
     return [
         *(
-            f"peers: {_describe_outliers(title, group)}"
+            f"{Source.PEERS}: {_describe_outliers(title, group)}"
             for title, group in group_by_part(judgement.outliers, name_judged).items()
         ),
         *(
-            f"past: {_describe_changes(title, group)}"
+            f"{Source.PAST}: {_describe_changes(title, group)}"
             for title, group in group_by_part(judgement.changes, name_judged).items()
         ),
         *(f"fleet: {note}" for note in judgement.notes),

@@ -21,7 +21,7 @@ from msgspec.structs import asdict, replace
 
 from hpcverify.errors import StoreError
 from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.external_run import build_failed_run
+from hpcverify.fleet.evidence import FaultReport, build_fault
 from hpcverify.fleet.states import DAY_S
 from hpcverify.history.columns import NIGHT_BEGINS, find_night
 from hpcverify.history.duck import is_installed
@@ -48,7 +48,7 @@ from hpcverify.insight.judgement import (
 from hpcverify.insight.night_events import record_night
 from hpcverify.insight.node_names import fold_names
 from hpcverify.insight.past import judge_past
-from hpcverify.model import PEERS_SUITE, Finding, Run, Verdict
+from hpcverify.model import Source, Verdict
 from hpcverify.peers.distribution import count_values
 from hpcverify.peers.document import describe_least, describe_too_few
 from hpcverify.peers.rule import FALSE_SHARE, MIN_COMPARED
@@ -77,7 +77,6 @@ MIN_CROWD_NODES = 4
 MAX_NOTES = 50
 """Metrics that are noted as not judged in full."""
 CROWD_ADVICE = "look for what they share, such as a switch or a setting"
-OUTLIER_CODE = "outlier"
 EPOCH = date(1970, 1, 1)
 
 
@@ -90,7 +89,7 @@ def judge_finished_night(controller: Controller) -> None:
             return
         if is_installed() and Choice(since=night, until=night).list_paths(controller.state):
             judged = judge_night(controller, night, before)
-            judged = _leave_failed_runs(controller, judged)
+            judged = _report_failed(controller, judged)
             write_judgement(controller.state, judged)
             record_night(controller, judged)
 
@@ -537,33 +536,26 @@ def _make_change(name: MetricName, changes: list[PartChange]) -> JudgedChange:
     )
 
 
-def _leave_failed_runs(controller: Controller, judgement: FleetJudgement) -> FleetJudgement:
-    """
-    Leave a run of each node that failed by its peers, once: it becomes a suspect in service.
-
-    One whose run cannot be left is tried again the next night.
-    """
-    outliers: list[JudgedOutlier] = []
-    for outlier in judgement.outliers:
-        reported = outlier.reported
-        if _is_to_be_reported(outlier):
-            mark = controller.ledger.make_mark(*make_key(outlier), str(outlier.since))
-            run = build_outlier_run(outlier, mark, controller.clock())
-            reported = controller.ledger.is_judged(run.id) or controller.leave_run(run)
-        outliers.append(replace(outlier, reported=reported))
+def _report_failed(controller: Controller, judgement: FleetJudgement) -> FleetJudgement:
+    """Report each node that failed by its peers, once; a rack or a driver is no node."""
+    new = [
+        outlier
+        for outlier in judgement.outliers
+        if outlier.verdict is Verdict.FAIL and outlier.node and not outlier.reported
+    ]
+    controller.take_faults(map(report_outlier, new))
+    outliers = (replace(one, reported=one.reported or one in new) for one in judgement.outliers)
     return replace(judgement, outliers=tuple(outliers))
 
 
-def _is_to_be_reported(outlier: JudgedOutlier) -> bool:
-    """Whether a node failed for the first time; a rack or a driver is no node."""
-    return outlier.verdict is Verdict.FAIL and bool(outlier.node) and not outlier.reported
-
-
-def build_outlier_run(outlier: JudgedOutlier, mark: str, now: float) -> Run:
-    """Build the run that says what its peers say of a node; by its *mark*, it counts once."""
+def report_outlier(outlier: JudgedOutlier) -> FaultReport:
+    """Report what peers say against the node of *outlier*."""
     began = datetime(outlier.last.year, outlier.last.month, outlier.last.day, tzinfo=UTC)
-    run = f"{began + NIGHT_BEGINS:%Y%m%d-%H%M%S}-{mark}"
-    finding = Finding(OUTLIER_CODE, "node", describe_outlier(outlier))
-    return build_failed_run(
-        run, outlier.node, PEERS_SUITE, datetime.fromtimestamp(now, UTC), finding
+    return FaultReport(
+        node=outlier.node,
+        source=Source.PEERS,
+        at=(began + NIGHT_BEGINS).timestamp(),
+        key=(*make_key(outlier), str(outlier.since)),
+        faults=(build_fault(Source.PEERS, "outlier", describe_outlier(outlier)),),
+        examined=frozenset({Source.PEERS}),
     )

@@ -309,7 +309,7 @@ def test_a_fail_of_the_site_makes_a_suspect_in_service_once(tmp_path: Path) -> N
     assert not nights.paper.nodes["r1n17"].drained
     nights.judge(3)
     nights.controller.reconcile()
-    assert len(nights.controller.store.list_runs("r1n17")) == 1
+    assert len(nights.controller.ledger.list_outer_faults("r1n17")) == 1
     suspects = [
         n for n in nights.controller.ledger.list_nodes().values() if n.state is State.SUSPECT
     ]
