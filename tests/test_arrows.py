@@ -54,6 +54,8 @@ FROM_OUTSIDE = {
             "isolation",
             "fleet",
             "insight",
+            "peers",
+            "trends",
         ),
     },
 }

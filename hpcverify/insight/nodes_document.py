@@ -20,12 +20,13 @@ from hpcverify.fleet.event_log import AuditEntry
 from hpcverify.fleet.outages import NodeOutage, OutageCause
 from hpcverify.fleet.states import Caveat, Hold, State
 from hpcverify.insight.drift import Deviation, Drift, Rollout, Split
-from hpcverify.insight.judgement import FleetJudgement, JudgedChange, JudgedOutlier, NightCoverage
+from hpcverify.insight.judgement import FleetJudgement, JudgedOutlier, NightCoverage
 from hpcverify.insight.outlook import NodeOutlook
 from hpcverify.insight.overview import NodeRow, Overview, list_diagnoses
 from hpcverify.model import Remedy, Verdict
 from hpcverify.selection.ranking import NodeRisk
 from hpcverify.summary.diagnosis import Diagnosis
+from hpcverify.trends.fleet import PartChange
 from hpcverify.units import UtcTime, convert_time
 
 SCHEMA: Literal[1] = 1
@@ -252,7 +253,7 @@ class JudgementEntry(Struct, frozen=True, kw_only=True):
     """Those that stood out in two of their last runs at least, the worst first."""
     unconfirmed: tuple[OutlierEntry, ...]
     """Those that stood out in one of them, or in several by chance."""
-    changes: tuple[JudgedChange, ...]
+    changes: tuple[PartChange, ...]
     """Steps and trends to the worse, the largest first."""
     notes: tuple[str, ...]
     least: str
