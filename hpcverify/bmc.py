@@ -168,14 +168,12 @@ class BmcRound:
             replace(item, name=MARK_PREFIX + item.name) if isinstance(item, CarryOver) else item
             for item in answer.items
         )
-        outcome = replace(answer.outcome, reason=self._hide_password(node, answer.outcome.reason))
+        # A library that crashes may quote anything.
+        reason = answer.outcome.reason.replace(self.accesses[node].password, "…")
+        outcome = replace(answer.outcome, reason=reason)
         past = self.store.make_past_lookup(node, Source.BMC, step.name)
         named = {"node": Answer(items=items, outcome=outcome)}
         return conclude(step, named, Inventory(), past, seconds)
-
-    def _hide_password(self, node: str, text: str) -> str:
-        """Take the password out of *text*: a library that crashes may quote anything."""
-        return text.replace(self.accesses[node].password, "…")
 
     def _leave(self, run: Run) -> None:
         owner = look_up_uid(self.site.fleet.user)

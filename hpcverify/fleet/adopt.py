@@ -12,7 +12,7 @@ note to its reason keeps it, unless that node is asked for by name.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 from hpcverify.fleet.holds import (
     HoldReading,
@@ -51,11 +51,6 @@ def is_taken_over(seen: HoldReading, ledger: Ledger) -> bool:
     return seen.drained and bool(seen.hold_id) and ledger.has_given_hold_id(seen.node, seen.hold_id)
 
 
-def _parse_named_checks(reason: str) -> Iterator[str]:
-    lists = _FAILED_CHECKS_PATTERN.findall(reason)
-    yield from dict.fromkeys(name for listed in lists for name in listed.split(", "))
-
-
 def adopt(
     seen: HoldReading, ledger: Ledger, checks: Collection[str], suite: str, decision: Decision
 ) -> Node:
@@ -68,7 +63,8 @@ def adopt(
     known = ledger.read_node(seen.node)
     if seen.drained and seen.hold_id:
         text = seen.reason.removeprefix(seen.hold_id).strip()
-        named = (name for name in _parse_named_checks(text) if name in checks)
+        lists = _FAILED_CHECKS_PATTERN.findall(text)
+        named = (name for listed in lists for name in listed.split(", ") if name in checks)
         failed = tuple(dict.fromkeys((*named, *known.checks)))
         act, reason = "drain", seen.reason
         node = adopt_drain(known, decision, seen.hold_id, text, failed)

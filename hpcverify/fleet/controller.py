@@ -191,7 +191,10 @@ class Controller:
             try:
                 yield
             finally:
-                self._drain_events()
+                with self.run_convenience(EVENT_STREAM):
+                    EventStream(self.state, self.site.events, self.ledger).drain()
+                with self.run_convenience(JOURNAL_READER):
+                    JournalStream(self.site.events, self.ledger).drain()
             self._write_metrics(began)
 
     def _take_claim(self, spool_path: Path) -> None:
@@ -226,13 +229,6 @@ class Controller:
         )
         with self.run_convenience(METRICS):
             self.write_metrics(self, turn)
-
-    def _drain_events(self) -> None:
-        """Bring what the site's collectors read up to date."""
-        with self.run_convenience(EVENT_STREAM):
-            EventStream(self.state, self.site.events, self.ledger).drain()
-        with self.run_convenience(JOURNAL_READER):
-            JournalStream(self.site.events, self.ledger).drain()
 
     @cached_property
     def dispatcher(self) -> Dispatcher:

@@ -42,8 +42,8 @@ PASSING_VERDICTS = (Verdict.PASS, Verdict.WARN)
 ANSWERS = (*PASSING_VERDICTS, Verdict.FAIL)
 MAX_RUN_FINDINGS = 200
 """The gravest findings of a run that are kept."""
-MAX_NAME_CHARACTERS, MAX_TEXT_CHARACTERS = 200, 1000
-"""The most characters of a part, a label or a code, and of a text: a node may write much."""
+MAX_NAME_CHARACTERS = 200
+"""The most characters of a part, a label or a code: a node may write what it likes."""
 OUTER_SOURCES = frozenset(Source) - {Source.RUN, Source.BMC}
 """Those without a run: what they found is over once the node is healthy."""
 ALL_CHECKS = "*"
@@ -83,7 +83,12 @@ def build_fault(
 
 
 class OpenFault(FindingState, Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A finding as the ledger keeps it; *text* and *evidence* do not leave it with an event."""
+    """
+    A finding as the ledger keeps it.
+
+    What a run says of it is in the run's document; what `OUTER_SOURCES` say is here, and does not
+    leave the ledger with an event.
+    """
 
     node: str
     text: str = ""
@@ -207,6 +212,7 @@ def extract_evidence(
     }
     answered = {r.check for r in worst if r.verdict in ANSWERS}
     faults = [(result, fault) for result in run.results for fault in list_faults(result)]
+    of_heard = replace(run, results=tuple(r for r in run.results if r.check in heard))
     number = _choose_ticket_number(ticket, run.suite)
     least = Verdict.WARN if number else Verdict.FAIL
     return Evidence(
@@ -227,7 +233,7 @@ def extract_evidence(
             for r in counting
             if r.check in heard
         },
-        diagnoses=_diagnose_failures(run, heard),
+        diagnoses=tuple(d for d in diagnose(of_heard) if d.verdict is Verdict.FAIL),
         suppressed_checks=tuple(r.check for r in counting if r.check in silenced),
         passed_checks=frozenset(r.check for r in worst if r.verdict in PASSING_VERDICTS),
         unresolved_checks=frozenset(r.check for r in worst if list_conclusive(r, Verdict.WARN)),
@@ -305,12 +311,6 @@ def _choose_ticket_number(ticket: Ticket | None, suite: str) -> int:
     return ticket.number if ours and ticket is not None else 0
 
 
-def _diagnose_failures(run: Run, checks: Collection[str]) -> tuple[Diagnosis, ...]:
-    results = tuple(r for r in run.results if r.check in checks)
-    diagnoses = diagnose(replace(run, results=results)) if results else ()
-    return tuple(d for d in diagnoses if d.verdict is Verdict.FAIL)
-
-
 def _choose_findings(
     run: Run, faults: Iterable[tuple[Result, Fault]], source: Source, heard: Collection[str]
 ) -> tuple[OpenFault, ...]:
@@ -345,7 +345,7 @@ def _open(fault: Fault, node: str, source: Source, label: str, *, enforced: bool
         remedy=fault.remedy,
         enforced=enforced,
         source=source,
-        text=shorten(fault.text, MAX_TEXT_CHARACTERS),
+        text=fault.text if source in OUTER_SOURCES else "",
         evidence=fault.evidence if source in OUTER_SOURCES else {},
     )
 

@@ -58,12 +58,19 @@ class Intake:
         evidence: list[Evidence] = []
         rest = iter(runs)
         while batch := list(islice(rest, BATCH_RUNS)):
-            evidence += self._keep_runs(batch)
+            known = self.ledger.find_judged(run.id for run in batch)
+            new = [run for run in batch if run.id not in known]
+            # The token is secret, and the store is not.
+            self.store.save_new(replace(run, token="") for run in new)
+            evidence += map(self._extract, new)
         return self._conclude(evidence, eligible)
 
     def take_faults(self, reports: Iterable[FaultReport], eligible: int) -> list[JudgedRun]:
         """Judge what other sources than runs found, each once, in a fleet of *eligible* nodes."""
-        by_id = {self._make_id(report): report for report in reports}
+        by_id: dict[str, FaultReport] = {}
+        for report in reports:  # an id as a run has, by whose date the ledger forgets it
+            mark = self.ledger.make_mark(report.source, report.node, *report.key)
+            by_id[f"{datetime.fromtimestamp(report.at, UTC):%Y%m%d-%H%M%S}-{mark}"] = report
         known, now = self.ledger.find_judged(by_id), self.clock()
         evidence: list[Evidence] = []
         for id_, report in by_id.items():
@@ -72,22 +79,10 @@ class Intake:
                 evidence.append(weigh_faults(report, id_, ticket, self.site, now))
         return self._conclude(evidence, eligible)
 
-    def _make_id(self, report: FaultReport) -> str:
-        """Make an id as a run has: it begins with a date, by which the ledger forgets it."""
-        mark = self.ledger.make_mark(report.source, report.node, *report.key)
-        return f"{datetime.fromtimestamp(report.at, UTC):%Y%m%d-%H%M%S}-{mark}"
-
     def _conclude(self, evidence: Iterable[Evidence], eligible: int) -> list[JudgedRun]:
         judged = self._judge(_drop_duplicate_tickets(evidence), eligible)
         self.ledger.record_judgments(map(_build_judgment, judged))
         return judged
-
-    def _keep_runs(self, runs: Sequence[Run]) -> list[Evidence]:
-        known = self.ledger.find_judged(run.id for run in runs)
-        new = [run for run in runs if run.id not in known]
-        # The token is secret, and the store is not.
-        self.store.save_new(replace(run, token="") for run in new)
-        return [self._extract(run) for run in new]
 
     def _extract(self, run: Run) -> Evidence:
         ticket = self.ledger.find_ticket(run.node, run.token)

@@ -183,7 +183,17 @@ def build_message(
     """Describe what changed, with the parts that failed in *run*, or have open *faults*."""
     event, change = pending.event, pending.change
     checks = change.checks or tuple(filter(None, (change.subject,)))
-    parts = tuple(list_failed_parts(run, checks) if run else _list_outer_parts(faults, checks))
+    outer = (
+        FailedPart(
+            id=fault.part,
+            label=fault.label,
+            remedy=fault.remedy,
+            faults=(build_fault(fault.check, fault.code, fault.text),),
+        )
+        for fault in faults
+        if fault.check in checks
+    )
+    parts = tuple(list_failed_parts(run, checks) if run else outer)
     return TransitionMessage(
         event=TRANSITION_KINDS[event.kind],
         number=event.number,
@@ -200,13 +210,6 @@ def build_message(
         run=change.run,
         by=pending.by,
     )
-
-
-def _list_outer_parts(faults: Iterable[OpenFault], checks: Collection[str]) -> Iterator[FailedPart]:
-    for fault in faults:
-        if fault.check in checks:
-            found = build_fault(fault.check, fault.code, fault.text)
-            yield FailedPart(id=fault.part, label=fault.label, remedy=fault.remedy, faults=(found,))
 
 
 def list_failed_parts(run: Run, checks: Collection[str]) -> Iterator[FailedPart]:

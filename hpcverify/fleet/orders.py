@@ -124,7 +124,9 @@ class Dispatcher:
         """Close *ticket* if its *job* has ended; report if something went wrong."""
         if job is not None and not ticket.job:  # killed before it was written down
             self.ledger.record_job(ticket, job.id)
-        if job is None and not self._is_over(ticket):
+        max_wait = MAX_ARRIVAL_S if ticket.job else MAX_SUBMISSION_DELAY_S
+        late = compute_elapsed(self.clock(), ticket.made) > max_wait
+        if job is None and not (ticket.run or late):
             return False
         ending = classify_ending(job, document=bool(ticket.run), now=self.clock())
         if job is not None and (ending is Ending.LAUNCH_FAILED or self._is_ghost(ticket, ending)):
@@ -135,23 +137,15 @@ class Dispatcher:
         if ending.is_over and ending is not Ending.FINISHED:
             why = describe_ending(ending, ticket.node, job)
             self.say(f"{ticket.node}: {why}")
-            self._end_turn(ticket, why)
+            node = self.ledger.read_node(ticket.node)
+            if node.awaits_turn and node.enforced and ticket.number > node.not_before_ticket:
+                self.ledger.put(end_turn(node, why, self.clock()), "released unverified", why)
         return ending.is_over
-
-    def _end_turn(self, ticket: Ticket, why: str) -> None:
-        node = self.ledger.read_node(ticket.node)
-        if node.awaits_turn and node.enforced and ticket.number > node.not_before_ticket:
-            self.ledger.put(end_turn(node, why, self.clock()), "released unverified", why)
 
     def _is_ghost(self, ticket: Ticket, ending: Ending) -> bool:
         """Whether only Slurm thinks that a job goes on: killed, it forgot the end."""
         judged = self.ledger.read_judged_time(ticket.run)
         return not ending.is_over and GHOST_S < compute_elapsed(self.clock(), judged) < math.inf
-
-    def _is_over(self, ticket: Ticket) -> bool:
-        """Whether nothing more will come from a job that Slurm does not know."""
-        max_wait = MAX_ARRIVAL_S if ticket.job else MAX_SUBMISSION_DELAY_S
-        return bool(ticket.run) or compute_elapsed(self.clock(), ticket.made) > max_wait
 
     def compute_job_minutes(self, suite: str) -> int:
         """

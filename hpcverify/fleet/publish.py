@@ -41,7 +41,10 @@ def publish_job_gates(
         make = partial(build_job_gate, node, site, tripped, silent)
         old = gate.read(folder / name, now)
         if old is None or old != make(_choose_expiry(old, now, until)):
-            failed += _write_job_gate(folder / name, make(until))
+            try:
+                gate.write(folder / name, make(until))
+            except OSError as exc:
+                failed.append(f"{folder / name} cannot be written: {exc.strerror}")
     if failed:
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise StoreError(f"{failed[0]}{more}")
@@ -96,14 +99,6 @@ def _remove_place(path: Path) -> list[str]:
         path.unlink(missing_ok=True)  # a prolog may just have taken it
     except OSError as exc:  # who is root on a node can make a folder there
         return [f"{path} cannot be removed: {exc.strerror}"]
-    return []
-
-
-def _write_job_gate(path: Path, job_gate: gate.JobGate) -> list[str]:
-    try:
-        gate.write(path, job_gate)
-    except OSError as exc:
-        return [f"{path} cannot be written: {exc.strerror}"]
     return []
 
 

@@ -59,20 +59,17 @@ def rank_fleet(
     first = min([began, *(outage.began for outage in known)], default=began)
     first = max(min(first, now), now - HISTORY_S)
     since = {node.name: min(max(first, node.first_seen_at), now) / DAY_S for node in listed}
+    by_person = (OutageCause.OTHERS, OutageCause.PERSON)
     past = [
         outage.convert_to_days(now)
         for outage in known
-        if outage.began <= now and not _is_planned(outage, planned_reasons)
+        if outage.began <= now
+        and not (outage.cause in by_person and is_planned(outage.reason, planned_reasons))
     ]
     past += _list_unrecorded_returns(listed, known, now)
     ranking = RiskRanking(make_history(locate_nodes(since, switches), past))
     ranking.advance(now / DAY_S)
     return ranking
-
-
-def _is_planned(outage: NodeOutage, of_site: tuple[str, ...]) -> bool:
-    by_person = outage.cause in (OutageCause.OTHERS, OutageCause.PERSON)
-    return by_person and is_planned(outage.reason, of_site)
 
 
 def _list_unrecorded_returns(

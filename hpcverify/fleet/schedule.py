@@ -238,15 +238,13 @@ class _PlanInput(Struct, frozen=True):
         host, node = self.hosts[name], self.nodes[name]
         if name in self.busy:
             return "is being verified"
-        if why_not := (
-            _explain_hold(node)
-            or explain_not_idle(host, reserved=_is_reserved(node))
-            or _explain_partition(host, self.fleet)
-        ):
+        if why_not := (_explain_hold(node) or explain_not_idle(host, reserved=_is_reserved(node))):
             return why_not
+        if self.fleet.partition not in host.partitions:
+            return f"is not in partition {self.fleet.partition}, where verifications run"
         fresh = self.fleet.fresh_hours * HOUR_S
         fresh *= WATCHED_SHARE if is_watched(node, self.now) else 1
-        jitter = JITTER_SHARE * fresh * _derive_fraction(self.seed, name)
+        jitter = JITTER_SHARE * fresh * zlib.crc32(f"{self.seed}:{name}".encode()) / 2**32
         if not self.by_name and (
             why_not := _explain_fresh(node, fresh - jitter, self.now)
             or _explain_recent_try(node, self.tried.get(name), self.now)
@@ -269,7 +267,8 @@ class _PlanInput(Struct, frozen=True):
         now, risk, last = self.now, self.risks.get(host.name, 1.0), self.tried.get(host.name)
         ago = min(compute_elapsed(now, node.last_run_at), compute_elapsed(now, node.last_pass_at))
         waited = min(ago, compute_elapsed(now, last.ended)) if last else ago
-        lateness = self._find_lateness(node, waited)
+        days, known = self.fleet.overdue_days, compute_elapsed(now, node.first_seen_at)
+        lateness = min(waited, known) / (days * DAY_S) if days else 0.0
         if node.owed_checks or node.state not in (State.HEALTHY, State.UNVERIFIED):
             rank = int(last is not None and last.ended >= node.since)
             why = f"{node.state}: {node.full_reason or 'a verification is due'}"
@@ -287,12 +286,6 @@ class _PlanInput(Struct, frozen=True):
             lateness=lateness,
         )
 
-    def _find_lateness(self, node: Node, waited: float) -> float:
-        """Return which share of the site's period *node* has waited, since it was first seen."""
-        days = self.fleet.overdue_days
-        known = compute_elapsed(self.now, node.first_seen_at)
-        return min(waited, known) / (days * DAY_S) if days else 0.0
-
 
 def _explain_hold(node: Node) -> str:
     if node.foreign:
@@ -306,12 +299,6 @@ def _explain_hold(node: Node) -> str:
 
 def _is_reserved(node: Node) -> bool:
     return node.desired_hold is Hold.RESERVATION and bool(node.hold_id)
-
-
-def _explain_partition(host: Host, fleet: Fleet) -> str:
-    if fleet.partition in host.partitions:
-        return ""
-    return f"is not in partition {fleet.partition}, where verifications run"
 
 
 def _explain_fresh(node: Node, window: float, now: float) -> str:
@@ -365,10 +352,6 @@ def is_rerun_due(node: Node, last: Ticket | None, now: float) -> bool:
     if last is None or last.number <= node.not_before_ticket:
         return True
     return compute_elapsed(now, last.ended) > (RETRY_S if last.run else LOST_RETRY_S)
-
-
-def _derive_fraction(seed: int, name: str) -> float:
-    return zlib.crc32(f"{seed}:{name}".encode()) / 2**32
 
 
 class _Capacity:

@@ -54,14 +54,11 @@ def follow_configuration(ledger: Ledger, site: Site) -> None:
         text = f"{path} is gone" if not after else f"{path}: {'changed' if before else 'new'}"
         return NewEvent(kind=EventKind.CONFIGURATION_LOADED, change=change, text=text)
 
-    files = [*(source.path for source in site.sources), *map(str, _list_suites())]
+    folder = suites_dir()
+    suites = sorted(folder.glob("*.toml")) if folder.is_dir() else []
+    files = [*(source.path for source in site.sources), *map(str, suites)]
     digests = {path: digest for path in files if (digest := _compute_digest(Path(path)))}
     ledger.record_standing(CONFIGURATION, digests, describe)
-
-
-def _list_suites() -> list[Path]:
-    folder = suites_dir()
-    return sorted(folder.glob("*.toml")) if folder.is_dir() else []
 
 
 def _compute_digest(path: Path) -> str:

@@ -211,15 +211,10 @@ def _judge(node: Node, found: Evidence, site: Site, now: float, past: int) -> No
         return _quarantine_on_conclusive_evidence(node, found, site, now, past)
     if found.failures:
         return _handle_failure(node, found, site, now, past)
-    if found.is_clean or _clears(found, node):
+    suspected = node.state is State.SUSPECT and bool(node.checks)
+    if found.is_clean or (suspected and found.cleared_checks.issuperset(node.checks)):
         return _handle_pass(node, found, now)
     return _handle_not_judged(node, found, site, now)
-
-
-def _clears(found: Evidence, node: Node) -> bool:
-    """Whether every check that made *node* a suspect no longer counts."""
-    suspected = node.state is State.SUSPECT and bool(node.checks)
-    return suspected and found.cleared_checks.issuperset(node.checks)
 
 
 def _judge_without_ticket(node: Node, found: Evidence, now: float) -> Node:
@@ -356,8 +351,9 @@ def _handle_failure(node: Node, found: Evidence, site: Site, now: float, past: i
         confirmed = node.state is not State.HELD
     else:
         often = any(len(node.failures.get(check, ())) >= MAX_FAILURES for check in found.failures)
-        confirmed = _confirms_suspicion(node, found) or (kept and found.source is not Source.FABRIC)
-        confirmed |= often
+        same = not found.failures.keys().isdisjoint(node.checks)
+        confirmed = often or (node.state is State.SUSPECT and (node.enforced or same))
+        confirmed |= kept and found.source is not Source.FABRIC
     acted_on = is_enforced(found.failures, site)
     still = tuple(c for c in node.checks if c not in found.cleared_checks)
     if not acted_on and _is_kept_suspect(node) and is_enforced(still, site):
@@ -366,12 +362,6 @@ def _handle_failure(node: Node, found: Evidence, site: Site, now: float, past: i
     if not (confirmed or any(found.failures.values())):
         return _enter(node, NodeEvent.FAILURE, now, enforced=acted_on or kept, **failure)
     return _quarantine(node, site, now, past, enforced=acted_on or kept, **failure)
-
-
-def _confirms_suspicion(node: Node, found: Evidence) -> bool:
-    """Whether this confirms a suspicion: one that we hold it for, or the same check."""
-    same = not found.failures.keys().isdisjoint(node.checks)
-    return node.state is State.SUSPECT and (node.enforced or same)
 
 
 def _is_requested_by_person(node: Node) -> bool:

@@ -7,9 +7,10 @@ the few parts that stand apart the limit by which their own run judged them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import date
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -22,7 +23,7 @@ from hpcverify.history.values import Locate, ScreenedFleet, read_fleet
 from hpcverify.insight.node_names import fold_names
 from hpcverify.model import Limit, Run, Verdict
 from hpcverify.peers.document import PeersDocument, judge_fleet
-from hpcverify.peers.fleet import MetricJudgement
+from hpcverify.peers.fleet import MetricJudgement, are_beyond_limits
 from hpcverify.peers.floors import Worse, make_floor_finder
 from hpcverify.peers.rule import MIN_COMPARED
 from hpcverify.peers.values import NODE_PART, MetricName, PartValue
@@ -36,6 +37,10 @@ from hpcverify.units import format_count
 
 SEARCHED_RUNS = 20
 """The newest runs of a node are searched for one of the suite."""
+
+
+FindOwnLimit = Callable[[str, str, str, MetricName, Worse], "float | None"]
+"""Takes a node, a part, a suite, a metric and its worse side."""
 
 
 class JudgedPeers(Struct, frozen=True):
@@ -137,46 +142,43 @@ def judge_peers(
         too_few=fleet.too_few,
         least={**fleet.least, **document.least},
     )
-    limited = _add_limits(fleet, document.metrics, Limits(Store(state)))
-    if limited:
-        again = judge_fleet(limited, source="", find_floor=find_floor)
-        by_name = {entry.name: entry for entry in again.metrics}
-        metrics = tuple(by_name.get(entry.name, entry) for entry in document.metrics)
-        document = replace(document, metrics=metrics)
-    return JudgedPeers(document, fleet, last_nights, left_out)
+    find_limit = make_limit_finder(Store(state))
+    metrics = tuple(_fail_beyond_limits(entry, fleet, find_limit) for entry in document.metrics)
+    return JudgedPeers(replace(document, metrics=metrics), fleet, last_nights, left_out)
 
 
-def _add_limits(
-    fleet: ScreenedFleet, judged: Iterable[MetricJudgement], limits: Limits
-) -> dict[MetricName, list[PartValue]]:
-    limited: dict[MetricName, list[PartValue]] = {}
-    for entry in judged:
-        named = {name for outlier in entry.outliers for name in outlier.members}
-        suite = fleet.suites[entry.name]
-        parts = [
-            replace(part, limit=limits.find(part.node, part.part, suite, entry.name, entry.worse))
-            if part.name in named
-            else part
-            for part in fleet.values[entry.name]
-        ]
-        if any(part.limit is not None for part in parts):
-            limited[entry.name] = parts
-    return limited
+def _fail_beyond_limits(
+    entry: MetricJudgement, fleet: ScreenedFleet, find_limit: FindOwnLimit
+) -> MetricJudgement:
+    """Fail the outliers of *entry* whose parts are all beyond the limits of their own runs."""
+    parts, suite = {p.name: p for p in fleet.values[entry.name]}, fleet.suites[entry.name]
+
+    def limit_part(name: str) -> PartValue:
+        part = parts[name]
+        limit = find_limit(part.node, part.part, suite, entry.name, entry.worse)
+        return replace(part, limit=limit)
+
+    low_is_bad = entry.worse == "low"
+    outliers = (
+        replace(outlier, verdict=Verdict.FAIL)
+        if are_beyond_limits(map(limit_part, outlier.members), low_is_bad=low_is_bad)
+        else outlier
+        for outlier in entry.outliers
+    )
+    return replace(entry, outliers=tuple(outliers))
 
 
-class Limits:
-    """The limits by which parts failed or would fail in their own newest runs."""
+def make_limit_finder(store: Store) -> FindOwnLimit:
+    """Make what finds the limit by which a part failed, or would fail, in its own newest run."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._runs: dict[tuple[str, str], Run | None] = {}
+    @cache
+    def read_run(node: str, suite: str) -> Run | None:
+        entries = store.list_runs(node, SEARCHED_RUNS)
+        of_suite = [entry for entry in entries if entry.suite == suite][:1]
+        return next(store.read_documents(of_suite), None)
 
-    def find(
-        self, node: str, part: str, suite: str, name: MetricName, worse: Worse
-    ) -> float | None:
-        """Find the limit of a *part* in a metric; None if its run had none that fails."""
-        run = self._read_run(node, suite)
-        if run is None:
+    def find(node: str, part: str, suite: str, name: MetricName, worse: Worse) -> float | None:
+        if (run := read_run(node, suite)) is None:
             return None
         ids = {known.label: known.id for known in run.inventory.parts}
         part_id = NODE_PART if part == NODE_PART else ids.get(part, part)
@@ -190,12 +192,7 @@ class Limits:
         ]
         return bounds[-1] if bounds else None
 
-    def _read_run(self, node: str, suite: str) -> Run | None:
-        if (node, suite) not in self._runs:
-            entries = self._store.list_runs(node, SEARCHED_RUNS)
-            of_suite = [entry for entry in entries if entry.suite == suite][:1]
-            self._runs[node, suite] = next(self._store.read_documents(of_suite), None)
-        return self._runs[node, suite]
+    return find
 
 
 def _fits(limit: Limit, metric: str, part_id: str) -> bool:

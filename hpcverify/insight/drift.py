@@ -181,7 +181,8 @@ def _compare_like(nodes: Sequence[NodeFacts], now: float) -> Drift:
         moves = changes.get(name, [])
         if total < MIN_NODES or (len(values) == 1 and not moves):  # as nearly all are
             continue
-        usual = _find_majority(values, total)
+        most = (text for text, v in values.items() if len(v.counted) >= MAJORITY * total)
+        usual = next(most, None)
         rollout = _find_rollout(name, values, [m for m in moves if m[0] in counted], total)
         if rollout is not None:
             rollouts.append(rollout)
@@ -217,10 +218,6 @@ def _group_by_value(
             value.counted.sort()
             value.uncounted.sort()
     return by_fact
-
-
-def _find_majority(values: Mapping[str, _Value], total: int) -> str | None:
-    return next((text for text, v in values.items() if len(v.counted) >= MAJORITY * total), None)
 
 
 def _find_rollout(

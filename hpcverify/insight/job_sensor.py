@@ -18,7 +18,6 @@ from hpcverify.fleet.evidence import FaultReport, build_fault
 from hpcverify.fleet.states import DAY_S
 from hpcverify.model import Source
 from hpcverify.reliability.job_endings import MIN_USERS, JobEnding, judge_job_endings
-from hpcverify.slurm import Host
 from hpcverify.slurm.accounting import UserJob
 from hpcverify.units import format_count
 
@@ -161,7 +160,11 @@ def take_suspicions(controller: Controller) -> None:
     try:
         known = controller.slurm.list_user_jobs(WINDOW_MINUTES)
         jobs = [job for job in known or () if job.partition != own]
-        busy = _count_busy(controller, hosts.values())
+        ours = {ticket.node for ticket in controller.ledger.list_open_tickets()}
+        busy = sum(
+            host.state in {"ALLOCATED", "MIXED"} and host.name not in ours
+            for host in hosts.values()
+        )
         if known is not None and not jobs and busy:
             controller.say(
                 f"users' jobs are not looked at: sacct shows none, though some run on "
@@ -178,8 +181,3 @@ def take_suspicions(controller: Controller) -> None:
         elif suspicion.node in hosts:
             suspicions.append(suspicion)
     controller.take_faults(suspicions)
-
-
-def _count_busy(controller: Controller, hosts: Iterable[Host]) -> int:
-    ours = {ticket.node for ticket in controller.ledger.list_open_tickets()}
-    return sum(host.state in {"ALLOCATED", "MIXED"} and host.name not in ours for host in hosts)

@@ -260,7 +260,7 @@ def build_overview(
         failed.setdefault(name, []).append(when)
     long = overdue_days * DAY_S or DEFAULT_OVERDUE_S
     gone = {name for name, node in nodes.items() if is_gone(node, now)}
-    held = {name for name, node in nodes.items() if _is_out_of_service(node)}
+    held = {n for n, node in nodes.items() if node.foreign or node.desired_hold is not Hold.NONE}
     facts = gather_node_facts((record for record in told if record.node not in gone), held)
     drift = compare_nodes(facts, now)
     moved = name_rollouts(facts, drift)
@@ -384,7 +384,12 @@ def _keep_latest(results: Iterable[LastResult]) -> tuple[LastResult, ...]:
         newest[result.check, result.suite == Source.BMC] = result
     worst: dict[str, LastResult] = {}
     for (check, _), result in sorted(newest.items()):
-        worst[check] = max(worst.get(check, result), result, key=_rank_said)
+        # One that was skipped says less than any other.
+        worst[check] = max(
+            worst.get(check, result),
+            result,
+            key=lambda said: (cap_verdict(said) is not Verdict.SKIP, cap_verdict(said)),
+        )
     return tuple(worst[check] for check in sorted(worst))
 
 
@@ -415,12 +420,6 @@ def _build_outer_result(fault: OpenFault) -> LastResult:
         remedy=fault.remedy,
         diagnoses=(diagnose_alone(fault.check, fault.code, fault.text, fault.remedy),),
     )
-
-
-def _rank_said(result: LastResult) -> tuple[bool, Verdict]:
-    """Order results by badness; one that was skipped says less than any other."""
-    verdict = cap_verdict(result)
-    return verdict is not Verdict.SKIP, verdict
 
 
 def _mark_gone(node: Node, now: float) -> Node:
@@ -473,10 +472,6 @@ def _build_row(
         failures=len(lately),
         failed=max(lately, default=0.0),
     )
-
-
-def _is_out_of_service(node: Node) -> bool:
-    return bool(node.foreign) or node.desired_hold is not Hold.NONE
 
 
 def _choose_reason(

@@ -157,7 +157,10 @@ class PeerComparison(Struct, dict=True):
                 level=level,
                 name=name,
                 node=members[0].node if level in {"part", "node"} else "",
-                verdict=self._judge_verdict(members),
+                # FAIL where the limits of the specification say so too, or the site does.
+                verdict=Verdict.FAIL
+                if are_beyond_limits(members, low_is_bad=self.low_is_bad)
+                else self.floor.otherwise,
                 distance=distance,
                 members=tuple(part.name for part in members),
                 runs=sum(part.runs for part in members),
@@ -167,14 +170,14 @@ class PeerComparison(Struct, dict=True):
         for i in who:
             self.left[i] -= distance
 
-    def _judge_verdict(self, members: Iterable[PartValue]) -> Verdict:
-        """FAIL where the limits of the specification say the same, or where the site says so."""
-        beyond = all(
-            part.limit is not None
-            and (part.value < part.limit if self.low_is_bad else part.value > part.limit)
-            for part in members
-        )
-        return Verdict.FAIL if beyond else self.floor.otherwise
+
+def are_beyond_limits(parts: Iterable[PartValue], *, low_is_bad: bool) -> bool:
+    """Whether each of *parts* has a limit, and is beyond it."""
+    return all(
+        part.limit is not None
+        and (part.value < part.limit if low_is_bad else part.value > part.limit)
+        for part in parts
+    )
 
 
 def judge_metric(

@@ -205,7 +205,9 @@ def build_past(histories: Iterable[PartHistory]) -> FleetPast:
         carriers=[history for history in every if len(list_mark_periods(history)) > 1],
         levels=levels,
         parts=len(long),
-        spread=median(_measure_spread(history.ratios) for history in long) if long else 0.0,
+        spread=median(MAD_SCALE * find_mad(h.ratios, median(h.ratios)) for h in long)
+        if long
+        else 0.0,
         peaks=find_peaks(history.ratios for history in long if median(history.ratios)),
         series=max(1, len(long)),
     )
@@ -277,10 +279,6 @@ def _find_move(ratios: Sequence[float], past: FleetPast, least: float) -> _Move:
     return best
 
 
-def _measure_spread(ratios: Sequence[float]) -> float:
-    return MAD_SCALE * find_mad(ratios, median(ratios))
-
-
 def _measure_step_spread(ratios: Sequence[float]) -> float:
     """Measure the spread of runs from one to the next: neither a step nor a trend is in it."""
     apart, usual = [abs(after - before) for before, after in pairwise(ratios)], abs(median(ratios))
@@ -300,7 +298,9 @@ def _describe_change(
     if slope:
         before, after = slope.level - slope.change, slope.level
     limit = find_limit(history.node, history.part) if slope else None
-    marks = () if slope else _list_marks_around(history, split)
+    # A step is known to two runs, before and after.
+    last = min(len(history.values) - 1, split + MARK_RUNS - 1)
+    marks = () if slope else list_mark_changes(history, max(0, split - MARK_RUNS), last)
     time = slope.last if slope else history.times[split] / DAY_SECONDS
     size = sign * (after - before) / abs(before) if before else 0.0
     return PartChange(
@@ -318,12 +318,6 @@ def _describe_change(
         crossing=project_crossing(slope, limit / scale) if slope and limit is not None else None,
         why=_describe_marks(marks, history, levels) if marks else "",
     )
-
-
-def _list_marks_around(history: PartHistory, split: int) -> tuple[MarkChange, ...]:
-    """List what was new on a part with a step, whose run is known to two."""
-    last = min(len(history.values) - 1, split + MARK_RUNS - 1)
-    return list_mark_changes(history, max(0, split - MARK_RUNS), last)
 
 
 def _find_split(ratios: Sequence[float]) -> int:

@@ -322,6 +322,27 @@ def test_a_fail_of_the_site_makes_a_suspect_in_service_once(tmp_path: Path) -> N
     assert len(suspects) == 1
 
 
+def test_a_night_that_is_judged_again_since_it_was_killed_suspects_nobody_again(
+    tmp_path: Path,
+) -> None:
+    """The ledger has the suspect, and the file of the judgement is that of the night before."""
+    nights = Nights(tmp_path, PeerFloor(check="gemm", floor=0.02, otherwise=Verdict.FAIL))
+    make_history(nights.state, nights=2, level="if(n = 17, 0.95, 1)")
+    nights.judge(1)
+    ledger, file = nights.controller.ledger, nights.state / "judgement.json"
+    before = file.read_bytes()
+    nights.judge(2)
+    suspect = ledger.read_node("r1n17")
+    assert suspect.state is State.SUSPECT
+    ledger.put(replace(suspect, state=State.HEALTHY, checks=()), "healthy")
+
+    file.write_bytes(before)
+    assert [one.reported for one in nights.judge(2).outliers] == [True]
+
+    assert ledger.read_node("r1n17").state is State.HEALTHY
+    assert ledger.list_outer_faults() == []
+
+
 def test_without_duckdb_nothing_is_judged(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     make_history(nights.state, nights=1)
     monkeypatch.setattr(night_module, "is_installed", lambda: False)
