@@ -107,7 +107,8 @@ def command(
     store = Store(state_dir())
     name = node or node_name()
     entries = store.list_runs(name, limit)
-    if not entries and node:
+    outer = [] if as_json else read_outer_results(state_dir(), name)
+    if not entries and node and not outer:
         raise UnknownNameError("node", node, store.list_run_nodes())
     if as_json:
         runs = tuple(map(convert_entry, entries))
@@ -116,8 +117,8 @@ def command(
         show(entries)
     else:
         echo(NO_RUNS_MESSAGE)
-    for outer in () if as_json else read_outer_results(state_dir(), name):
-        echo(f"not found by a run: {describe_outer_result(outer)}")
+    for result in outer:
+        echo(f"not found by a run: {describe_outer_result(result)}")
     for problem in store.warnings:
         say(problem)
 
