@@ -28,13 +28,13 @@ from msgspec.structs import replace
 from hpcverify.check import Context
 from hpcverify.errors import StoreError
 from hpcverify.model import (
-    BMC_SUITE,
     CarryOver,
     Cause,
     Device,
     Inventory,
     Result,
     Run,
+    Source,
     Verdict,
     verdict_of,
 )
@@ -172,14 +172,12 @@ class BmcRound:
             replace(item, name=MARK_PREFIX + item.name) if isinstance(item, CarryOver) else item
             for item in answer.items
         )
-        outcome = replace(answer.outcome, reason=self._hide_password(node, answer.outcome.reason))
-        past = self.store.make_past_lookup(node, BMC_SUITE, step.name)
+        # A library that crashes may quote anything.
+        reason = answer.outcome.reason.replace(self.accesses[node].password, "…")
+        outcome = replace(answer.outcome, reason=reason)
+        past = self.store.make_past_lookup(node, Source.BMC, step.name)
         named = {"node": Answer(items=items, outcome=outcome)}
         return conclude(step, named, Inventory(), past, seconds)
-
-    def _hide_password(self, node: str, text: str) -> str:
-        """Take the password out of *text*: a library that crashes may quote anything."""
-        return text.replace(self.accesses[node].password, "…")
 
     def _leave(self, run: Run) -> None:
         owner = look_up_uid(self.site.fleet.user)
@@ -216,7 +214,7 @@ def plan_step(site: Site, node: str = "") -> Step:
 
     """
     suite = Suite(
-        name=BMC_SUITE,
+        name=Source.BMC,
         summary="the chassis of a node, as reported by its BMC over the network",
         budget=site.bmc.seconds + WORKER_SECONDS,
         check=(SuiteEntry(name=CHECK),),
@@ -234,7 +232,7 @@ def list_log_tellers(store: Store, now: datetime) -> Collection[str]:
     return {
         result.node
         for result in store.list_last_results(now - OWN_LOG_AGE, now)
-        if result.check == CHECK and result.suite != BMC_SUITE and result.verdict in judged
+        if result.check == CHECK and result.suite != Source.BMC and result.verdict in judged
     }
 
 
@@ -243,7 +241,7 @@ def build_run(node: str, result: Result, started: datetime) -> Run:
     return Run(
         id=make_run_id(started),
         node=node,
-        suite=BMC_SUITE,
+        suite=Source.BMC,
         started=started,
         seconds=result.seconds,
         verdict=verdict_of((result,)),

@@ -21,17 +21,10 @@ from msgspec.structs import force_setattr, replace
 T = TypeVar("T")
 SCHEMA_VERSION = 1
 """The version of the run document that this code writes: a field that is added keeps it."""
-BMC_SUITE = "bmc"
-"""The suite of the runs that the controller makes by asking the BMC of a node: they say
-nothing of its hooks, and are no word from the node itself."""
 FABRIC_SUITE = "fabric"
 """The suite of what is tested between nodes: none of them can show or clear it by itself."""
 COLLECTIVES_CHECK = "collectives"
-"""The check that such runs have."""
-JOBS_SUITE = "jobs"
-"""The suite of what users' jobs say of a node; its check has the same name."""
-PEERS_SUITE = "peers"
-"""The same of what the other nodes' measurements say of it."""
+"""The check of that suite."""
 Side = Literal["low", "high", "neither"]
 """Which values of a metric are worse among like parts; a difference may also say nothing."""
 
@@ -111,6 +104,23 @@ class Remedy(StrEnum):
     REBOOT = "reboot"
     REPLACE = "replace"
     CONTACT_VENDOR = "contact_vendor"
+
+
+class Source(StrEnum):
+    """Who found a fault. Only a run that the controller ordered can confirm or clear one."""
+
+    RUN = "run"
+    PEERS = "peers"
+    """The measurements of like parts."""
+    PAST = "past"
+    """The earlier measurements of the part."""
+    JOBS = "jobs"
+    """How users' jobs ended."""
+    BMC = "bmc"
+    """A round of the controller over the BMCs, whose runs have a suite of this name. They are no
+    word from the node itself."""
+    FABRIC = "fabric"
+    """Tests between nodes."""
 
 
 class Maturity(StrEnum):

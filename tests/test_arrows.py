@@ -55,6 +55,8 @@ FROM_OUTSIDE = {
             "fleet",
             "insight",
             "qualification",
+            "peers",
+            "trends",
         ),
     },
 }

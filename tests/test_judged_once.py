@@ -25,7 +25,6 @@ CALLERS = {
     },
     "add_faults": {
         "hpcverify/run/conclude.py",
-        "hpcverify/fleet/external_run.py",
     },
     "compute_margin": {"hpcverify/summary/wording.py"},
 }

@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 from hpcverify.commands._options import SINCE_TYPE
 from hpcverify.console import echo, print_json, say
 from hpcverify.errors import NO_RUNS_MESSAGE, ConfigError, UnknownNameError
+from hpcverify.insight.overview import describe_outer_result, read_outer_results
 from hpcverify.model import Verdict
 from hpcverify.plan.config import node_name, state_dir
 from hpcverify.records import documents
@@ -106,7 +107,8 @@ def command(
     store = Store(state_dir())
     name = node or node_name()
     entries = store.list_runs(name, limit)
-    if not entries and node:
+    outer = [] if as_json else read_outer_results(state_dir(), name)
+    if not entries and node and not outer:
         raise UnknownNameError("node", node, store.list_run_nodes())
     if as_json:
         runs = tuple(map(convert_entry, entries))
@@ -115,6 +117,8 @@ def command(
         show(entries)
     else:
         echo(NO_RUNS_MESSAGE)
+    for result in outer:
+        echo(f"not found by a run: {describe_outer_result(result)}")
     for problem in store.warnings:
         say(problem)
 

@@ -86,7 +86,7 @@ def command(
 
     Groups of idle nodes run collectives, side by side, as jobs that give way to anybody.
     Groups that fail are split. A node is reported only if it failed with different
-    partners that pass. It becomes a suspect at the next `hpcverify collect`, and no more.
+    partners that pass. It becomes a suspect, and no more.
 
     Ctrl-C cancels the jobs and keeps what is known: --resume goes on from there.
 

@@ -28,7 +28,6 @@ from hpcverify.insight.comparison import (
     map_kinds,
 )
 from hpcverify.insight.judgement import (
-    JudgedChange,
     count_other_metrics,
     describe_day,
     group_by_part,
@@ -57,6 +56,7 @@ from hpcverify.plan.catalog import make_side_finder
 from hpcverify.plan.config import load_site, state_dir
 from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
 from hpcverify.trends.fleet import (
+    PartChange,
     TrendJudgement,
     build_past,
     describe_shared,
@@ -297,7 +297,7 @@ def show_past(past: Mapping[MetricName, TrendJudgement]) -> None:
     print_items(console, [f"{name}: {describe_shared(change)}" for name, change in shared])
 
 
-def format_changes(title: str, changes: Sequence[JudgedChange]) -> tuple[str | Text, ...]:
+def format_changes(title: str, changes: Sequence[PartChange]) -> tuple[str | Text, ...]:
     """Print the columns of a part or a node by what changed most, and count the others."""
     change = max(changes, key=lambda change: (change.verdict, change.size))
     others = count_other_metrics(change.metric, (other.metric for other in changes))

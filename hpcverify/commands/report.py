@@ -28,6 +28,8 @@ from hpcverify.insight.overview import (
     Overview,
     add_judgement,
     choose_page_results,
+    describe_outer_result,
+    read_outer_results,
     read_overview,
 )
 from hpcverify.isolation.answer import is_answer, parse_answer
@@ -138,8 +140,9 @@ def render_node(
 ) -> str:
     """Render one run in the form that was asked for."""
     run = store.load(run_id) if run_id else read_newest(store, node)
+    notice = "; ".join(map(describe_outer_result, read_outer_results(state_dir(), run.node)))
     writers: dict[str, Callable[[], str]] = {
-        "html": lambda: render_html(run, store, since),
+        "html": lambda: render_html(run, store, since, notice),
         "json": lambda: format_json(add_actions(run, store, since)).decode(),
         "junit": lambda: render_text("junit", run, store, since),
         "markdown": lambda: render_text("markdown", run, store, since),
@@ -191,7 +194,7 @@ def write_pages(
             path = Path(
                 PAGES_FOLDER, _make_file_name(result.node), f"{_make_file_name(result.suite)}.html"
             )
-            if _ensure_page(folder / path, result.run, row.standing, store, render):
+            if _ensure_page(folder / path, result.run, row.notice, store, render):
                 links[result.node, result.suite] = quote(path.as_posix())
     return links
 

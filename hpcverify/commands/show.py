@@ -14,6 +14,7 @@ from rich.text import Text
 from hpcverify.check import LimitIndex, make_severity_key, severity_sort_key
 from hpcverify.console import print_json
 from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.insight.overview import describe_outer_result, read_outer_results
 from hpcverify.model import (
     Coverage,
     Fault,
@@ -115,6 +116,8 @@ def command(
         show_details(result, stored, console)
         console.print()
     console.print(render_conclusion(summarize(stored)))
+    for outer in read_outer_results(state_dir(), stored.node):
+        console.print(Text(f"not found by a run: {describe_outer_result(outer)}"))
 
 
 def keep_round(run: Run, number: int) -> Run:

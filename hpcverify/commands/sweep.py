@@ -21,7 +21,7 @@ from hpcverify.errors import ActionError, ConfigError, SlurmError
 from hpcverify.fabric.admission import BatchTester
 from hpcverify.fabric.links import plan_fabric, try_links
 from hpcverify.fleet.controller import Controller
-from hpcverify.insight.job_sensor import leave_suspicions
+from hpcverify.insight.job_sensor import take_suspicions
 from hpcverify.insight.night import judge_finished_night
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
 from hpcverify.model import Verdict
@@ -333,7 +333,7 @@ class Sweep:
             with self.controller.hold_lock():
                 if not self._began:
                     with self.controller.run_convenience("users' jobs as a sensor"):
-                        leave_suspicions(self.controller)
+                        take_suspicions(self.controller)
                     self.controller.reconcile()
                     self._submit()
                 elif (

@@ -15,7 +15,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from hpcverify.model import Remedy, Verdict
+from hpcverify.model import Remedy, Source, Verdict
 
 SCHEMA = 1
 """The version of the format."""
@@ -90,6 +90,8 @@ class FindingState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     remedy: Remedy
     enforced: bool = False
     """Whether the site acts on it."""
+    source: Source = Source.RUN
+    """Who found it."""
 
 
 def make_finding_uid(node: str, part: str, check: str, code: str) -> str:

@@ -15,13 +15,17 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import groupby
 
 from msgspec.structs import replace
 
 from hpcverify.errors import UnverifiedError
-from hpcverify.fabric.isolations import carry_out_isolation, order_isolation, read_places
+from hpcverify.fabric.isolations import (
+    carry_out_isolation,
+    order_isolation,
+    read_places,
+    report_node,
+)
 from hpcverify.fabric.leftovers import (
     ADMISSION_LOCK_NAME,
     forget_isolation,
@@ -30,18 +34,15 @@ from hpcverify.fabric.leftovers import (
     unreserve,
 )
 from hpcverify.fabric.links import WAIT_S, name_kind
-from hpcverify.fabric.suspects import (
-    build_fault_run,
-    build_passed_run,
-)
 from hpcverify.fleet.claim import hold_controller_lock
 from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.evidence import FaultReport
 from hpcverify.fleet.holds_slurm import UNREGISTERED_STATE
 from hpcverify.fleet.states import HOUR_S, Node, State, awaits_batch, compute_elapsed
 from hpcverify.fleet.transitions import Purpose, admit_untested
 from hpcverify.isolation.answer import IsolationAnswer
 from hpcverify.isolation.journal import create_journal
-from hpcverify.model import FABRIC_SUITE, Run
+from hpcverify.model import FABRIC_SUITE
 from hpcverify.plan.hostlist import fold
 from hpcverify.slurm import Host
 
@@ -150,7 +151,7 @@ class BatchTester:
             try:
                 at_once = self.limit or controller.site.fleet.at_once
                 answer = carry_out_isolation(
-                    controller, journal, at_once, self.stop, self.sleep, leave_runs=False
+                    controller, journal, at_once, self.stop, self.sleep, reports_faulty=False
                 )
             finally:
                 unreserve(controller, order.reservation, self.sleep)
@@ -166,29 +167,19 @@ def conclude(
     answer: IsolationAnswer | None = None,
 ) -> None:
     """
-    Order and judge a run of each node that the *answer* finds faulty or not, all at once.
+    Judge each node that the *answer* finds faulty or not, all at once, as ordered.
 
-    They do not go through the spool: what was found there of a node, its folder could lose.
     Those that are *unclear* are admitted. What a person has decided in the meantime stands.
     """
-    now = datetime.now(UTC)
-    faulty = {node.node: node for node in answer.faulty} if answer else {}
-    make_mark = controller.ledger.make_mark
-    runs: list[Run] = []
+    reports: list[FaultReport] = []
     with controller.hold_lock():
         nodes = controller.ledger.list_nodes()
         waiting = [name for name in members if name in nodes and awaits_batch(nodes[name])]
         for name in waiting:
-            if name in unclear or answer is None:
-                continue
-            run = (
-                build_fault_run(answer, faulty[name], now, make_mark)
-                if name in faulty
-                else build_passed_run(answer, name, now, make_mark)
-            )
-            ticket = controller.ledger.issue_ticket(name, Purpose.ADMISSION, FABRIC_SUITE)
-            runs.append(replace(run, token=ticket.token))
-        controller.judge_own_runs(runs)
+            if answer and name not in unclear:
+                ticket = controller.ledger.issue_ticket(name, Purpose.ADMISSION, FABRIC_SUITE)
+                reports.append(report_node(answer, name, ticket.token))
+        controller.take_faults(reports)
         for name in waiting:
             if name in unclear:
                 change = admit_untested(nodes[name], unclear[name], controller.clock())

@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from hpcverify.errors import ConfigError
 from hpcverify.fabric.link_events import record_links
-from hpcverify.fabric.suspects import build_fault_run
 from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.evidence import FaultReport, build_fault
 from hpcverify.fleet.orders import list_site_options
-from hpcverify.isolation.answer import IsolationAnswer, build_answer
+from hpcverify.isolation.answer import IsolationAnswer, build_answer, describe_record
 from hpcverify.isolation.journal import IsolationOrder, Journal, make_isolation_id
 from hpcverify.isolation.runner import GroupJobSettings, Interrupted, IsolationRunner
+from hpcverify.model import COLLECTIVES_CHECK, Source
 from hpcverify.plan.config import look_up_uid
+from hpcverify.records.spool import read_id_time
 from hpcverify.selection.places import find_rack
 from hpcverify.slurm.topology import index_switches
 
@@ -77,15 +78,20 @@ def carry_out_isolation(
     stop: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
     *,
-    leave_runs: bool = True,
+    reports_faulty: bool = True,
     take_in: Callable[[IsolationAnswer], object] = lambda _: None,
 ) -> IsolationAnswer | None:
     """
     Test until the cause is known; None: interrupted.
 
-    Runs of those are left in the spool, unless the caller does it: not *leave_runs*. At most
+    Faulty nodes become suspects and nothing else, unless the caller *reports* them. At most
     *at_once* jobs run at a time. What the caller has to *take in* from the answer, it does
     before the isolation has ended: if it is killed meanwhile, it does so again.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+        ActionError: another controller has the spool.
+
     """
     fleet = controller.site.fleet
     owner = look_up_uid(fleet.user)
@@ -113,10 +119,37 @@ def carry_out_isolation(
         return None
     answer = build_answer(journal, result, runner.gone, runner.end_reason)
     if journal.concluded is None:
-        for faulty in answer.faulty if leave_runs else ():
-            make_mark = controller.ledger.make_mark
-            controller.leave_run(build_fault_run(answer, faulty, datetime.now(UTC), make_mark))
+        if answer.faulty and reports_faulty:
+            with controller.hold_lock():
+                controller.take_faults(report_node(answer, each.node) for each in answer.faulty)
         take_in(answer)
         record_links(controller.ledger, journal.order, answer)
     runner.conclude()
     return answer
+
+
+def report_node(answer: IsolationAnswer, node: str, token: str = "") -> FaultReport:
+    """Report which tests *node* failed; if it is not faulty, that it passed; see `FaultReport`."""
+    faults = [
+        build_fault(
+            COLLECTIVES_CHECK,
+            "isolated",
+            faulty.summary,
+            {
+                "isolation": answer.id,
+                "failed": "; ".join(map(describe_record, faulty.failed)),
+                "passed": "; ".join(map(describe_record, faulty.passed)) or "none",
+            },
+        )
+        for faulty in answer.faulty
+        if faulty.node == node
+    ]
+    return FaultReport(
+        node=node,
+        source=Source.FABRIC,
+        at=read_id_time(answer.id).timestamp(),
+        key=(answer.id,),
+        faults=tuple(faults),
+        examined=frozenset({COLLECTIVES_CHECK}),
+        token=token,
+    )

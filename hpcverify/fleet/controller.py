@@ -41,6 +41,7 @@ from hpcverify.fleet.breaker import (
 from hpcverify.fleet.claim import hold_controller_lock, take_claim
 from hpcverify.fleet.event_journal import JOURNAL_READER, JournalStream
 from hpcverify.fleet.event_stream import EventStream
+from hpcverify.fleet.evidence import FaultReport
 from hpcverify.fleet.holds import (
     MAX_CLOCK_SKEW_S,
     PROLOG_ERROR,
@@ -284,33 +285,19 @@ class Controller:
         with self.run_convenience(name):
             yield from items
 
-    def leave_run(self, run: Run) -> bool:
+    def take_faults(self, reports: Iterable[FaultReport]) -> None:
         """
-        Leave *run* in the spool; return whether that worked.
-
-        Of a node whose folder there is not to be trusted, one line says so: it is about no
-        other node.
-        """
-        owner = look_up_uid(self.site.fleet.user)
-        try:
-            spool.deposit(run, Path(self.site.fleet.spool), owner=owner)
-        except StoreError as exc:
-            self._record_error(f"{run.node}: {exc}")
-            return False
-        return True
-
-    def judge_own_runs(self, runs: Iterable[Run]) -> None:
-        """
-        Keep and judge *runs* that the controller made, each with the token of its order.
+        Judge the *reports* of other sources than runs.
 
         Raises:
             SlurmError: the scheduler does not answer in full; nothing was judged.
 
         """
-        self.observe_holds()  # the breaker counts them
-        intake = Intake(self.site, self.store, self.ledger, self.clock)
-        for judged in intake.take_in(runs, self._eligible_count):
-            self._report(judged)
+        if listed := list(reports):
+            self.observe_holds()  # the breaker counts them
+            intake = Intake(self.site, self.store, self.ledger, self.clock)
+            for judged in intake.take_faults(listed, self._eligible_count):
+                self._report(judged)
 
     def reconcile(self) -> None:
         """

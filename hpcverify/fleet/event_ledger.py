@@ -24,6 +24,7 @@ from hpcverify.fleet.event_log import (
     read_chain_end,
     read_log_ends,
 )
+from hpcverify.fleet.evidence import OUTER_SOURCES, OpenFault
 from hpcverify.fleet.finding_log import FindingCount
 from hpcverify.fleet.ledger_file import SET_FACT, LedgerFile
 from hpcverify.units import convert_time
@@ -55,6 +56,12 @@ class EventLedger(LedgerFile):
         """Count the findings of each check, code and verdict, since ever and now."""
         with self._open_database() as db:
             return finding_log.count_findings(db)
+
+    def list_outer_faults(self, node: str | None = None) -> list[OpenFault]:
+        """List what is open of *node*, or of all, by the sources that have no runs."""
+        with self._open_database() as db:
+            known = finding_log.select_open(db, node).values()
+        return [fault for fault in known if fault.source in OUTER_SOURCES]
 
     # -- events, and their readers
 

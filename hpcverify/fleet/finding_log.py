@@ -1,10 +1,9 @@
 """
-The findings of the fleet: each is opened, changed and closed by what runs say of its part.
+The findings of the fleet: each is opened, changed and closed by what is said of its part.
 
-A check that did not run says nothing: its findings stay as they are. Any run that the
-controller takes in may open what failed, or say that it is graver. Only one that may clear
-a node says that it is less grave, or closes it: an ordered one, or a round over the BMCs for
-what such a round has found.
+A check that did not run says nothing: its findings stay as they are. Any source may open what
+failed, or say that it is graver. Only a run that may clear a node says that it is less grave, or
+closes it: an ordered one, or a round over the BMCs for what such a round has found.
 """
 
 from __future__ import annotations
@@ -14,10 +13,13 @@ from sqlite3 import Connection
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from hpcverify.events.event import EventKind, FindingState, RunOutcome
+from hpcverify.events.event import EventKind, FindingState
 from hpcverify.fleet.event_log import NewEvent
+from hpcverify.fleet.evidence import OUTER_SOURCES, Evidence, OpenFault
 from hpcverify.fleet.states import Node
+from hpcverify.model import Source
 
 MAX_NODE_FINDINGS = 200
 """Findings of a node that are open at a time: a node may write what it likes."""
@@ -38,22 +40,6 @@ create table finding_counts (
 """
 
 
-class RunReport(Struct, frozen=True, kw_only=True):
-    """What a run says of the findings of its node."""
-
-    outcome: RunOutcome
-    findings: tuple[FindingState, ...]
-    """What it found that is to be kept as findings."""
-    examined: frozenset[str]
-    """The checks that gave an answer."""
-    planned: frozenset[str] = frozenset()
-    """The checks of its suite, whether they gave an answer or not."""
-    unanswered: frozenset[tuple[str, str]] = frozenset()
-    """Checks and parts that these checks could not judge."""
-    closes: frozenset[str] | None = frozenset()
-    """The suites whose findings it may close; None: all."""
-
-
 class FindingCount(Struct, frozen=True):
     """How many findings of one kind there were, and are."""
 
@@ -66,62 +52,71 @@ class FindingCount(Struct, frozen=True):
 
 
 def follow_findings(
-    db: Connection, node: Node, report: RunReport, run: str, at: float
+    db: Connection, node: Node, evidence: Evidence, closes: frozenset[Source], at: float
 ) -> Iterator[NewEvent]:
-    """Open, change and close the findings of *node* by *report*; yield what changed."""
-    yield from _raise_findings(db, node.name, report, run, at)
-    if report.closes == frozenset():
-        return
+    """
+    Open, change and close the findings of *node* by *evidence*; yield what changed.
+
+    It may close the findings of the sources that it *closes*.
+    """
+    known = select_open(db, node.name)
+    yield from _raise_findings(db, known, evidence, at, may_relax=bool(closes))
     standing = {*node.checks} if node.conclusive else set[str]()  # no rerun takes that back
-    cleared = report.examined - standing
-    kept = report.planned | {*node.checks}  # others are no longer in the suite
-    sources = dict(db.execute("select uid, source from findings where node = ?", (node.name,)))
-    found = {state.uid for state in report.findings}
+    cleared = evidence.examined - standing
+    kept = evidence.planned | {*node.checks}  # others are no longer in the suite
+    suites = dict(db.execute("select uid, source from findings where node = ?", (node.name,)))
+    found = {state.uid for state in evidence.found}
     over = [
         state
-        for uid, state in _select_open(db, node.name)
-        if uid not in found
-        and (
-            state.check in cleared
-            or (sources[uid] == report.outcome.suite and state.check not in kept)
-        )
-        and report.unanswered.isdisjoint({(state.check, state.part), (state.check, "node")})
-        and (report.closes is None or sources[uid] in report.closes)
+        for uid, state in known.items()
+        if state.source in closes
+        and uid not in found
+        and (state.check in cleared or (suites[uid] == evidence.suite and state.check not in kept))
+        and evidence.unanswered_parts.isdisjoint({(state.check, state.part), (state.check, "node")})
     ]
-    yield from _close(db, node.name, over)
+    yield from _close(db, over)
 
 
 def _raise_findings(
-    db: Connection, node: str, report: RunReport, run: str, at: float
+    db: Connection, known: dict[str, OpenFault], evidence: Evidence, at: float, *, may_relax: bool
 ) -> Iterator[NewEvent]:
-    """Open and change the findings that *report* has."""
-    known = dict(_select_open(db, node))
-    for state in report.findings:
-        before = known.get(state.uid)
+    """Open and change the findings that *evidence* has, and write them to *known*."""
+    for found in evidence.found:
+        before = known.get(found.uid)
         if before is None:
             if len(known) >= MAX_NODE_FINDINGS:
                 continue
-            known[state.uid] = state
-            _insert(db, node, state, (report.outcome.suite, at, run))
-            yield _build_event(EventKind.FINDING_OPENED, node, state)
-        elif _has_changed(before, state, may_relax=report.closes != frozenset()):
+            known[found.uid] = state = replace(found, since=at)
+            _insert(db, state, evidence)
+            yield _build_event(EventKind.FINDING_OPENED, state)
+        elif _has_changed(before, found, may_relax=may_relax):
+            state = replace(found, since=before.since, source=before.source)
             known[state.uid] = state
             db.execute(
                 "update findings set verdict = ?, run = ?, record = ? where uid = ?",
-                (state.verdict.value, run, msgspec.json.encode(state), state.uid),
+                (state.verdict.value, evidence.id, msgspec.json.encode(state), state.uid),
             )
             if state.verdict is not before.verdict:
                 _count(db, state)
-            yield _build_event(EventKind.FINDING_CHANGED, node, state)
+            yield _build_event(EventKind.FINDING_CHANGED, state)
 
 
-def close_findings(
-    db: Connection, node: str, checks: Collection[str] | None = None, keep: Collection[str] = ()
+def close_findings(db: Connection, node: str) -> Iterator[NewEvent]:
+    """Close the findings of *node*."""
+    yield from _close(db, select_open(db, node).values())
+
+
+def close_outer_findings(
+    db: Connection, node: str, passed: Collection[str], keep: Collection[str]
 ) -> Iterator[NewEvent]:
-    """Close the findings of *node*, of *checks* or all, but for the uids to *keep*."""
-    known = (state for uid, state in _select_open(db, node) if uid not in keep)
-    over = [state for state in known if checks is None or state.check in checks]
-    yield from _close(db, node, over)
+    """
+    Close what no run of *node*, which is healthy now, would find again, but the uids to *keep*.
+
+    These are what `OUTER_SOURCES` found, and the findings of the checks that it has *passed*.
+    """
+    for uid, state in select_open(db, node).items():
+        if uid not in keep and (state.source in OUTER_SOURCES or state.check in passed):
+            yield from _close(db, [state])
 
 
 def count_findings(db: Connection) -> list[FindingCount]:
@@ -140,10 +135,11 @@ def count_findings(db: Connection) -> list[FindingCount]:
     ]
 
 
-def _select_open(db: Connection, node: str) -> Iterator[tuple[str, FindingState]]:
-    rows = db.execute("select uid, record from findings where node = ? order by opened", (node,))
-    for uid, record in rows.fetchall():
-        yield uid, msgspec.json.decode(record, type=FindingState)
+def select_open(db: Connection, node: str | None = None) -> dict[str, OpenFault]:
+    """Select the findings of *node*, or of all, the oldest first, by their uids."""
+    query = "select record from findings where ?1 is null or node = ?1 order by opened"
+    faults = [msgspec.json.decode(row, type=OpenFault) for (row,) in db.execute(query, (node,))]
+    return {fault.uid: fault for fault in faults}
 
 
 def _has_changed(before: FindingState, after: FindingState, *, may_relax: bool) -> bool:
@@ -157,18 +153,19 @@ def _has_changed(before: FindingState, after: FindingState, *, may_relax: bool) 
     )
 
 
-def _insert(db: Connection, node: str, state: FindingState, origin: tuple[str, float, str]) -> None:
-    """Keep *state*, which is open from now on; its *origin* is a suite, a time and a run."""
+def _insert(db: Connection, state: OpenFault, evidence: Evidence) -> None:
     db.execute(
         "insert into findings values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             state.uid,
-            node,
+            state.node,
             state.part,
             state.check,
             state.code,
             state.verdict.value,
-            *origin,
+            evidence.suite,
+            state.since,
+            evidence.id,
             msgspec.json.encode(state),
         ),
     )
@@ -188,11 +185,13 @@ def _count(db: Connection, state: FindingState) -> None:
     )
 
 
-def _close(db: Connection, node: str, states: Iterable[FindingState]) -> Iterator[NewEvent]:
+def _close(db: Connection, states: Iterable[OpenFault]) -> Iterator[NewEvent]:
     for state in states:
         db.execute("delete from findings where uid = ?", (state.uid,))
-        yield _build_event(EventKind.FINDING_CLOSED, node, state)
+        yield _build_event(EventKind.FINDING_CLOSED, state)
 
 
-def _build_event(kind: EventKind, node: str, state: FindingState) -> NewEvent:
-    return NewEvent(kind=kind, node=node, finding=state, text=f"{state.label}: {state.code}")
+def _build_event(kind: EventKind, state: OpenFault) -> NewEvent:
+    finding = msgspec.convert(state, FindingState, from_attributes=True)
+    text = f"{state.label}: {state.code}"
+    return NewEvent(kind=kind, node=state.node, finding=finding, text=text)

@@ -1,8 +1,9 @@
 """
-From a node's document to the node's new state.
+From what was found of a node to the node's new state.
 
-A document is first stored, then judged, each once: a controller killed in between finds
-it in the spool again. All that arrived together is judged together, so that the breaker
+A run's document is first stored, then judged, each once: a controller killed in between finds
+it in the spool again. The faults of another source have no document: they are judged, and kept
+in the ledger, in one write. All that arrived together is judged together, so that the breaker
 sees a bad night before any node is held.
 """
 
@@ -11,39 +12,35 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 
 from msgspec.structs import replace
 
 from hpcverify.fleet.breaker import explain_trip, find_doubts, list_out
-from hpcverify.fleet.evidence import Evidence, extract_evidence
-from hpcverify.fleet.finding_log import RunReport
+from hpcverify.fleet.evidence import Evidence, FaultReport, extract_evidence, weigh_faults
 from hpcverify.fleet.ledger import Ledger, LedgerChange
-from hpcverify.fleet.run_report import build_report
 from hpcverify.fleet.states import DAY_S, FAILED_STATES, HOUR_S, Hold, Node
 from hpcverify.fleet.transitions import apply_evidence, restrain_hold
-from hpcverify.model import BMC_SUITE, FABRIC_SUITE, Run
+from hpcverify.model import Run, Source
 from hpcverify.plan.config import Site
 from hpcverify.records.store import Store
 
-ReportedEvidence = tuple[Evidence, RunReport]
-"""What a run says of the state of its node, and of its findings."""
 BATCH_RUNS = 50
 """Runs that are kept together: what waits in memory, and is read again after a kill."""
 
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """A run, and its node before and after it was judged."""
+    """What a run or another source found, and its node before and after that was judged."""
 
     evidence: Evidence
-    report: RunReport
     before: Node
     after: Node
 
     @property
     def newly_held(self) -> bool:
-        """Whether the node is to be held because of this run."""
+        """Whether the node is to be held because of this."""
         return _is_held(self.after) and not _is_held(self.before)
 
 
@@ -58,34 +55,47 @@ class Intake:
 
     def take_in(self, runs: Iterable[Run], eligible: int) -> list[JudgedRun]:
         """Keep and judge *runs*, each once, in a fleet of *eligible* nodes."""
-        evidence: list[ReportedEvidence] = []
+        evidence: list[Evidence] = []
         rest = iter(runs)
         while batch := list(islice(rest, BATCH_RUNS)):
-            evidence += self._keep_runs(batch)
+            known = self.ledger.find_judged(run.id for run in batch)
+            new = [run for run in batch if run.id not in known]
+            # The token is secret, and the store is not.
+            self.store.save_new(replace(run, token="") for run in new)
+            evidence += map(self._extract, new)
+        return self._conclude(evidence, eligible)
+
+    def take_faults(self, reports: Iterable[FaultReport], eligible: int) -> list[JudgedRun]:
+        """Judge what other sources than runs found, each once, in a fleet of *eligible* nodes."""
+        by_id: dict[str, FaultReport] = {}
+        for report in reports:  # an id as a run has, by whose date the ledger forgets it
+            mark = self.ledger.make_mark(report.source, report.node, *report.key)
+            by_id[f"{datetime.fromtimestamp(report.at, UTC):%Y%m%d-%H%M%S}-{mark}"] = report
+        known, now = self.ledger.find_judged(by_id), self.clock()
+        evidence: list[Evidence] = []
+        for id_, report in by_id.items():
+            if id_ not in known:
+                ticket = self.ledger.find_ticket(report.node, report.token)
+                evidence.append(weigh_faults(report, id_, ticket, self.site, now))
+        return self._conclude(evidence, eligible)
+
+    def _conclude(self, evidence: Iterable[Evidence], eligible: int) -> list[JudgedRun]:
         judged = self._judge(_drop_duplicate_tickets(evidence), eligible)
         self.ledger.record_judgments(map(_build_judgment, judged))
         return judged
 
-    def _keep_runs(self, runs: Sequence[Run]) -> list[ReportedEvidence]:
-        known = self.ledger.find_judged(run.id for run in runs)
-        new = [run for run in runs if run.id not in known]
-        # The token is secret, and the store is not.
-        self.store.save_new(replace(run, token="") for run in new)
-        return [self._extract(run) for run in new]
-
-    def _extract(self, run: Run) -> ReportedEvidence:
+    def _extract(self, run: Run) -> Evidence:
         ticket = self.ledger.find_ticket(run.node, run.token)
         # A node can write into its folder what it likes, and would have its BMC take all back.
-        by_bmc = run.suite == BMC_SUITE and self.ledger.has_signed(run)
-        now = self.clock()
-        evidence = extract_evidence(run, ticket, self.site, now, by_bmc=by_bmc)
-        return evidence, build_report(run, self.site, now, ordered=bool(evidence.ticket))
+        by_bmc = run.suite == Source.BMC and self.ledger.has_signed(run)
+        source = Source.BMC if by_bmc else Source.RUN
+        return extract_evidence(run, ticket, self.site, self.clock(), source)
 
-    def _judge(self, found: Sequence[ReportedEvidence], eligible: int) -> list[JudgedRun]:
+    def _judge(self, found: Sequence[Evidence], eligible: int) -> list[JudgedRun]:
         """Judge *found*, with the brakes that all of it together calls for."""
         policy = self.site.quarantine
         now = self.clock()
-        answers = [(evidence.node, evidence.failed_by_check) for evidence, _ in found]
+        answers = [(evidence.node, evidence.failed_by_check) for evidence in found]
         doubted = find_doubts(self.ledger, self.store, policy, now, answers)
         doubts = {doubt.check: doubt.why for doubt in doubted}
         tripped = self.ledger.read_trip_reason()
@@ -100,21 +110,21 @@ class Intake:
         return self._judge_in_sequence(found, doubts, why)
 
     def _judge_in_sequence(
-        self, found: Iterable[ReportedEvidence], doubts: Mapping[str, str], tripped: str
+        self, found: Iterable[Evidence], doubts: Mapping[str, str], tripped: str
     ) -> list[JudgedRun]:
         """Judge *found* one after another: each verdict depends on those before."""
         now, policy = self.clock(), self.site.quarantine
         nodes = self.ledger.list_nodes()
         judged: list[JudgedRun] = []
         brake = f"the breaker tripped: {tripped}" if tripped else ""
-        for evidence, report in found:
+        for evidence in found:
             before = nodes.get(evidence.node, Node(name=evidence.node))
             past = self.ledger.count_quarantines(before.name, now - policy.repeat_days * DAY_S)
             node = apply_evidence(before, evidence, self.site, now, past)
             if why := _explain_doubt(evidence, node, doubts) or brake:
                 node = restrain_hold(before, node, why)
             nodes[node.name] = node
-            judged.append(JudgedRun(evidence, report, before, node))
+            judged.append(JudgedRun(evidence, before, node))
         return judged
 
 
@@ -128,34 +138,37 @@ def _build_judgment(each: JudgedRun) -> LedgerChange:
         what = "verified" if each.evidence.complete else "incomplete"
     if moved and not each.after.enforced and each.evidence.failures:
         what = f"{what} (observed)"
+    origin = f"run {each.evidence.run}" if each.evidence.run else each.evidence.source.value
     return LedgerChange(
         node=each.after,
-        run=each.evidence.run,
+        run=each.evidence.id,
         outcomes=each.evidence.failed_by_check,
         what=what,
-        detail=f"run {each.evidence.run}: {each.after.full_reason or each.after.verdict}",
+        detail=f"{origin}: {each.after.full_reason or each.after.verdict}",
         ticket=each.evidence.ticket,
         held=each.newly_held,
         parts=each.evidence.parts,
-        report=replace(each.report, closes=_choose_closed_suites(each)),
+        evidence=each.evidence,
+        closes=_choose_closed_sources(each),
     )
 
 
-def _choose_closed_suites(judged: JudgedRun) -> frozenset[str] | None:
-    """Choose the suites whose findings a run may close, as it may clear its node; None: all."""
+def _choose_closed_sources(judged: JudgedRun) -> frozenset[Source]:
+    """Choose the sources whose findings this may close: what was ordered all, a BMC its own."""
     evidence = judged.evidence
     if evidence.complete and evidence.ticket > judged.before.not_before_ticket:
-        return None
-    return frozenset({BMC_SUITE}) if evidence.complete and evidence.by_bmc else frozenset()
+        return frozenset(Source)
+    by_bmc = evidence.complete and evidence.source is Source.BMC
+    return frozenset({Source.BMC}) if by_bmc else frozenset()
 
 
-def _drop_duplicate_tickets(found: Iterable[ReportedEvidence]) -> list[ReportedEvidence]:
+def _drop_duplicate_tickets(found: Iterable[Evidence]) -> list[Evidence]:
     """Leave a ticket to the first run that has it."""
     used: set[int] = set()
-    once: list[ReportedEvidence] = []
-    for evidence, report in found:
+    once: list[Evidence] = []
+    for evidence in found:
         again = evidence.ticket in used
-        once.append((replace(evidence, ticket=0) if again else evidence, report))
+        once.append(replace(evidence, ticket=0) if again else evidence)
         used.add(evidence.ticket)
     return once
 
@@ -167,9 +180,9 @@ def _is_held(node: Node) -> bool:
 
 def _explain_doubt(evidence: Evidence, node: Node, doubts: Mapping[str, str]) -> str:
     """Say why the failure is not believed, if only checks in doubt failed."""
-    if evidence.suite == FABRIC_SUITE:  # see `Evidence.failed_by_check`
+    if evidence.source is Source.FABRIC:  # see `Evidence.failed_by_check`
         return ""
-    failed = {f.check for f in evidence.failures}
+    failed = {*evidence.failures}
     if not failed and node.state in FAILED_STATES:  # for what it failed before
         failed = set(node.checks)
     if not failed.issubset(doubts):

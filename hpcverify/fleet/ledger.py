@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from hpcverify.errors import StoreError
-from hpcverify.events.event import Event, EventKind, StateChange
+from hpcverify.events.event import Event, EventKind, RunOutcome, StateChange
 from hpcverify.fleet import counters, finding_log
 from hpcverify.fleet.counters import COUNTER_TABLES, CounterLedger
 from hpcverify.fleet.event_ledger import EventLedger
@@ -40,7 +40,8 @@ from hpcverify.fleet.event_log import (
     KIND_BY_WORDS,
     NewEvent,
 )
-from hpcverify.fleet.finding_log import FINDING_TABLES, RunReport
+from hpcverify.fleet.evidence import Evidence
+from hpcverify.fleet.finding_log import FINDING_TABLES
 from hpcverify.fleet.holds import Intent
 from hpcverify.fleet.ledger_file import SET_FACT
 from hpcverify.fleet.outages import NodeOutage, follow_outage
@@ -49,7 +50,7 @@ from hpcverify.fleet.states import DAY_S, Node, NodeChange, State, Ticket
 from hpcverify.fleet.transitions import forget_evidence
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import KnownLinks, LinkHistory, LinkPair
-from hpcverify.model import Run, Verdict
+from hpcverify.model import Run, Source, Verdict
 from hpcverify.records import documents
 from hpcverify.records.sqlite import create_tables, read_version
 from hpcverify.slurm.submit import Ending
@@ -186,8 +187,10 @@ class LedgerChange(Struct, frozen=True):
     """Whether the node is newly held, which the breaker counts."""
     parts: tuple[PartCount, ...] = ()
     """What the run counted."""
-    report: RunReport | None = None
-    """What the run says of the findings of the node."""
+    evidence: Evidence | None = None
+    """What it says of the findings of the node."""
+    closes: frozenset[Source] = frozenset()
+    """The sources whose findings it may close."""
 
 
 class Ledger(EventLedger, CounterLedger):
@@ -290,18 +293,22 @@ class Ledger(EventLedger, CounterLedger):
         if each.held:
             db.execute("insert into holds values (?, ?)", (now, each.node.name))
         what, keep = each.what, frozenset[str]()
-        if report := each.report:
-            what = self._record_run(db, each, report)
-            keep = frozenset(finding.uid for finding in report.findings)
-            self._append(db, *finding_log.follow_findings(db, each.node, report, each.run, now))
+        if found := each.evidence:
+            what = self._record_run(db, each, found) if found.run else what
+            keep = frozenset(finding.uid for finding in found.found)
+            follow = finding_log.follow_findings(db, each.node, found, each.closes, now)
+            self._append(db, *follow)
         self._put(db, each.node, what, each.detail, ordered=bool(each.ticket), keep=keep)
 
-    def _record_run(self, db: Connection, each: LedgerChange, report: RunReport) -> str:
+    def _record_run(self, db: Connection, each: LedgerChange, found: Evidence) -> str:
         """Write the event of a run, if it is news; return the words that are left to be said."""
-        node, outcome = each.node, report.outcome
+        node = each.node
         stays = _get_shown(_read_node(db, node.name)) == _get_shown(node)
-        if not each.ticket and not _is_new_verdict(db, node.name, outcome.suite, outcome.verdict):
+        if not each.ticket and not _is_new_verdict(db, node.name, found.suite, found.verdict):
             return each.what
+        outcome = RunOutcome(
+            id=found.run, suite=found.suite, verdict=found.verdict, coverage=found.coverage
+        )
         said = each.what if stays and each.ticket else ""
         detail = each.detail if said else ""
         kind = EventKind.RUN_FINISHED
@@ -826,7 +833,7 @@ class Ledger(EventLedger, CounterLedger):
         if node.state is State.HEALTHY and before.state is not State.HEALTHY:
             # No suite of its own runs the checks that others made of it, as of its peers.
             passed = {*before.checks} - {*node.checks}
-            self._append(db, *finding_log.close_findings(db, node.name, passed, keep))
+            self._append(db, *finding_log.close_outer_findings(db, node.name, passed, keep))
 
 
 def _read_node(db: Connection, name: str) -> Node:

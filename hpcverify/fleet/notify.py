@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from hpcverify.check import Unable
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.events.event import EventKind
+from hpcverify.fleet.evidence import OpenFault, build_fault
 from hpcverify.fleet.ledger import Ledger, PendingTransition
 from hpcverify.model import Fault, Remedy, Run, Verdict
 from hpcverify.processes import run_tool
@@ -136,7 +137,9 @@ class TransitionNotifier:
             if time.monotonic() - began > self.time_budget:
                 return
             number = pending.event.number
-            message = build_message(pending, self._read_run(pending.change.run))
+            run = self._read_run(pending.change.run)
+            faults = () if run else self.ledger.list_outer_faults(pending.event.node)
+            message = build_message(pending, run, faults)
             if why := self._run_program(message):
                 self.ledger.count_failed_delivery(number)
                 self.say(f"on_transition: {why}; the next turn tries again")
@@ -173,11 +176,23 @@ class TransitionNotifier:
             return None
 
 
-def build_message(pending: PendingTransition, run: Run | None) -> TransitionMessage:
-    """Describe what changed, with the parts that failed in *run*."""
+def build_message(
+    pending: PendingTransition, run: Run | None, faults: Iterable[OpenFault] = ()
+) -> TransitionMessage:
+    """Describe what changed, with the parts that failed in *run*, or have open *faults*."""
     event, change = pending.event, pending.change
     checks = change.checks or tuple(filter(None, (change.subject,)))
-    parts = tuple(list_failed_parts(run, checks)) if run else ()
+    outer = (
+        FailedPart(
+            id=fault.part,
+            label=fault.label,
+            remedy=fault.remedy,
+            faults=(build_fault(fault.check, fault.code, fault.text),),
+        )
+        for fault in faults
+        if fault.check in checks
+    )
+    parts = tuple(list_failed_parts(run, checks) if run else outer)
     return TransitionMessage(
         event=TRANSITION_KINDS[event.kind],
         number=event.number,

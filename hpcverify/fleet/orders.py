@@ -125,10 +125,10 @@ class Dispatcher:
         """Close *ticket* if its *job* has ended; report if something went wrong."""
         if job is not None and not ticket.job:  # killed before it was written down
             self.ledger.record_job(ticket, job.id)
-        if job is None and not ticket.run:  # Slurm does not know it: does anything still come?
-            max_wait = MAX_ARRIVAL_S if ticket.job else MAX_SUBMISSION_DELAY_S
-            if compute_elapsed(self.clock(), ticket.made) <= max_wait:
-                return False
+        max_wait = MAX_ARRIVAL_S if ticket.job else MAX_SUBMISSION_DELAY_S
+        late = compute_elapsed(self.clock(), ticket.made) > max_wait
+        if job is None and not (ticket.run or late):
+            return False
         ending = classify_ending(job, document=bool(ticket.run), now=self.clock())
         if job is not None and (ending is Ending.LAUNCH_FAILED or self._is_ghost(ticket, ending)):
             self.slurm.cancel(job.id)  # it would sit in the queue, and keep the node

@@ -8,8 +8,8 @@ table.
 
 A run counts only with a ticket of the controller: that is how we know that our own job
 made it, on that node, after the last decision. A run without one, by a hook or by hand,
-can raise suspicion and nothing more. Otherwise anyone who can write to the spool could
-take other nodes out of service, or let them back in.
+can raise suspicion and nothing more, and so can any other source of faults. Otherwise anyone
+who can write to the spool could take other nodes out of service, or let them back in.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hpcverify.fleet.states import (
     is_suspect_between_nodes,
     is_suspect_by_bmc,
 )
-from hpcverify.model import COLLECTIVES_CHECK, FABRIC_SUITE
+from hpcverify.model import COLLECTIVES_CHECK, FABRIC_SUITE, Source
 from hpcverify.plan.config import Site
 from hpcverify.records.spool import MAX_CHECKS
 from hpcverify.summary.verdict import MAX_REASON_CHARACTERS, join_lines, shorten
@@ -176,7 +176,7 @@ def apply_evidence(node: Node, found: Evidence, site: Site, now: float, past: in
     `restrain_hold` then decides whether a brake keeps that from being acted on.
     """
     if not found.ticket:
-        judge = _judge_bmc if found.by_bmc else _judge_without_ticket
+        judge = _judge_bmc if found.source is Source.BMC else _judge_without_ticket
         return judge(node, found, now)
     if found.ticket <= node.not_before_ticket or not found.complete:
         return node
@@ -194,7 +194,8 @@ def apply_evidence(node: Node, found: Evidence, site: Site, now: float, past: in
 def _count_failures(node: Node, found: Evidence, site: Site, now: float) -> Node:
     """Add the failures of *found* to those of its last `repeat_days`."""
     since = now - site.quarantine.repeat_days * DAY_S
-    failed = () if found.suite == FABRIC_SUITE else (failure.check for failure in found.failures)
+    of_node = found.source is not Source.FABRIC
+    failed = found.failures if of_node else ()
     times = dict(node.failures)
     for check in failed:
         times[check] = (*times.pop(check, ()), now)
@@ -224,7 +225,7 @@ def _judge_without_ticket(node: Node, found: Evidence, now: float) -> Node:
     failure = _describe_failures(node, found)
     if node.state in IN_SERVICE_STATES:
         return _enter(node, NodeEvent.UNORDERED_FAILURE, now, **failure)
-    conclusive = {f.check for f in found.failures if f.conclusive}
+    conclusive = {check for check, is_conclusive in found.failures.items() if is_conclusive}
     if not conclusive or (node.conclusive and conclusive.issubset(node.checks)):
         return node
     if len(node.checks) > MAX_CHECKS:  # no honest node has more in all its runs together
@@ -251,10 +252,8 @@ def _judge_bmc(node: Node, found: Evidence, now: float) -> Node:
     node = _drop_seen_failures(node, found)
     if found.failures:
         failures = {
-            failure.check: join_lines(
-                d.sentence for d in found.diagnoses if failure.check in d.checks
-            )
-            for failure in found.failures
+            check: join_lines(d.sentence for d in found.diagnoses if check in d.checks)
+            for check in found.failures
         }
         node = replace(node, bmc_failures=node.bmc_failures | failures)
         return _judge_without_ticket(node, found, now)
@@ -266,8 +265,7 @@ def _judge_bmc(node: Node, found: Evidence, now: float) -> Node:
 
 def _drop_seen_failures(node: Node, found: Evidence) -> Node:
     """Drop what a BMC showed, where *found* has seen for itself; a skipped check saw nothing."""
-    failed = (failure.check for failure in found.failures)
-    seen = found.passed_checks.union(found.suppressed_checks, failed)
+    seen = found.passed_checks.union(found.suppressed_checks, found.failures)
     left = {check: why for check, why in node.bmc_failures.items() if check not in seen}
     return replace(node, bmc_failures=left)
 
@@ -334,7 +332,7 @@ def _quarantine_on_conclusive_evidence(
 
 def _add_failures(node: Node, found: Evidence, kept: tuple[str, ...]) -> Node:
     """Add what failed to the checks that are *kept*, and each new one to the reason."""
-    failed = tuple(f.check for f in found.failures)
+    failed = tuple(found.failures)
     return replace(
         node,
         reason=join_lines((node.reason, *found.list_reasons(known=node.checks))),
@@ -352,17 +350,17 @@ def _handle_failure(node: Node, found: Evidence, site: Site, now: float, past: i
             return node
         confirmed = node.state is not State.HELD
     else:
-        often = any(len(node.failures.get(f.check, ())) >= MAX_FAILURES for f in found.failures)
+        often = any(len(node.failures.get(check, ())) >= MAX_FAILURES for check in found.failures)
         # A suspicion is confirmed by any failure if we hold the node for it, else by the same.
-        same = not {f.check for f in found.failures}.isdisjoint(node.checks)
-        confirmed = node.state is State.SUSPECT and (node.enforced or same)
-        confirmed |= often or (kept and found.suite != FABRIC_SUITE)
-    acted_on = is_enforced([f.check for f in found.failures], site)
+        same = not found.failures.keys().isdisjoint(node.checks)
+        confirmed = often or (node.state is State.SUSPECT and (node.enforced or same))
+        confirmed |= kept and found.source is not Source.FABRIC
+    acted_on = is_enforced(found.failures, site)
     still = tuple(c for c in node.checks if c not in found.cleared_checks)
     if not acted_on and _is_kept_suspect(node) and is_enforced(still, site):
         return _add_failures(node, found, still)
     failure = _describe_failures(node, found)
-    if not (confirmed or any(f.conclusive for f in found.failures)):
+    if not (confirmed or any(found.failures.values())):
         return _enter(node, NodeEvent.FAILURE, now, enforced=acted_on or kept, **failure)
     return _quarantine(node, site, now, past, enforced=acted_on or kept, **failure)
 
@@ -384,7 +382,7 @@ def _must_pass(node: Node) -> bool:
 
 def _describe_failures(node: Node, found: Evidence) -> dict[str, Any]:
     cleared = found.cleared_checks if found.ticket else frozenset[str]()
-    failed = tuple(f.check for f in found.failures)
+    failed = tuple(found.failures)
     owed = tuple(c for c in node.owed_checks if c not in cleared.union(failed))
     reasons = found.list_reasons()
     reasons += [f"not verified since: failed {', '.join(owed)}"] if owed else []
@@ -392,9 +390,9 @@ def _describe_failures(node: Node, found: Evidence) -> dict[str, Any]:
         "reason": join_lines(reasons),
         "by": "",
         "checks": (*failed, *owed),
-        "conclusive": any(f.conclusive for f in found.failures),
+        "conclusive": any(found.failures.values()),
         "run": found.run,
-        "suite": found.suite if found.ticket or found.suite == FABRIC_SUITE else node.suite,
+        "suite": found.suite if found.ticket or found.source is Source.FABRIC else node.suite,
         "not_before_ticket": max(node.not_before_ticket, found.ticket),
     }
 
@@ -407,7 +405,7 @@ def _handle_pass(node: Node, found: Evidence, now: float) -> Node:
     doubt |= bool(node.owed_checks) and node.suite in (found.suite, FABRIC_SUITE)
     cleared = found.cleared_checks.issuperset(node.checks) or (doubt and found.is_full_pass)
     # By itself it cannot show that it is well with others.
-    cleared &= not is_suspect_between_nodes(node) or found.suite == FABRIC_SUITE
+    cleared &= not is_suspect_between_nodes(node) or found.source is Source.FABRIC
     cleared &= node.bmc_failures.keys().isdisjoint(node.checks)  # see `_drop_seen_failures`
     if not cleared:
         return _handle_partial_pass(node, found, now)

@@ -23,7 +23,7 @@ from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.fleet.breaker import MIN_ALLOWANCE
 from hpcverify.fleet.evidence import ALL_CHECKS, is_enforced
 from hpcverify.fleet.states import DAY_S, HOUR_S
-from hpcverify.model import BMC_SUITE, JOBS_SUITE, PEERS_SUITE, Verdict
+from hpcverify.model import Source, Verdict
 from hpcverify.peers.floors import PeerFloor
 from hpcverify.plan.catalog import list_check_names, load_check
 from hpcverify.plan.config import (
@@ -325,10 +325,9 @@ def _check_bmc(site: Site) -> Iterator[Mistake]:
     if bmc.ca and not bmc.verify:
         text = "bmc.ca: verify = false, so it is not used: take one of them out"
         yield ("bmc", "verify"), text
-    for suite in (BMC_SUITE, JOBS_SUITE, PEERS_SUITE):
-        if (suites_dir() / f"{suite}.toml").exists():
-            text = f"the suite {suite} has the name of runs that the controller makes: rename it"
-            yield (), text
+    if (suites_dir() / f"{Source.BMC}.toml").exists():
+        text = f"the suite {Source.BMC} has the name of runs that the controller makes: rename it"
+        yield (), text
     # Of the pattern for all, any name shows whether it makes addresses.
     find_addresses(["n1"], Bmcs(address=bmc.address), site.find_file("bmc", "address"))
     for hostlist, addresses in bmc.addresses.items():

@@ -38,9 +38,10 @@ from hpcverify.fleet.states import (
 )
 from hpcverify.fleet.transitions import has_unanswered_evidence
 from hpcverify.history.columns import NIGHT_BEGINS
+from hpcverify.history.screen import PeerMetric
 from hpcverify.history.values import Locate
 from hpcverify.insight.comparison import make_locator
-from hpcverify.insight.judgement import FleetLevel, JudgedChange, read_judgement
+from hpcverify.insight.judgement import read_judgement
 from hpcverify.insight.overview import DEFAULT_OVERDUE_S, STATE_RANKS
 from hpcverify.limits.specs import find_spec
 from hpcverify.metrics.table import (
@@ -55,11 +56,12 @@ from hpcverify.metrics.table import (
 )
 from hpcverify.metrics.text import LabelValues, MetricFamily, make_gauge, make_state_set
 from hpcverify.model import Part, Remedy, Verdict
+from hpcverify.peers.screen import ListSummary
 from hpcverify.plan.catalog import list_check_names
 from hpcverify.plan.config import Site
-from hpcverify.records.store import Store
 from hpcverify.records.text_files import write_text_file
 from hpcverify.run.folders import explain_silence
+from hpcverify.trends.fleet import PartChange
 from hpcverify.units import DAY_SECONDS, UNIT_FACTORS, convert_unit
 
 MAX_PLACES = 1000
@@ -170,7 +172,7 @@ def list_families(
     yield from list_brake_families(controller, turn, fleet.now)
     yield from list_part_families(fleet)
     yield from list_judgement_families(controller, fleet.current)
-    yield from list_attention_families(fleet, controller.store)
+    yield from list_attention_families(fleet, controller)
 
 
 def list_turn_families(controller: Controller, turn: Turn, now: float) -> Iterator[MetricFamily]:
@@ -322,40 +324,42 @@ def list_judgement_families(
         yield MetricFamily("hpcverify_trend_crossing_timestamp_seconds", _find_crossings(changes))
 
 
-def _list_level_families(levels: Iterable[FleetLevel]) -> Iterator[MetricFamily]:
+def _list_level_families(
+    levels: Iterable[tuple[PeerMetric, ListSummary]],
+) -> Iterator[MetricFamily]:
     values: dict[LabelValues, float] = {}
     shares: dict[LabelValues, float] = {}
-    for level in levels:
-        if not all(map(is_name, (level.metric, level.model, level.unit))):
+    for metric, summary in levels:
+        if not all(map(is_name, (metric.metric, metric.model, metric.unit))):
             continue
-        peak = find_peak(level)
-        reached = (level.low, level.median, level.high)
+        peak = find_peak(metric)
+        reached = (summary.low, summary.centre, summary.high)
         for statistic, value in zip(STATISTICS, reached, strict=True):
-            key = (level.check, level.metric, level.model)
-            values[*key, level.unit, statistic] = value
+            key = (metric.check, metric.metric, metric.model)
+            values[*key, metric.unit, statistic] = value
             if peak:
                 shares[*key, statistic] = value / peak
     yield MetricFamily("hpcverify_measurement", values)
     yield MetricFamily("hpcverify_measurement_peak_ratio", shares)
 
 
-def find_peak(level: FleetLevel) -> float:
+def find_peak(metric: PeerMetric) -> float:
     """Find what the data sheet of a GPU promises for a metric, in its unit; 0: nothing."""
-    spec = find_spec(Part("gpu", "", "", {"name": level.model}))
-    promise = spec.find_promise(level.metric.partition(".")[0]) if spec else None
-    if promise is None or level.unit not in UNIT_FACTORS:
+    spec = find_spec(Part("gpu", "", "", {"name": metric.model}))
+    promise = spec.find_promise(metric.metric.partition(".")[0]) if spec else None
+    if promise is None or metric.unit not in UNIT_FACTORS:
         return 0.0
     try:
-        return convert_unit(promise.value, promise.unit, level.unit)
+        return convert_unit(promise.value, promise.unit, metric.unit)
     except HpcverifyError:  # a metric of another dimension has the same name
         return 0.0
 
 
-def _find_crossings(changes: Iterable[JudgedChange]) -> dict[LabelValues, float]:
+def _find_crossings(changes: Iterable[PartChange]) -> dict[LabelValues, float]:
     """Find the first crossing of each node and metric."""
     crossings: dict[LabelValues, float] = {}
     for change in changes:
-        crossing = change.crossing or 0.0
+        crossing = change.crossing.day * DAY_SECONDS if change.crossing else 0.0
         listed = len(crossings) < MAX_CROSSINGS and is_name(change.measurement)
         if listed and crossing and isfinite(crossing):
             key = (change.node, change.check, change.measurement)
@@ -363,7 +367,7 @@ def _find_crossings(changes: Iterable[JudgedChange]) -> dict[LabelValues, float]
     return crossings
 
 
-def list_attention_families(fleet: FleetSnapshot, store: Store) -> Iterator[MetricFamily]:
+def list_attention_families(fleet: FleetSnapshot, controller: Controller) -> Iterator[MetricFamily]:
     """Yield what there is to say of single nodes."""
     nodes = fleet.attention
     yield make_state_set(
@@ -377,7 +381,7 @@ def list_attention_families(fleet: FleetSnapshot, store: Store) -> Iterator[Metr
     ):
         labels = [(node.name,) for node in nodes]
         yield MetricFamily(name, dict(zip(labels, values, strict=True)))
-    yield MetricFamily("hpcverify_node_hold_info", dict.fromkeys(_list_holds(fleet, store), 1))
+    yield MetricFamily("hpcverify_node_hold_info", dict.fromkeys(_list_holds(fleet, controller), 1))
 
 
 def _count_returns(node: Node, now: float) -> int:
@@ -385,12 +389,13 @@ def _count_returns(node: Node, now: float) -> int:
     return min(len(recent), MAX_RETURNS)
 
 
-def _list_holds(fleet: FleetSnapshot, store: Store) -> Iterator[LabelValues]:
+def _list_holds(fleet: FleetSnapshot, controller: Controller) -> Iterator[LabelValues]:
     held = [node for node in fleet.attention if node.name in fleet.holds]
-    remedies = store.list_remedies({node.run for node in held if node.run})
+    remedies = controller.store.list_remedies({node.run for node in held if node.run})
+    outer = {(f.node, f.check): f.remedy for f in controller.ledger.list_outer_faults()}
     for node in held:
         hold = fleet.holds[node.name]
         checks: Collection[str] = node.checks if hold != OTHERS else ()
         for check in checks or ("",):
-            remedy = remedies.get((node.run, check), Remedy.NONE)
+            remedy = remedies.get((node.run, check)) or outer.get((node.name, check), Remedy.NONE)
             yield node.name, hold, check, remedy.value

@@ -1,28 +1,23 @@
 """
 Jobs as a sensor: nodes against which users' jobs of the last day speak.
 
-It makes suspects and nothing more: each node that it names gets a run in the spool
-without a ticket, as from a hook, and the next sweep verifies it first. A pass of the
-node by itself clears it. Who the users are is not kept.
+It makes suspects and nothing more: the next sweep verifies each node that it names first. A
+pass of the node by itself clears it. Who the users are is not kept.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from statistics import median
 from types import MappingProxyType
 
-from msgspec import Struct
-
 from hpcverify.errors import SlurmError
 from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.external_run import build_failed_run
+from hpcverify.fleet.evidence import FaultReport, build_fault
 from hpcverify.fleet.states import DAY_S
-from hpcverify.model import JOBS_SUITE, Finding, Run
+from hpcverify.model import Source
 from hpcverify.reliability.job_endings import MIN_USERS, JobEnding, judge_job_endings
-from hpcverify.slurm import Host
 from hpcverify.slurm.accounting import UserJob
 from hpcverify.units import format_count
 
@@ -46,24 +41,13 @@ more than two, that fail within `TOGETHER_S` have a cause in common."""
 TOGETHER_S = 3600
 
 
-class JobSuspicion(Struct, frozen=True, kw_only=True):
-    """What jobs say against a node."""
-
-    node: str
-    code: str
-    """black_hole, node_fail or avoided."""
-    reason: str
-    at: float
-    """When the last of these jobs ended, in seconds since 1970."""
-
-
 def find_suspicions(
     jobs: Iterable[UserJob],
     avoided: Mapping[str, set[int]],
     nodes: int,
     now: float,
     passed: Mapping[str, float] = MappingProxyType({}),
-) -> Iterator[JobSuspicion | str]:
+) -> Iterator[FaultReport | str]:
     """
     Find the nodes, of *nodes* in all, that *jobs* speak against or users avoid.
 
@@ -92,7 +76,7 @@ def find_suspicions(
                 f"jobs of {hole.died} of {hole.users} users died within "
                 f"{EARLY_S // 60} min, where {hole.expected:.1f} were to be expected"
             )
-            yield JobSuspicion(node=hole.node, code="black_hole", reason=reason, at=hole.last)
+            yield _suspect(hole.node, "black_hole", reason, hole.last)
     yield from _find_node_failures(listed, nodes, passed)
     yield from _find_avoided(avoided, nodes, now)
 
@@ -107,7 +91,7 @@ def _list_endings(job: UserJob) -> Iterator[JobEnding]:
 
 def _find_node_failures(
     jobs: Iterable[UserJob], nodes: int, passed: Mapping[str, float]
-) -> Iterator[JobSuspicion | str]:
+) -> Iterator[FaultReport | str]:
     """
     Find the nodes that failed under a job on one node: of several, Slurm does not say which did.
 
@@ -131,14 +115,12 @@ def _find_node_failures(
     for node, end in sorted(last.items()):
         if together[node] > most or end <= passed.get(node, 0.0):
             continue
-        yield JobSuspicion(
-            node=node, code="node_fail", reason="Slurm ended a job there as NODE_FAIL", at=end
-        )
+        yield _suspect(node, "node_fail", "Slurm ended a job there as NODE_FAIL", end)
 
 
 def _find_avoided(
     avoided: Mapping[str, set[int]], nodes: int, now: float
-) -> Iterator[JobSuspicion | str]:
+) -> Iterator[FaultReport | str]:
     counts = {node: len(users) for node, users in avoided.items() if len(users) >= MIN_USERS}
     if len(counts) > max(2, MAX_AVOIDED_SHARE * nodes):
         yield f"{len(counts)} nodes are avoided by {median(counts.values()):.0f} users each"
@@ -146,17 +128,29 @@ def _find_avoided(
     for node, count in sorted(counts.items()):
         week = now - now % (7 * DAY_S)
         reason = f"jobs of {count} users must not run there (sbatch --exclude)"
-        yield JobSuspicion(node=node, code="avoided", reason=reason, at=week)
+        yield _suspect(node, "avoided", reason, week)
 
 
-def leave_suspicions(controller: Controller) -> list[JobSuspicion]:
+def _suspect(node: str, code: str, reason: str, at: float) -> FaultReport:
+    """Report what jobs say against *node*, the last of which ended *at* that time."""
+    return FaultReport(
+        node=node,
+        source=Source.JOBS,
+        at=at,
+        key=(code,),
+        faults=(build_fault(Source.JOBS, code, reason),),
+        examined=frozenset({Source.JOBS}),
+    )
+
+
+def take_suspicions(controller: Controller) -> None:
     """
-    Ask Slurm for the jobs of the last day, and leave a run of each node that is suspected.
+    Ask Slurm for the jobs of the last day, and suspect the nodes that they speak against.
 
     If its accounting does not answer, this says so, and relies on what users exclude.
 
     Raises:
-        SlurmError: Slurm itself does not answer.
+        SlurmError: Slurm itself does not answer, or not in full.
 
     """
     own = controller.site.fleet.partition
@@ -166,7 +160,11 @@ def leave_suspicions(controller: Controller) -> list[JobSuspicion]:
     try:
         known = controller.slurm.list_user_jobs(WINDOW_MINUTES)
         jobs = [job for job in known or () if job.partition != own]
-        busy = _count_busy(controller, hosts.values())
+        ours = {ticket.node for ticket in controller.ledger.list_open_tickets()}
+        busy = sum(
+            host.state in {"ALLOCATED", "MIXED"} and host.name not in ours
+            for host in hosts.values()
+        )
         if known is not None and not jobs and busy:
             controller.say(
                 f"users' jobs are not looked at: sacct shows none, though some run on "
@@ -176,27 +174,10 @@ def leave_suspicions(controller: Controller) -> list[JobSuspicion]:
     except SlurmError as exc:
         controller.say(f"users' jobs are not looked at: {exc}")
     passed = {name: node.last_pass_at for name, node in controller.ledger.list_nodes().items()}
-    suspicions: list[JobSuspicion] = []
+    suspicions: list[FaultReport] = []
     for suspicion in find_suspicions(jobs, avoided, len(hosts), controller.clock(), passed):
         if isinstance(suspicion, str):
             controller.say(suspicion)
         elif suspicion.node in hosts:
             suspicions.append(suspicion)
-    for suspicion in suspicions:
-        run = build_run(suspicion, controller.ledger.make_mark(suspicion.node, suspicion.code))
-        if not controller.ledger.is_judged(run.id):
-            controller.leave_run(run)
-    return suspicions
-
-
-def _count_busy(controller: Controller, hosts: Iterable[Host]) -> int:
-    ours = {ticket.node for ticket in controller.ledger.list_open_tickets()}
-    return sum(host.state in {"ALLOCATED", "MIXED"} and host.name not in ours for host in hosts)
-
-
-def build_run(suspicion: JobSuspicion, mark: str) -> Run:
-    """Build the run that says what jobs say of a node; by its *mark*, it counts once."""
-    started = datetime.fromtimestamp(suspicion.at, UTC)
-    finding = Finding(suspicion.code, "node", suspicion.reason)
-    run = f"{started:%Y%m%d-%H%M%S}-{mark}"
-    return build_failed_run(run, suspicion.node, JOBS_SUITE, started, finding)
+    controller.take_faults(suspicions)

@@ -20,13 +20,14 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from hpcverify.errors import StoreError
+from hpcverify.history.screen import PeerMetric
 from hpcverify.insight.node_names import fold_names, make_natural_key
-from hpcverify.model import MIN_PARTS_FOR_ALL, Verdict
+from hpcverify.model import MIN_PARTS_FOR_ALL, Source, Verdict
 from hpcverify.peers.distribution import Distribution
-from hpcverify.peers.fleet import PeerOutlier
-from hpcverify.peers.floors import Worse
+from hpcverify.peers.fleet import MetricJudgement, PeerOutlier
+from hpcverify.peers.screen import ListSummary
 from hpcverify.records.documents import write_bytes
-from hpcverify.trends.fleet import STEP
+from hpcverify.trends.fleet import STEP, PartChange
 from hpcverify.units import format_count, format_percent
 
 JUDGEMENT_NAME = "judgement.json"
@@ -72,49 +73,17 @@ class JudgedOutlier(PeerOutlier, frozen=True, kw_only=True):
         return f"{self.level} {self.name}{hosts}"
 
 
-class JudgedChange(Struct, frozen=True, kw_only=True):
-    """A part that is worse than it was, or many parts that changed alike."""
-
-    node: str = ""
-    """Empty if it is about several."""
-    nodes: tuple[str, ...] = ()
-    """Set if it is about several."""
-    part: str
-    """As GPU 3, or GPU 0-3; of several nodes, how many parts."""
-    metric: str
-    verdict: Verdict
-    kind: str
-    """step or trend."""
-    size: float
-    """Relative to its past; positive is worse."""
-    before: float
-    after: float
-    unit: str
-    day: date
-    """When the step was, or the trend's last run."""
-    why: str = ""
-    """When a limit is crossed, and what changed with it: a driver."""
-    check: str = ""
-    measurement: str = ""
-    """What *metric* is made of, without suite and model."""
-    crossing: float | None = None
-    """When the trend crosses the limit of the part, in seconds since 1970; null: it does not."""
-
-    @property
-    def title(self) -> str:
-        """The part, the node or the nodes within the fleet; of many nodes, the first ones."""
-        if not self.nodes:
-            return " ".join(filter(None, [self.node, self.part]))
-        return f"{self.part} on {_shorten_hosts(self.nodes)}"
-
-
-Judged = TypeVar("Judged", bound=JudgedOutlier | JudgedChange)
+Judged = TypeVar("Judged", bound=JudgedOutlier | PartChange)
 Entry = TypeVar("Entry")
 
 
-def name_judged(entry: JudgedOutlier | JudgedChange) -> tuple[str, str]:
-    """Name the node and the part that *entry* is about."""
-    return entry.node, entry.title
+def name_judged(entry: JudgedOutlier | PartChange) -> tuple[str, str]:
+    """Name the node that *entry* is about, and the part, the node or the nodes in the fleet."""
+    if isinstance(entry, JudgedOutlier):
+        return entry.node, entry.title
+    if entry.nodes:
+        return entry.node, f"{entry.part} on {_shorten_hosts(entry.nodes)}"
+    return entry.node, " ".join(filter(None, [entry.node, entry.part]))
 
 
 def group_by_part(
@@ -145,21 +114,6 @@ def _shorten_hosts(nodes: Collection[str]) -> str:
     return f"{format_count(len(nodes), 'node')} ({', '.join(first)}, ...)"
 
 
-class JudgedMetric(Struct, frozen=True, kw_only=True):
-    """What the parts of the fleet reached in one metric; all its values were read."""
-
-    name: str
-    """As in `JudgedOutlier`."""
-    unit: str
-    worse: Worse
-    parts: int
-    nodes: int
-    median: float
-    spread: float | None
-    """Robust and relative; None: the parts are too few."""
-    distribution: Distribution
-
-
 class NightCoverage(Struct, frozen=True, kw_only=True):
     """How many nodes a night compared, and why not the others."""
 
@@ -177,19 +131,6 @@ class NightCoverage(Struct, frozen=True, kw_only=True):
         return "; ".join((compared, *self.others))
 
 
-class FleetLevel(Struct, frozen=True, kw_only=True):
-    """What the parts of the fleet reached in one metric of the suite of the sweep."""
-
-    check: str
-    metric: str
-    model: str
-    unit: str
-    parts: int
-    low: float
-    median: float
-    high: float
-
-
 class FleetJudgement(Struct, frozen=True, kw_only=True):
     """What was said of a night."""
 
@@ -197,20 +138,21 @@ class FleetJudgement(Struct, frozen=True, kw_only=True):
     coverage: NightCoverage = NightCoverage()
     outliers: tuple[JudgedOutlier, ...] = ()
     """Those that stood out in two runs at least, the worst first."""
-    changes: tuple[JudgedChange, ...] = ()
+    changes: tuple[PartChange, ...] = ()
     """Steps and trends to the worse, the largest first."""
     notes: tuple[str, ...] = ()
     """Rollouts, what many parts have in common, and what could not be judged."""
     unconfirmed: tuple[JudgedOutlier, ...] = ()
     """Those that stood out once, or by chance: nothing is said of them yet."""
-    metrics: tuple[JudgedMetric, ...] = ()
-    """Those with a value far from the median."""
+    metrics: tuple[tuple[MetricJudgement, Distribution], ...] = ()
+    """Those with a value far from the median, and how all their values are distributed."""
     screened: int = 0
     """Metrics without one."""
     least: str = ""
     """How much worse than its peers a part has to be until it is named, in a sentence."""
-    levels: tuple[FleetLevel, ...] = ()
-    """The metrics with most parts, up to `MAX_LEVELS`."""
+    levels: tuple[tuple[PeerMetric, ListSummary], ...] = ()
+    """What the parts reached in the suite of the sweep: the metrics with most parts first, up to
+    `MAX_LEVELS`."""
 
 
 def read_judgement(state: Path) -> FleetJudgement | None:
@@ -268,9 +210,11 @@ def write_judgement(state: Path, judgement: FleetJudgement) -> None:
     write_bytes(state / JUDGEMENT_NAME, msgspec.json.encode(finite))
 
 
-def _is_finite(judged: Struct) -> bool:
-    numbers = (value for value in astuple(judged) if isinstance(value, float))
-    return all(map(isfinite, numbers))
+def _is_finite(judged: object) -> bool:
+    inner = astuple(judged) if isinstance(judged, Struct) else judged
+    if isinstance(inner, tuple):
+        return all(map(_is_finite, inner))
+    return not isinstance(inner, float) or isfinite(inner)
 
 
 def keep_judged_nodes(judgement: FleetJudgement, names: Collection[str]) -> FleetJudgement:
@@ -293,11 +237,11 @@ def list_judgement_lines(judgement: FleetJudgement) -> list[str]:
     judgement, known = set_known_aside(judgement)
     return [
         *(
-            f"peers: {_describe_outliers(title, group)}"
+            f"{Source.PEERS}: {_describe_outliers(title, group)}"
             for title, group in group_by_part(judgement.outliers, name_judged).items()
         ),
         *(
-            f"past: {_describe_changes(title, group)}"
+            f"{Source.PAST}: {_describe_changes(title, group)}"
             for title, group in group_by_part(judgement.changes, name_judged).items()
         ),
         *(f"fleet: {note}" for note in judgement.notes),
@@ -309,13 +253,13 @@ def set_known_aside(judgement: FleetJudgement) -> tuple[FleetJudgement, str]:
     """Set aside what has stood out unchanged for long, and say of whom, in a line; empty: none."""
     latest = judgement.night - KNOWN_AFTER
 
-    def is_known(entry: JudgedOutlier | JudgedChange) -> bool:
-        if isinstance(entry, JudgedChange):
+    def is_known(entry: JudgedOutlier | PartChange) -> bool:
+        if isinstance(entry, PartChange):
             return entry.kind == STEP and entry.day <= latest
         unchanged = entry.distance <= MUCH_WORSE * entry.distance_then
         return entry.since <= latest and unchanged and entry.verdict is not Verdict.FAIL
 
-    every: tuple[JudgedOutlier | JudgedChange, ...] = (*judgement.outliers, *judgement.changes)
+    every: tuple[JudgedOutlier | PartChange, ...] = (*judgement.outliers, *judgement.changes)
     known = list(filter(is_known, every))
     titles = list(group_by_part(known, name_judged))
     more = f" and {len(titles) - NAMED_NODES} more" if len(titles) > NAMED_NODES else ""
@@ -338,7 +282,8 @@ def describe_nodes(judgement: FleetJudgement) -> dict[str, str]:
             clauses.setdefault(outlier.node, []).append(describe_outlier(outlier))
     for change in judgement.changes:
         if change.node:
-            clauses.setdefault(change.node, []).append(_describe_changes(change.title, [change]))
+            clause = _describe_changes(name_judged(change)[1], [change])
+            clauses.setdefault(change.node, []).append(clause)
     return {
         node: f"{own[0]} (+{len(own) - 1} more)" if len(own) > 1 else own[0]
         for node, own in clauses.items()
@@ -354,7 +299,7 @@ def describe_outlier(outlier: JudgedOutlier, title: str = "", others: str = "") 
     return "; ".join(filter(None, [f"{title or outlier.title}: {distance}", outlier.cause, since]))
 
 
-def describe_day(change: JudgedChange) -> str:
+def describe_day(change: PartChange) -> str:
     """Say when *change* was."""
     return f"step on {change.day}" if change.kind == STEP else f"trend until {change.day}"
 
@@ -365,7 +310,7 @@ def _describe_outliers(title: str, group: list[JudgedOutlier]) -> str:
     return f"{worst.verdict.value.upper()} {describe_outlier(worst, title, others)}"
 
 
-def _describe_changes(title: str, group: list[JudgedChange]) -> str:
+def _describe_changes(title: str, group: list[PartChange]) -> str:
     worst = max(group, key=lambda change: change.size)
     others = count_other_metrics(worst.metric, [change.metric for change in group])
     kind = "since" if worst.kind == STEP else "in a trend until"

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
@@ -20,38 +21,41 @@ from statistics import median
 from msgspec.structs import asdict, replace
 
 from hpcverify.errors import StoreError
+from hpcverify.events.event import EventKind, StateChange
 from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.external_run import build_failed_run
+from hpcverify.fleet.event_log import NewEvent
+from hpcverify.fleet.evidence import FaultReport, build_fault
 from hpcverify.fleet.states import DAY_S
 from hpcverify.history.columns import NIGHT_BEGINS, find_night
 from hpcverify.history.database import MIN_NEWEST_NIGHTS, find_database, list_nights
 from hpcverify.history.duck import is_installed
 from hpcverify.history.reader import Choice, has_measurements
-from hpcverify.history.screen import MAX_NODE_METRICS, read_misdated_runs
+from hpcverify.history.screen import MAX_NODE_METRICS, PeerMetric, read_misdated_runs
 from hpcverify.history.values import MAX_TIMES_BETTER
 from hpcverify.insight.comparison import JudgedPeers, judge_peers, make_locator
+from hpcverify.insight.drift_wording import describe_rollout
 from hpcverify.insight.judgement import (
     FOLLOWED_RUNS,
     MAX_LEVELS,
     NAMED_NODES,
     FleetJudgement,
-    FleetLevel,
-    JudgedChange,
-    JudgedMetric,
     JudgedOutlier,
     NightCoverage,
     describe_outlier,
+    name_judged,
     put_judgement_aside,
     read_judgement,
     write_judgement,
 )
-from hpcverify.insight.night_events import record_night
 from hpcverify.insight.node_names import fold_names
+from hpcverify.insight.overview import read_overview
 from hpcverify.insight.past import judge_past
-from hpcverify.model import PEERS_SUITE, Finding, Run, Verdict
-from hpcverify.peers.distribution import count_values
+from hpcverify.model import Source, Verdict
+from hpcverify.peers.distribution import Distribution, count_values
 from hpcverify.peers.document import describe_least, describe_too_few
+from hpcverify.peers.fleet import MetricJudgement
 from hpcverify.peers.rule import FALSE_SHARE, MIN_COMPARED
+from hpcverify.peers.screen import ListSummary
 from hpcverify.peers.values import MetricName
 from hpcverify.stats import CONFIDENCE, compute_binomial_tail
 from hpcverify.summary.part_names import fold_labels
@@ -76,9 +80,9 @@ MIN_CROWD_NODES = 4
 """Nodes that step alike have something in common: they are one line."""
 MAX_NOTES = 50
 """Metrics that are noted as not judged in full."""
+SEPARATOR = "\t"
+"""Between the node of what stands out and its name; no name has one."""
 CROWD_ADVICE = "look for what they share, such as a switch or a setting"
-OUTLIER_CODE = "outlier"
-EPOCH = date(1970, 1, 1)
 
 
 def judge_finished_night(controller: Controller) -> None:
@@ -90,7 +94,7 @@ def judge_finished_night(controller: Controller) -> None:
             return
         if is_installed() and has_measurements(controller.state, Choice(since=night, until=night)):
             judged = judge_night(controller, night, before)
-            judged = _leave_failed_runs(controller, judged)
+            judged = _report_failed(controller, judged)
             write_judgement(controller.state, judged)
             record_night(controller, judged)
 
@@ -210,20 +214,10 @@ def _format_span(numbers: Collection[int]) -> str:
     return " to ".join(dict.fromkeys(map(str, (min(numbers), max(numbers)))))
 
 
-def list_levels(peers: JudgedPeers, suite: str) -> Iterator[FleetLevel]:
+def list_levels(peers: JudgedPeers, suite: str) -> list[tuple[PeerMetric, ListSummary]]:
     """List what the parts of the fleet reached in *suite*, in the metrics with most parts first."""
     summaries = [item for item in peers.fleet.summaries.items() if item[0].suite == suite]
-    for metric, summary in sorted(summaries, key=lambda item: -item[1].peers)[:MAX_LEVELS]:
-        yield FleetLevel(
-            check=metric.check,
-            metric=metric.metric,
-            model=metric.model,
-            unit=metric.unit,
-            parts=summary.peers,
-            low=summary.low,
-            median=summary.centre,
-            high=summary.high,
-        )
+    return sorted(summaries, key=lambda item: -item[1].peers)[:MAX_LEVELS]
 
 
 def list_notes(peers: JudgedPeers, past: Mapping[MetricName, TrendJudgement]) -> Iterator[str]:
@@ -251,21 +245,12 @@ def list_notes(peers: JudgedPeers, past: Mapping[MetricName, TrendJudgement]) ->
         yield f"and {format_count(len(lines) - MAX_NOTES, 'other metric')} not judged in full"
 
 
-def list_metrics(peers: JudgedPeers) -> Iterator[JudgedMetric]:
+def list_metrics(peers: JudgedPeers) -> Iterator[tuple[MetricJudgement, Distribution]]:
     """List the metrics that were judged in full, with how their values are distributed."""
     for entry in peers.document.metrics:
         values = [part.value for part in peers.fleet.values[entry.name]]
         if entry.median is not None and all(map(isfinite, values)):
-            yield JudgedMetric(
-                name=str(entry.name),
-                unit=entry.name.unit,
-                worse=entry.worse,
-                parts=entry.parts,
-                nodes=entry.nodes,
-                median=entry.median,
-                spread=entry.spread,
-                distribution=count_values(values),
-            )
+            yield replace(entry, outliers=()), count_values(values)
 
 
 def list_outliers(peers: JudgedPeers) -> Iterator[JudgedOutlier]:
@@ -461,7 +446,7 @@ def describe_by_chance(outliers: Iterable[JudgedOutlier]) -> Iterator[str]:
         )
 
 
-def list_changes(past: Mapping[MetricName, TrendJudgement]) -> list[JudgedChange]:
+def list_changes(past: Mapping[MetricName, TrendJudgement]) -> list[PartChange]:
     """List the changes to the worse, the largest first; those of parts that go together are one."""
     changes = (
         change for name, judged in past.items() for change in _join_changes(name, judged.changes)
@@ -469,7 +454,7 @@ def list_changes(past: Mapping[MetricName, TrendJudgement]) -> list[JudgedChange
     return sorted(changes, key=lambda change: -change.size)
 
 
-def _join_changes(name: MetricName, changes: Iterable[PartChange]) -> Iterator[JudgedChange]:
+def _join_changes(name: MetricName, changes: Iterable[PartChange]) -> Iterator[PartChange]:
     worse = [change for change in changes if change.size > 0]
     crowds = find_crowds(worse)
     yield from (_make_crowd_change(name, crowd) for crowd in crowds)
@@ -479,8 +464,8 @@ def _join_changes(name: MetricName, changes: Iterable[PartChange]) -> Iterator[J
         if id(change) not in crowded:
             by_node[change.node, change.kind].append(change)
     for of_node in by_node.values():
-        first = min(change.day for change in of_node)
-        alike = [change for change in of_node if change.day - first <= SAME_DAYS]
+        first = min(change.time for change in of_node)
+        alike = [change for change in of_node if change.time - first <= SAME_DAYS]
         rest = [change for change in of_node if change not in alike]
         yield from (_make_change(name, group) for group in (alike, rest) if group)
 
@@ -490,7 +475,7 @@ def find_crowds(changes: Iterable[PartChange]) -> list[list[PartChange]]:
     rest, crowds = list(changes), []
     while rest:
         around = (
-            [o for o in rest if o.kind == change.kind and abs(o.day - change.day) <= SAME_DAYS]
+            [o for o in rest if o.kind == change.kind and abs(o.time - change.time) <= SAME_DAYS]
             for change in rest
         )
         near = max(around, key=lambda crowd: len({change.node for change in crowd}))
@@ -504,7 +489,7 @@ def find_crowds(changes: Iterable[PartChange]) -> list[list[PartChange]]:
     return crowds
 
 
-def _make_crowd_change(name: MetricName, crowd: list[PartChange]) -> JudgedChange:
+def _make_crowd_change(name: MetricName, crowd: list[PartChange]) -> PartChange:
     typical = sorted(crowd, key=lambda change: change.size)[len(crowd) // 2]
     reason, count = Counter(change.why for change in crowd).most_common(1)[0]
     nodes = tuple(sorted({change.node for change in crowd}))
@@ -517,54 +502,80 @@ def _make_crowd_change(name: MetricName, crowd: list[PartChange]) -> JudgedChang
     )
 
 
-def _make_change(name: MetricName, changes: list[PartChange]) -> JudgedChange:
+def _make_change(name: MetricName, changes: list[PartChange]) -> PartChange:
     worst = max(changes, key=lambda change: change.size)
     crossing = format_crossing(worst.crossing) if worst.crossing else ""
-    return JudgedChange(
-        node=worst.node,
+    return replace(
+        worst,
         part=fold_labels(sorted(change.part for change in changes)),
         metric=str(name),
-        verdict=worst.verdict,
-        kind=worst.kind,
-        size=worst.size,
-        before=worst.before,
-        after=worst.after,
-        unit=name.unit,
-        day=EPOCH + timedelta(days=int(worst.day)),
-        why="; ".join(filter(None, [crossing, worst.why])),
         check=name.check,
         measurement=name.metric,
-        crossing=worst.crossing.day * DAY_S if worst.crossing else None,
+        unit=name.unit,
+        why="; ".join(filter(None, [crossing, worst.why])),
     )
 
 
-def _leave_failed_runs(controller: Controller, judgement: FleetJudgement) -> FleetJudgement:
-    """
-    Leave a run of each node that failed by its peers, once: it becomes a suspect in service.
-
-    One whose run cannot be left is tried again the next night.
-    """
-    outliers: list[JudgedOutlier] = []
-    for outlier in judgement.outliers:
-        reported = outlier.reported
-        if _is_to_be_reported(outlier):
-            mark = controller.ledger.make_mark(*make_key(outlier), str(outlier.since))
-            run = build_outlier_run(outlier, mark, controller.clock())
-            reported = controller.ledger.is_judged(run.id) or controller.leave_run(run)
-        outliers.append(replace(outlier, reported=reported))
+def _report_failed(controller: Controller, judgement: FleetJudgement) -> FleetJudgement:
+    """Report each node that failed by its peers, once; a rack or a driver is no node."""
+    new = [
+        outlier
+        for outlier in judgement.outliers
+        if outlier.verdict is Verdict.FAIL and outlier.node and not outlier.reported
+    ]
+    controller.take_faults(map(report_outlier, new))
+    outliers = (replace(one, reported=one.reported or one in new) for one in judgement.outliers)
     return replace(judgement, outliers=tuple(outliers))
 
 
-def _is_to_be_reported(outlier: JudgedOutlier) -> bool:
-    """Whether a node failed for the first time; a rack or a driver is no node."""
-    return outlier.verdict is Verdict.FAIL and bool(outlier.node) and not outlier.reported
-
-
-def build_outlier_run(outlier: JudgedOutlier, mark: str, now: float) -> Run:
-    """Build the run that says what its peers say of a node; by its *mark*, it counts once."""
+def report_outlier(outlier: JudgedOutlier) -> FaultReport:
+    """Report what peers say against the node of *outlier*."""
     began = datetime(outlier.last.year, outlier.last.month, outlier.last.day, tzinfo=UTC)
-    run = f"{began + NIGHT_BEGINS:%Y%m%d-%H%M%S}-{mark}"
-    finding = Finding(OUTLIER_CODE, "node", describe_outlier(outlier))
-    return build_failed_run(
-        run, outlier.node, PEERS_SUITE, datetime.fromtimestamp(now, UTC), finding
+    return FaultReport(
+        node=outlier.node,
+        source=Source.PEERS,
+        at=(began + NIGHT_BEGINS).timestamp(),
+        key=(*make_key(outlier), str(outlier.since)),
+        faults=(build_fault(Source.PEERS, "outlier", describe_outlier(outlier)),),
+        examined=frozenset({Source.PEERS}),
     )
+
+
+def record_night(controller: Controller, judgement: FleetJudgement) -> None:
+    """Record what is new and what is over since the night before *judgement*."""
+    ledger = controller.ledger
+    outliers = {
+        f"{one.node}{SEPARATOR}{one.title}: {one.metric}": describe_outlier(one)
+        for one in judgement.outliers
+    }
+    for change in judgement.changes:
+        node, title = name_judged(change)
+        subject = f"{title}: {change.metric}, {change.kind}"
+        outliers[f"{node}{SEPARATOR}{subject}"] = change.why or change.kind
+    kinds = (EventKind.OUTLIER_OPENED, EventKind.OUTLIER_CLOSED)
+    ledger.record_standing("outliers", outliers, partial(_describe_standing, kinds, "outlier"))
+    overview = read_overview(ledger, controller.store)
+    rollouts = {
+        f"{SEPARATOR}{rollout.name}: {rollout.after}": describe_rollout(rollout, overview.made)
+        for rollout in overview.drift.rollouts
+    }
+    kinds = (EventKind.ROLLOUT_BEGUN, EventKind.ROLLOUT_ENDED)
+    ledger.record_standing("rollouts", rollouts, partial(_describe_standing, kinds, "under way"))
+    counts = (
+        format_count(len(judgement.outliers), "outlier"),
+        f"{format_count(len(judgement.changes), 'change')} to the worse",
+    )
+    text = f"the night of {judgement.night}: {', '.join(counts)}"
+    ledger.record_event(NewEvent(kind=EventKind.NIGHT_JUDGED, text=text))
+
+
+def _describe_standing(
+    kinds: tuple[EventKind, EventKind], state: str, key: str, before: str, after: str
+) -> NewEvent | None:
+    """Describe what began, or is over; that it goes on, with another distance, is no event."""
+    if before and after:
+        return None
+    node, _, subject = key.partition(SEPARATOR)
+    states = ("", state) if after else (state, "")
+    change = StateChange(subject=subject, before=states[0], after=states[1])
+    return NewEvent(kind=kinds[not after], node=node, change=change, text=after or before)

@@ -8,18 +8,21 @@ somebody has to act on come first, then those that nothing is known of.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.check import severity_sort_key
 from hpcverify.fleet.breaker import Doubt, find_doubts
-from hpcverify.fleet.ledger import Ledger, Malfunction
+from hpcverify.fleet.evidence import OpenFault, diagnose_alone
+from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger, Malfunction
 from hpcverify.fleet.states import (
     DAY_S,
     FAILED_STATES,
@@ -38,7 +41,7 @@ from hpcverify.insight.judgement import FleetJudgement, describe_nodes
 from hpcverify.insight.node_names import make_natural_key
 from hpcverify.insight.outlook import FleetOutlook
 from hpcverify.isolation.links import LinkCoverage, count_coverage
-from hpcverify.model import BMC_SUITE, FABRIC_SUITE, JOBS_SUITE, PEERS_SUITE, Verdict
+from hpcverify.model import Cause, Source, Verdict
 from hpcverify.plan.config import load_site
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.reported_facts import ReportedFacts
@@ -113,6 +116,12 @@ class NodeRow(Struct, frozen=True, kw_only=True, dict=True):  # the dict is for 
     ordered them."""
     failed: float = 0.0
     """When the last of them began; 0: never."""
+
+    @property
+    def notice(self) -> str:
+        """What no run of the node shows: what other sources found, and its standing."""
+        outer = (describe_outer_result(result) for result in self.said if not result.run)
+        return "; ".join(filter(None, (*outer, self.standing)))
 
     @property
     def state_label(self) -> str:
@@ -190,7 +199,10 @@ def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -
     overview = build_overview(
         ledger.list_nodes(),
         filter(is_current, store.list_newest(since, until)),
-        filter(is_current, store.list_last_results(since, until)),
+        (
+            *filter(is_current, store.list_last_results(since, until)),
+            *map(_build_outer_result, ledger.list_outer_faults()),
+        ),
         now=now,
         tripped=ledger.read_trip_reason(),
         doubts=tuple(find_doubts(ledger, store, site.quarantine, now)),
@@ -260,7 +272,7 @@ def build_overview(
             if name in nodes
             else _build_unknown_node(name, entries.get(name)),
             entries.get(name),
-            _keep_latest(by_node.get(name, ()), nodes.get(name)),
+            _keep_latest(by_node.get(name, ())),
             failed.get(name, ()),
             moved.get(name, {}),
             now=now,
@@ -366,40 +378,53 @@ def format_time_since(when: float | datetime | None, now: float) -> str:
     return format_age(now - (when.timestamp() if isinstance(when, datetime) else when))
 
 
-def _keep_latest(results: Iterable[LastResult], node: Node | None) -> tuple[LastResult, ...]:
+def _keep_latest(results: Iterable[LastResult]) -> tuple[LastResult, ...]:
     """
-    Keep the last result of each check of *node*, whatever suite it ran in, by name.
+    Keep the last result of each check of a node, whatever suite it ran in, by name.
 
     If the node and its BMC both speak of one, neither takes back what the other found.
     """
     newest: dict[tuple[str, bool], LastResult] = {}
-    counting = (result for result in results if not _is_over(result, node))
-    for result in sorted(counting, key=lambda result: result.started):
-        newest[result.check, result.suite == BMC_SUITE] = result
+    for result in sorted(results, key=lambda result: result.started):
+        newest[result.check, result.suite == Source.BMC] = result
     worst: dict[str, LastResult] = {}
     for (check, _), result in sorted(newest.items()):
-        worst[check] = max(worst.get(check, result), result, key=_rank_said)
+        # One that was skipped says less than any other.
+        worst[check] = max(
+            worst.get(check, result),
+            result,
+            key=lambda said: (cap_verdict(said) is not Verdict.SKIP, cap_verdict(said)),
+        )
     return tuple(worst[check] for check in sorted(worst))
 
 
-def _is_over(result: LastResult, node: Node | None) -> bool:
-    """
-    Whether *node* became healthy after something outside it spoke against it.
+def describe_outer_result(result: LastResult) -> str:
+    """Say which source found what, and when."""
+    return f"{result.started:%-d %b}, {result.suite}: {result.reason}"
 
-    No run of the node itself has such a check again, and could take that back.
-    """
-    outside = (
-        result.suite in (FABRIC_SUITE, JOBS_SUITE, PEERS_SUITE) and result.verdict is Verdict.FAIL
+
+def read_outer_results(state: Path, node: str) -> list[LastResult]:
+    """Read what is open of *node* by sources without runs, if the ledger in *state* is ours."""
+    if not os.access(state / LEDGER_FILE_NAME, os.W_OK):
+        return []
+    return [_build_outer_result(fault) for fault in Ledger(state).list_outer_faults(node)]
+
+
+def _build_outer_result(fault: OpenFault) -> LastResult:
+    """Build the result of the source of *fault*, which has no run."""
+    return LastResult(
+        node=fault.node,
+        suite=fault.source,
+        run="",
+        started=datetime.fromtimestamp(fault.since, UTC),
+        overall=fault.verdict,
+        check=fault.check,
+        verdict=fault.verdict,
+        reason=fault.text,
+        cause=Cause.NONE,
+        remedy=fault.remedy,
+        diagnoses=(diagnose_alone(fault.check, fault.code, fault.text, fault.remedy),),
     )
-    if node is None or node.state is not State.HEALTHY:
-        return False
-    return outside and node.since > result.started.timestamp()
-
-
-def _rank_said(result: LastResult) -> tuple[bool, Verdict]:
-    """Order results by badness; one that was skipped says less than any other."""
-    verdict = cap_verdict(result)
-    return verdict is not Verdict.SKIP, verdict
 
 
 def _mark_gone(node: Node, now: float) -> Node:
@@ -506,9 +531,10 @@ def choose_page_results(row: NodeRow) -> tuple[LastResult, ...]:
 
     First the run with the most checks, then those with a WARN or worse.
     """
-    counts = Counter(result.suite for result in row.said)
-    by_suite = {result.suite: result for result in row.said}
-    loud = {result.suite for result in row.said if result.verdict >= Verdict.WARN}
+    of_runs = [result for result in row.said if result.run]
+    counts = Counter(result.suite for result in of_runs)
+    by_suite = {result.suite: result for result in of_runs}
+    loud = {result.suite for result in of_runs if result.verdict >= Verdict.WARN}
     ordered = sorted(counts, key=lambda suite: (-counts[suite], suite))
     return tuple(
         by_suite[suite] for place, suite in enumerate(ordered) if place == 0 or suite in loud

@@ -29,7 +29,7 @@ def judge_past(state: Path, choice: Choice, site: Site) -> dict[MetricName, Tren
         StoreError: there is no history, or a file is damaged.
 
     """
-    limits = Limits(Store(state))
+    find_own_limit = Limits(Store(state)).find
     find_floor = make_floor_finder(site.peers, make_side_finder(site.packages))
 
     def find_least(metric: PeerMetric) -> float | None:
@@ -39,7 +39,7 @@ def judge_past(state: Path, choice: Choice, site: Site) -> dict[MetricName, Tren
 
     def judge(metric: PeerMetric, past: FleetPast, worse: Worse, least: float) -> TrendJudgement:
         def find_limit(node: str, part: str) -> float | None:
-            return limits.find(node, part, metric.suite, metric.name, worse)
+            return find_own_limit(node, part, metric.suite, metric.name, worse)
 
         return judge_histories(past, low_is_bad=worse == "low", least=least, find_limit=find_limit)
 

@@ -31,7 +31,7 @@ class MetricType(StrEnum):
     HISTOGRAM = "histogram"
 
 
-class Source(StrEnum):
+class Writer(StrEnum):
     """Which file has a metric."""
 
     CONTROLLER = "controller"
@@ -58,7 +58,7 @@ class PrometheusMetric(Struct, frozen=True, kw_only=True):
     unit: str = ""
     """The base unit, which ends the name; empty: a number of things, a flag, or labels alone."""
     help: str
-    source: Source = Source.CONTROLLER
+    writer: Writer = Writer.CONTROLLER
     buckets: tuple[float, ...] = ()
     """The upper bounds of a histogram, in the unit."""
     alerts: tuple[str, ...] = ()
@@ -432,14 +432,14 @@ NODE_METRICS = (
     PrometheusMetric(
         name="hpcverify_run_info",
         labels=(SUITE, VERSION),
-        source=Source.NODE,
+        writer=Writer.NODE,
         help="The version of hpcverify that made the last run of a suite on this node.",
     ),
     PrometheusMetric(
         name="hpcverify_run_timestamp_seconds",
         labels=(SUITE,),
         unit="seconds",
-        source=Source.NODE,
+        writer=Writer.NODE,
         help="When the last run of a suite on this node ended.",
         runbook="Run `hpcverify show` on the node.",
     ),
@@ -447,27 +447,27 @@ NODE_METRICS = (
         name="hpcverify_run_duration_seconds",
         labels=(SUITE,),
         unit="seconds",
-        source=Source.NODE,
+        writer=Writer.NODE,
         help="How long the last run of a suite on this node took.",
     ),
     PrometheusMetric(
         name="hpcverify_run_verdict",
         labels=(SUITE, VERDICT),
-        source=Source.NODE,
+        writer=Writer.NODE,
         help="1 for the verdict of the last run of a suite on this node, 0 for the others.",
         runbook="Run `hpcverify show` on the node.",
     ),
     PrometheusMetric(
         name="hpcverify_check_verdict_info",
         labels=(SUITE, CHECK, VERDICT),
-        source=Source.NODE,
+        writer=Writer.NODE,
         help="The verdict of a check in the last run of a suite on this node.",
         runbook="Run `hpcverify show` on the node.",
     ),
     PrometheusMetric(
         name="hpcverify_finding_info",
         labels=(SUITE, CHECK, CODE, VERDICT, PART_KIND, INDEX),
-        source=Source.NODE,
+        writer=Writer.NODE,
         help="What the last run of a suite on this node has against a part.",
         runbook="Run `hpcverify show` on the node.",
     ),

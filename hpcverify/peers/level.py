@@ -13,7 +13,7 @@ it says why that needs other rules.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import stdev
 
 from msgspec import Struct
@@ -73,7 +73,10 @@ def judge_level(
         for i, distance in enumerate(distances)
         if distance - centre >= max(floor, SCREEN_SCORE * spread)
     }
-    outliers = {i: distances[i] - centre for i in _find_rare(chances, FALSE_NAMES / peers)}
+    # The rarest that Benjamini and Hochberg's procedure keeps.
+    ranked, allowed = sorted(chances, key=chances.__getitem__), FALSE_NAMES / peers
+    rare = (rank for rank, i in enumerate(ranked, 1) if chances[i] <= allowed * rank)
+    outliers = {i: distances[i] - centre for i in ranked[: max(rare, default=0)]}
     return LevelJudgement(centre, spread, find_least(spread, floor, peers), outliers)
 
 
@@ -119,10 +122,3 @@ def find_least(spread: float, floor: float, peers: int) -> float:
         return max(widen_floor(floor, peers), spread * _find_few_score(peers, peers - 1))
     score = find_student_score(FALSE_NAMES / peers, FREEDOM_SHARE * peers)
     return max(floor, SCREEN_SCORE * spread, score * spread)
-
-
-def _find_rare(chances: Mapping[int, float], allowed: float) -> list[int]:
-    """Find the rarest of *chances* that Benjamini and Hochberg's procedure keeps."""
-    ranked = sorted(chances, key=lambda i: chances[i])
-    rare = (rank for rank, i in enumerate(ranked, 1) if chances[i] <= allowed * rank)
-    return ranked[: max(rare, default=0)]

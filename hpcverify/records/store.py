@@ -37,7 +37,7 @@ from hpcverify.errors import (
     UnknownNameError,
 )
 from hpcverify.limits.resolve import PastValues
-from hpcverify.model import BMC_SUITE, CarryOver, Inventory, Remedy, Run, Verdict
+from hpcverify.model import CarryOver, Inventory, Remedy, Run, Source, Verdict
 from hpcverify.records import documents
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.reported_facts import ReportedFacts
@@ -448,7 +448,7 @@ class Store:
             {
                 "since": _format_time(since, ""),
                 "until": _format_time(until, "9999"),
-                "bmc": BMC_SUITE,
+                "bmc": Source.BMC,
             },
         )
 

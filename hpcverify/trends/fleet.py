@@ -66,10 +66,19 @@ EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 
 
 class PartChange(Struct, frozen=True, kw_only=True):
-    """A part that is no longer what it was."""
+    """A part that is no longer what it was, or many parts that changed alike."""
 
-    node: str
+    node: str = ""
+    """Empty if it is about several."""
+    nodes: tuple[str, ...] = ()
+    """Set if it is about several."""
     part: str
+    """As GPU 3, or GPU 0-3; of several nodes, how many parts."""
+    metric: str = ""
+    """With its check, suite and model."""
+    check: str = ""
+    measurement: str = ""
+    """What *metric* is made of, without suite and model."""
     verdict: Verdict
     kind: str
     """step or trend."""
@@ -79,15 +88,19 @@ class PartChange(Struct, frozen=True, kw_only=True):
     """Where the part was before the step, or at the beginning of the trend."""
     after: float
     """Where it is now."""
-    day: float
-    """Days since 1970: when the step was, or the trend's last run."""
-    runs: int
+    unit: str = ""
+    day: date
+    """When the step was, or the trend's last run."""
+    time: float = 0.0
+    """The same in days since 1970."""
+    runs: int = 0
     """Runs since a step, or of the trend."""
     marks: tuple[MarkChange, ...] = ()
     """What was new on the part with its step."""
     crossing: Crossing | None = None
     """When the trend crosses the limit of the part."""
     why: str = ""
+    """When a limit is crossed, and what changed with it: a driver."""
 
 
 class SharedChange(Struct, frozen=True, kw_only=True):
@@ -192,7 +205,9 @@ def build_past(histories: Iterable[PartHistory]) -> FleetPast:
         carriers=[history for history in every if len(list_mark_periods(history)) > 1],
         levels=levels,
         parts=len(long),
-        spread=median(_measure_spread(history.ratios) for history in long) if long else 0.0,
+        spread=median(MAD_SCALE * find_mad(h.ratios, median(h.ratios)) for h in long)
+        if long
+        else 0.0,
         peaks=find_peaks(history.ratios for history in long if median(history.ratios)),
         series=max(1, len(long)),
     )
@@ -264,10 +279,6 @@ def _find_move(ratios: Sequence[float], past: FleetPast, least: float) -> _Move:
     return best
 
 
-def _measure_spread(ratios: Sequence[float]) -> float:
-    return MAD_SCALE * find_mad(ratios, median(ratios))
-
-
 def _measure_step_spread(ratios: Sequence[float]) -> float:
     """Measure the spread of runs from one to the next: neither a step nor a trend is in it."""
     apart, usual = [abs(after - before) for before, after in pairwise(ratios)], abs(median(ratios))
@@ -287,7 +298,10 @@ def _describe_change(
     if slope:
         before, after = slope.level - slope.change, slope.level
     limit = find_limit(history.node, history.part) if slope else None
-    marks = () if slope else _list_marks_around(history, split)
+    # A step is known to two runs, before and after.
+    last = min(len(history.values) - 1, split + MARK_RUNS - 1)
+    marks = () if slope else list_mark_changes(history, max(0, split - MARK_RUNS), last)
+    time = slope.last if slope else history.times[split] / DAY_SECONDS
     size = sign * (after - before) / abs(before) if before else 0.0
     return PartChange(
         node=history.node,
@@ -297,18 +311,13 @@ def _describe_change(
         size=size,
         before=before * scale,
         after=after * scale,
-        day=slope.last if slope else history.times[split] / DAY_SECONDS,
+        day=find_date(time),
+        time=time,
         runs=len(ratios) if slope else len(ratios) - split,
         marks=marks,
         crossing=project_crossing(slope, limit / scale) if slope and limit is not None else None,
         why=_describe_marks(marks, history, levels) if marks else "",
     )
-
-
-def _list_marks_around(history: PartHistory, split: int) -> tuple[MarkChange, ...]:
-    """List what was new on a part with a step, whose run is known to two."""
-    last = min(len(history.values) - 1, split + MARK_RUNS - 1)
-    return list_mark_changes(history, max(0, split - MARK_RUNS), last)
 
 
 def _find_split(ratios: Sequence[float]) -> int:
@@ -388,7 +397,7 @@ def _find_drifts(past: FleetPast, least: float, sign: int) -> Iterator[SharedCha
             continue
         change, parts = _describe_change(fleet, past.levels, sign), max(o.parts for o in known)
         yield SharedChange(
-            kind=change.kind, day=change.day, size=change.size, changed=parts, compared=parts
+            kind=change.kind, day=change.time, size=change.size, changed=parts, compared=parts
         )
 
 
@@ -399,7 +408,7 @@ def describe_shared(shared: SharedChange) -> str:
         marks = " and ".join(map(str, shared.marks))
         parts = f"{shared.changed} of {format_count(shared.compared, 'part')}"
         return f"rollout: {parts} with {marks} became {by}: not a fault of the parts"
-    when = f"{'around' if shared.kind == STEP else 'in a trend until'} {format_date(shared.day)}"
+    when = f"{'around' if shared.kind == STEP else 'in a trend until'} {find_date(shared.day)}"
     return (
         f"the median of {format_count(shared.compared, 'part')} became {by} {when}: "
         "look for what they share, such as cooling or software"
@@ -408,12 +417,11 @@ def describe_shared(shared: SharedChange) -> str:
 
 def format_crossing(crossing: Crossing) -> str:
     """Print when a limit is crossed, with its uncertainty."""
-    day, early = format_date(crossing.day), format_date(crossing.earliest)
-    late = format_date(crossing.latest) if crossing.latest is not None else "open"
+    day, early = find_date(crossing.day), find_date(crossing.earliest)
+    late = find_date(crossing.latest) if crossing.latest is not None else "open"
     return f"crosses its limit about {day} ({early} to {late})"
 
 
-def format_date(day: float) -> str:
-    """Print days since 1970 as a date (UTC)."""
-    farthest = date.max.toordinal()
-    return date.fromordinal(min(farthest, EPOCH_ORDINAL + int(day))).isoformat()
+def find_date(day: float) -> date:
+    """Find the date (UTC) of days since 1970."""
+    return date.fromordinal(min(date.max.toordinal(), EPOCH_ORDINAL + int(day)))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hpcverify.insight.judgement import JudgedMetric
+from hpcverify.peers.distribution import Distribution
+from hpcverify.peers.values import MetricName
 from hpcverify.units import choose_unit
 from hpcverify_reports.labels import (
     Icon,
@@ -66,22 +67,27 @@ class OutlierPoint:
     icon: Icon
 
 
-def draw_histogram(metric: JudgedMetric, outliers: Sequence[OutlierPoint], about: str) -> Histogram:
-    """Draw the values of *metric*, and mark the *outliers*; *about* says whose they are."""
-    low, high = metric.distribution.low, metric.distribution.high
-    counts = metric.distribution.counts
+def draw_histogram(
+    name: MetricName,
+    values: Distribution,
+    median: float,
+    outliers: Sequence[OutlierPoint],
+    about: str,
+) -> Histogram:
+    """Draw the *values* of a metric, and mark the *outliers*; *about* says whose they are."""
+    low, high, counts = values.low, values.high, values.counts
     x = Scale(*pad_range(low, high, 0.03), 0.0, WIDTH)
     edges = [low + (high - low) * i / len(counts) for i in range(len(counts) + 1)]
     named = format_names([f"{p.name}, {p.distance}" for p in outliers], MAX_NAMED, "; ")
-    unit, factor = choose_unit((metric.median,), metric.unit)
+    unit, factor = choose_unit((median,), name.unit)
     shown = f"{format_number(low * factor)} to {format_with_unit(high * factor, unit)}"
     return Histogram(
-        name=metric.name,
+        name=str(name),
         unit=format_unit(unit),
         description="; ".join(filter(None, [f"{about}: {shown}", named])),
         bars=_draw_bars([x(edge) for edge in edges], counts),
-        median=x(metric.median),
-        ticks=tuple(_place_ticks(x, (metric.median, low, high), factor)),
+        median=x(median),
+        ticks=tuple(_place_ticks(x, (median, low, high), factor)),
         marks=tuple(_place_marks(x, outliers, low, high)),
         caption=named or about,
     )

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hpcverify.insight.judgement import (
     FleetJudgement,
-    JudgedChange,
-    JudgedMetric,
     JudgedOutlier,
     describe_day,
     group_by_part,
@@ -20,6 +18,9 @@ from hpcverify.insight.reliability_report import (
     introduce_reliability,
     list_reliability_facts,
 )
+from hpcverify.peers.distribution import Distribution
+from hpcverify.peers.fleet import MetricJudgement
+from hpcverify.trends.fleet import PartChange
 from hpcverify.units import choose_unit, format_count, format_percent
 from hpcverify_reports.histogram import Histogram, OutlierPoint, draw_histogram
 from hpcverify_reports.labels import ICONS, format_number, format_with_unit
@@ -124,7 +125,8 @@ def _draw_metrics(
     judgement: FleetJudgement,
 ) -> tuple[tuple[Histogram, ...], tuple[Histogram, ...]]:
     """Draw the worst metric of each outlier, the worst first, and then some of the others."""
-    by_metric: dict[str, list[JudgedOutlier]] = {metric.name: [] for metric in judgement.metrics}
+    named = {str(metric.name): (metric, values) for metric, values in judgement.metrics}
+    by_metric: dict[str, list[JudgedOutlier]] = {name: [] for name in named}
     for outlier in judgement.outliers:
         by_metric.setdefault(outlier.metric, []).append(outlier)
     worst = {
@@ -133,30 +135,31 @@ def _draw_metrics(
     }
     groups = group_by_part(judgement.outliers, name_judged).values()
     first = {max(group, key=lambda outlier: outlier.distance).metric for group in groups}
-    ordered = sorted(
-        judgement.metrics, key=lambda metric: (metric.name not in first, -worst[metric.name])
-    )
-    shown = min(MAX_FIGURES, sum(metric.name in first for metric in ordered))
+    ordered = sorted(named, key=lambda name: (name not in first, -worst[name]))
+    shown = min(MAX_FIGURES, sum(name in first for name in ordered))
     drawn = tuple(
-        _draw(metric, by_metric[metric.name]) for metric in ordered[: shown + MAX_FOLDED_FIGURES]
+        _draw(*named[name], by_metric[name]) for name in ordered[: shown + MAX_FOLDED_FIGURES]
     )
     return drawn[:shown], drawn[shown:]
 
 
-def _draw(metric: JudgedMetric, outliers: Sequence[JudgedOutlier]) -> Histogram:
+def _draw(
+    metric: MetricJudgement, values: Distribution, outliers: Sequence[JudgedOutlier]
+) -> Histogram:
+    centre = metric.median or 0.0
     worse = -1 if metric.worse == "low" else 1
     spread = "" if metric.spread is None else f", spread {format_percent(metric.spread)}"
     points = [
         OutlierPoint(
             name=outlier.title,
-            value=metric.median + worse * outlier.distance * abs(metric.median),
+            value=centre + worse * outlier.distance * abs(centre),
             distance=f"{format_percent(outlier.distance)} too {metric.worse}",
             icon=ICONS[outlier.verdict],
         )
         for outlier in outliers
     ]
     parts, nodes = format_count(metric.parts, "part"), format_count(metric.nodes, "node")
-    return draw_histogram(metric, points, f"{parts} on {nodes}{spread}")
+    return draw_histogram(metric.name, values, centre, points, f"{parts} on {nodes}{spread}")
 
 
 def _build_past(judgement: FleetJudgement | None, pages: Pages, unjudged: str) -> PageSection:
@@ -170,7 +173,7 @@ def _build_past(judgement: FleetJudgement | None, pages: Pages, unjudged: str) -
     return build_list("past", title, (intro,), PAST_HEADS, rows, notes=judgement.notes)
 
 
-def _build_change(title: str, changes: Sequence[JudgedChange], pages: Pages) -> Cells:
+def _build_change(title: str, changes: Sequence[PartChange], pages: Pages) -> Cells:
     """Build the row of a part, which may be worse in several metrics."""
     icon = ICONS[max(change.verdict for change in changes)]
     return (
@@ -180,7 +183,7 @@ def _build_change(title: str, changes: Sequence[JudgedChange], pages: Pages) -> 
     )
 
 
-def _describe_change(change: JudgedChange) -> str:
+def _describe_change(change: PartChange) -> str:
     unit, factor = choose_unit((change.before, change.after), change.unit)
     after = format_with_unit(change.after * factor, unit)
     levels = f"{format_number(change.before * factor)} to {after}"

@@ -17,7 +17,7 @@ from hpcverify.fleet.states import Hold, Node, State, awaits_batch
 from hpcverify.fleet.transitions import Decision, Purpose, admit
 from hpcverify.isolation.answer import IsolationAnswer
 from hpcverify.isolation.journal import IsolationOrder, create_journal, resume_journal
-from hpcverify.model import FABRIC_SUITE
+from hpcverify.model import FABRIC_SUITE, Source
 from hpcverify.plan.config import Fabric
 from tests.fabric.test_links import Site16, make_site
 from tests.fleet.paper import PaperNode
@@ -127,7 +127,9 @@ def test_one_that_fails_between_nodes_is_a_suspect_and_stays_out_and_the_others_
     assert (suspect.desired_hold, suspect.checks) == (Hold.RESERVATION, ("collectives",))
     assert site.slurm.reserved == {"n3"}
     assert site.ledger.list_open_tickets() == [], "no suite of its own could clear it"
-    assert site.controller.store.load(suspect.run).suite == FABRIC_SUITE
+    (fault,) = site.ledger.list_outer_faults("n3")
+    assert (suspect.suite, suspect.run, fault.source) == (FABRIC_SUITE, "", Source.FABRIC)
+    assert fault.evidence["failed"]
     site.slurm.cluster = SimulatedCluster()
     assert run(site) == []
     assert site.ledger.read_node("n3").state is State.SUSPECT

@@ -8,10 +8,10 @@ import msgspec
 from msgspec.structs import replace
 
 from hpcverify.events.event import Event, EventKind, Severity
+from hpcverify.fleet.evidence import FaultReport, build_fault
 from hpcverify.fleet.finding_log import MAX_NODE_FINDINGS, FindingCount
 from hpcverify.fleet.states import State
 from hpcverify.model import (
-    PEERS_SUITE,
     Cause,
     Fault,
     FaultKind,
@@ -19,11 +19,12 @@ from hpcverify.model import (
     FindingRule,
     Remedy,
     Result,
+    Source,
     Verdict,
 )
 from hpcverify.records.spool import deposit
 from tests.doubles import a_result, a_run
-from tests.fleet.builders import Room, make_wrong_word
+from tests.fleet.builders import NOW, Room, make_wrong_word
 
 SOFT = make_wrong_word("gemm", conclusive=False)
 GOOD = a_result("gemm")
@@ -153,14 +154,30 @@ def test_conclusive_evidence_that_no_rerun_takes_back_stays_open(room: Room) -> 
 
 
 def test_what_no_suite_of_a_node_can_show_is_closed_when_the_node_is_healthy(room: Room) -> None:
-    leave(room, 1, make_wrong_word("peers", conclusive=False), suite=PEERS_SUITE)
-    room.collect()
+    report = FaultReport(
+        node="n1",
+        source=Source.PEERS,
+        at=room.now,
+        key=("slow",),
+        faults=(build_fault("peers", "outlier", "5 % worse than its peers"),),
+        examined=frozenset({"peers"}),
+    )
+    for _ in range(2):
+        room.controller.take_faults([report])
+    (fault,) = room.ledger.list_outer_faults()
+    assert (fault.node, fault.source) == ("n1", Source.PEERS)
+    assert fault.text == "5 % worse than its peers"
+    assert NOW < fault.since < room.now
+    assert room.node("n1").state is State.SUSPECT
     assert list_kinds(room) == [OPENED]
     room.finds("n1", GOOD)
     room.collect()
 
     assert room.node("n1").state is State.HEALTHY
     assert list_kinds(room) == [OPENED, CLOSED]
+    assert room.ledger.list_outer_faults() == []
+    room.controller.take_faults([report])
+    assert room.node("n1").state is State.HEALTHY
 
 
 def test_a_node_that_is_forgotten_has_no_findings(room: Room) -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from hpcverify.errors import ActionError
 from hpcverify.fleet import transitions
-from hpcverify.fleet.evidence import Evidence, Failure, is_enforced
+from hpcverify.fleet.evidence import Evidence, is_enforced
 from hpcverify.fleet.states import FAILED_STATES, Hold, Node, State
 from hpcverify.fleet.transitions import (
     IN_SERVICE_STATES,
@@ -65,14 +65,14 @@ def evidence(draw: st.DrawFn) -> Evidence:
     rest = draw(st.sampled_from(["passed", "absent", "absent", "suppressed", "gone", "silent"]))
     odd = draw(st.sampled_from(["failed", "hard", "passed", "standing", rest]))
     said = dict.fromkeys(CHECKS, rest) | {draw(st.sampled_from(CHECKS)): odd}
-    failed = tuple(Failure(c, k == "hard") for c, k in said.items() if k in {"failed", "hard"})
+    failed = {c: k == "hard" for c, k in said.items() if k in {"failed", "hard"}}
     known = tuple(check for check, k in said.items() if k == "suppressed")
     silent = {check: "no library" for check, k in said.items() if k == "silent"}
     cause = draw(st.sampled_from([Cause.MISSING, Cause.CRASHED]))
     unjudged = tuple((cause, f"{check}: no library") for check in silent)
     verdict = Verdict.FAIL if failed or known else Verdict.ERROR if unjudged else Verdict.PASS
     return Evidence(
-        run="a",
+        id="a",
         node="n1",
         suite=draw(SUITES),
         ticket=draw(st.sampled_from([0, 3, 9, 9, 9])),

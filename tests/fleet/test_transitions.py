@@ -50,7 +50,7 @@ from hpcverify.fleet.transitions import (
     reserve_for_evidence,
     restrain_hold,
 )
-from hpcverify.model import BMC_SUITE, FABRIC_SUITE, Cause, Maturity, Result, Verdict, verdict_of
+from hpcverify.model import Cause, Maturity, Result, Source, Verdict, verdict_of
 from hpcverify.plan.config import Quarantine, Site, Suppression
 from tests.doubles import a_result, a_run
 from tests.fleet.builders import NOW, make_wrong_word
@@ -184,8 +184,8 @@ def take_step(node: Node, step: str, site: Site, number: int) -> Node:
     now, past = NOW + float(how.get("at", 0)), int(how.get("past", 0))
     if not results:
         return decide(node, how, site, number, past)
-    bmc = "bmc" in how
-    suite = BMC_SUITE if bmc else FABRIC_SUITE if "fabric" in how else how.get("suite", "quick")
+    source = next((s for s in (Source.BMC, Source.FABRIC) if s in how), Source.RUN)
+    suite = how.get("suite", "quick") if source is Source.RUN else source.value
     ticket = Ticket(
         number=int(how.get("ticket", number)),
         node="n1",
@@ -206,8 +206,8 @@ def take_step(node: Node, step: str, site: Site, number: int) -> Node:
         **({"passive": True} if "passive" in how else {}),
         **{"verdict": verdict_of(results), **cut},
     )
-    ordered = None if bmc or "hook" in how else ticket
-    found = extract_evidence(run, ordered, site, now, by_bmc=bmc)
+    ordered = None if source is Source.BMC or "hook" in how else ticket
+    found = extract_evidence(run, ordered, site, now, source)
     after = apply_evidence(node, found, site, now, past)
     return restrain_hold(node, after, "it tripped") if "braked" in how else after
 

@@ -76,7 +76,7 @@ def test_a_trend_says_when_it_crosses_the_limit_of_the_part(tmp_path: Path) -> N
     (change,) = judged.changes
     assert (change.node, change.kind) == ("r1n17", "trend")
     assert change.crossing is not None
-    assert change.crossing.day > change.day
+    assert change.crossing.day > change.time
 
 
 def test_a_node_that_did_not_run_lately_is_compared_by_its_last_night(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hpcverify.fleet.controller import METRICS, METRICS_INTERVAL_S, Controller, 
 from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import DAY_S, Node, State
+from hpcverify.history.screen import PeerMetric
 from hpcverify.insight.fleet_metrics import (
     MAX_CROSSINGS,
     MAX_PLACES,
@@ -26,14 +27,15 @@ from hpcverify.insight.fleet_metrics import (
 from hpcverify.insight.judgement import (
     JUDGEMENT_NAME,
     FleetJudgement,
-    FleetLevel,
-    JudgedChange,
     write_judgement,
 )
 from hpcverify.metrics.table import CONTROLLER_METRICS, FLEET_FILE_NAME, MAX_LISTED_NODES, STATES
 from hpcverify.model import Finding, Measurement, Remedy, Verdict
+from hpcverify.peers.screen import ListSummary
 from hpcverify.plan.config import Fleet, Quarantine, Site, TextFiles
 from hpcverify.slurm.client import Slurm
+from hpcverify.trends.fleet import PartChange
+from hpcverify.trends.slope import Crossing
 from tests.doubles import a_result
 from tests.fleet.builders import NOW, Room, a_room, make_controller, make_wrong_word, store_nodes
 from tests.fleet.paper import ME
@@ -119,17 +121,9 @@ def make_nodes(count: int = FLEET_NODES, **changes: Any) -> dict[str, Node]:
 
 
 def make_judgement(changes: int = 1) -> FleetJudgement:
-    level = FleetLevel(
-        check="gemm",
-        metric="bf16.sustained",
-        model="NVIDIA H100 80GB HBM3",
-        unit="TFLOP/s",
-        parts=8,
-        low=500.0,
-        median=650.0,
-        high=700.0,
-    )
-    change = JudgedChange(
+    metric = PeerMetric("idle", "gemm", "bf16.sustained", "TFLOP/s", "gpu", "NVIDIA H100 80GB HBM3")
+    reached = ListSummary(peers=8, centre=650.0, mad=5.0, low=500.0, high=700.0)
+    change = PartChange(
         node="r000n00",
         part="GPU 3",
         metric="gemm bf16.sustained (idle)",
@@ -142,11 +136,14 @@ def make_judgement(changes: int = 1) -> FleetJudgement:
         day=date(2027, 1, 14),
         check="gemm",
         measurement="bf16.sustained",
-        crossing=NOW + 10 * DAY_S,
+        crossing=Crossing(NOW / DAY_S + 10, NOW / DAY_S, None),
     )
     return FleetJudgement(
         night=date(2027, 1, 14),
-        levels=(level, replace(level, check="host_memory", metric="copy", model="EPYC")),
+        levels=(
+            (metric, reached),
+            (replace(metric, check="host_memory", metric="copy", model="EPYC"), reached),
+        ),
         changes=tuple(replace(change, node=f"r{i:03d}n00") for i in range(changes)),
     )
 
@@ -348,10 +345,10 @@ def test_what_parts_reach_is_shown_beside_the_data_sheet(site: Exporting) -> Non
 
 
 def test_a_metric_of_another_dimension_has_no_peak() -> None:
-    level = make_judgement().levels[0]
-    assert find_peak(replace(level, unit="°C")) == 0
-    assert find_peak(replace(level, unit="furlongs")) == 0
-    assert find_peak(replace(level, model="another")) == 0
+    (metric, _), _ = make_judgement().levels
+    assert find_peak(replace(metric, unit="°C")) == 0
+    assert find_peak(replace(metric, unit="furlongs")) == 0
+    assert find_peak(replace(metric, model="another")) == 0
 
 
 def test_a_trend_says_when_it_crosses_the_limit(site: Exporting) -> None:
@@ -447,7 +444,8 @@ def test_what_a_node_makes_up_is_not_a_label(site: Exporting, claim: str) -> Non
     )
     site.turn()
     judgement = make_judgement()
-    levels = [replace(judgement.levels[0], **{name: claim}) for name in ("metric", "model", "unit")]
+    metric, reached = judgement.levels[0]
+    levels = [(replace(metric, **{n: claim}), reached) for n in ("metric", "model", "unit")]
     change = replace(judgement.changes[0], measurement=claim)
     write_judgement(site.controller.state, replace(judgement, levels=levels, changes=(change,)))
     text = site.write(make_nodes(1))

@@ -6,9 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from hpcverify.fleet.evidence import FaultReport
+from hpcverify.fleet.notify import build_message
 from hpcverify.fleet.states import Hold, State
-from hpcverify.insight.job_sensor import JobSuspicion, build_run, find_suspicions, leave_suspicions
-from hpcverify.insight.overview import read_overview
+from hpcverify.insight.job_sensor import find_suspicions, take_suspicions
+from hpcverify.insight.overview import (
+    choose_page_results,
+    describe_outer_result,
+    read_outer_results,
+    read_overview,
+)
 from hpcverify.model import Verdict
 from hpcverify.plan.config import Fleet, Quarantine, Site
 from hpcverify.slurm.accounting import UserJob
@@ -37,7 +44,7 @@ class Sensor(Ticking):
     def sweep(self) -> dict[str, State]:
         """Begin a sweep: look at the jobs, then take a turn; give what is no longer new."""
         with self.controller.hold_lock():
-            leave_suspicions(self.controller)
+            take_suspicions(self.controller)
             self.controller.reconcile()
         nodes = self.controller.ledger.list_nodes()
         return {name: n.state for name, n in nodes.items() if n.state is not State.UNVERIFIED}
@@ -70,7 +77,7 @@ HOLE = [build_job(user, "n5", "FAILED", seconds=20) for user in range(6)]
 
 def find(jobs: list[UserJob], avoided: dict[str, set[int]] | None = None) -> list[tuple[str, str]]:
     found = find_suspicions(jobs, avoided or {}, len(NODES), NOW)
-    return [(one.node, one.code) for one in found if isinstance(one, JobSuspicion)]
+    return [(one.node, one.faults[0].name) for one in found if isinstance(one, FaultReport)]
 
 
 def test_a_black_hole_becomes_a_suspect_in_service_that_is_verified_first(sensor: Sensor) -> None:
@@ -81,6 +88,26 @@ def test_a_black_hole_becomes_a_suspect_in_service_that_is_verified_first(sensor
     assert node.desired_hold is Hold.NONE
     assert "jobs of 4 of 6 users died within 10 min" in node.reason
     assert sensor.controller.plan(sensor.controller.slurm.list_hosts()).chosen[0].node == "n5"
+
+
+def test_what_jobs_say_is_shown_with_its_source_and_date_and_told_to_the_site(
+    sensor: Sensor,
+) -> None:
+    sensor.slurm.ended = print_jobs(GOOD + HOLE)
+    with sensor.controller.hold_lock():
+        take_suspicions(sensor.controller)
+
+    ledger, state = sensor.controller.ledger, sensor.controller.state
+    (said,) = map(describe_outer_result, read_outer_results(state, "n5"))
+    assert said.startswith("15 Jan, jobs: jobs of 4 of 6 users died within 10 min")
+    assert read_outer_results(state, "n6") == read_outer_results(state / "none", "n5") == []
+    overview = read_overview(ledger, sensor.controller.store)
+    (row,) = (row for row in overview.rows if row.node.name == "n5")
+    assert (row.notice, row.worst) == (said, Verdict.FAIL)
+    assert choose_page_results(row) == ()
+    (pending,) = ledger.list_pending_transitions(9)
+    (part,) = build_message(pending, None, ledger.list_outer_faults("n5")).parts
+    assert (part.id, part.faults[0].name) == ("node", "black_hole")
 
 
 def test_the_same_jobs_make_it_a_suspect_once(sensor: Sensor) -> None:
@@ -154,7 +181,7 @@ def test_nodes_that_fail_together_are_not_suspected_but_what_they_share_is() -> 
 
     (said,) = [one for one in found if isinstance(one, str)]
     assert said.startswith("Slurm ended jobs as NODE_FAIL on 8 nodes within 60 min of others")
-    assert [one.node for one in found if isinstance(one, JobSuspicion)] == ["n20"]
+    assert [one.node for one in found if isinstance(one, FaultReport)] == ["n20"]
 
 
 def test_a_job_that_a_person_cancelled_died_of_nothing() -> None:
@@ -184,12 +211,7 @@ def test_a_kind_of_nodes_that_users_avoid_is_no_fault_of_theirs() -> None:
     assert find(GOOD, {name: {1, 2, 3} for name in NODES[:10]}) == []
 
 
-def test_what_was_found_again_has_the_same_id() -> None:
-    found = [one for one in find_suspicions(GOOD + HOLE, {}, 30, NOW) if not isinstance(one, str)]
-    later = [
-        one for one in find_suspicions(HOLE + GOOD, {}, 30, NOW + 50) if not isinstance(one, str)
-    ]
-
-    assert [build_run(one, "00beef").id for one in found] == [
-        build_run(one, "00beef").id for one in later
-    ]
+def test_what_was_found_again_is_the_same_report() -> None:
+    found = list(find_suspicions(GOOD + HOLE, {}, 30, NOW))
+    assert found == list(find_suspicions(HOLE + GOOD, {}, 30, NOW + 50))
+    assert len(found) == 1

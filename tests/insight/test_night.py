@@ -18,10 +18,10 @@ from hpcverify.history.database import find_database
 from hpcverify.insight import night as night_module
 from hpcverify.insight.judgement import (
     FleetJudgement,
-    JudgedChange,
     JudgedOutlier,
     keep_judged_nodes,
     list_judgement_lines,
+    name_judged,
     read_judgement,
     write_judgement,
 )
@@ -40,7 +40,7 @@ from hpcverify.peers.floors import PeerFloor
 from hpcverify.peers.values import MetricName
 from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
 from hpcverify.summary.terminal import Console
-from hpcverify.trends.fleet import STEP, PartChange, TrendJudgement
+from hpcverify.trends.fleet import STEP, PartChange, TrendJudgement, find_date
 from hpcverify.trends.slope import Crossing
 from tests.fleet.builders import Ticking, make_controller
 from tests.fleet.paper import ME, PaperNode, PaperSlurm
@@ -182,7 +182,11 @@ def test_a_node_that_slowed_with_a_driver_of_its_own_is_told_once(nights: Nights
     judged = nights.judge(24, 25)
 
     (change,) = judged.changes
-    assert (change.title, change.kind, change.day) == ("r0n5 GPU 0-1", "step", date(2026, 11, 22))
+    assert (name_judged(change)[1], change.kind, change.day) == (
+        "r0n5 GPU 0-1",
+        "step",
+        date(2026, 11, 22),
+    )
     assert "driver 565.57.01 to 580.1" in change.why
     assert judged.outliers == ()
 
@@ -194,7 +198,7 @@ def test_nodes_that_step_alike_are_told_in_one_line(nights: Nights) -> None:
     judged = nights.judge(25)
 
     (change,) = judged.changes
-    assert change.title == "8 parts on r0n[0-3]"
+    assert name_judged(change)[1] == "8 parts on r0n[0-3]"
     assert change.size == pytest.approx(0.05, abs=0.005)
     assert change.day == date(2026, 11, 22)
     assert change.why == "look for what they share, such as a switch or a setting"
@@ -212,8 +216,8 @@ def test_a_node_with_many_parts_hides_no_crowd() -> None:
             size=size,
             before=100.0,
             after=100.0 * (1 + size),
-            day=day,
-            runs=5,
+            day=find_date(day),
+            time=day,
         )
 
     eight_of_one_node = [step("n0", gpu, 0.1, 20000.0) for gpu in range(8)]
@@ -231,26 +235,28 @@ def test_a_trend_keeps_the_day_on_which_it_crosses_the_limit() -> None:
         size=0.1,
         before=100.0,
         after=90.0,
-        day=20000.0,
-        runs=9,
+        day=find_date(20000.0),
+        time=20000.0,
         crossing=Crossing(20010.0, 20005.0, None),
     )
     name = MetricName("bf16.sustained", "gemm", "idle, H100", "TFLOP/s")
     (change,) = list_changes({name: TrendJudgement(parts=1, changes=(trend,), shared=())})
 
     assert (change.check, change.measurement) == ("gemm", "bf16.sustained")
-    assert change.crossing == 20010 * 86400
+    assert change.crossing is not None
+    assert change.crossing.day == 20010
+    assert change.why.startswith("crosses its limit about ")
 
 
 def test_what_the_fleet_reached_is_kept_for_the_suite_of_the_sweep(nights: Nights) -> None:
     make_history(nights.state, nights=1, level="if(n = 3, 0.5, 1)")
     judged = nights.judge(1)
     suite = nights.controller.site.fleet.suite
-    level = next(level for level in judged.levels if level.metric == "bf16.sustained")
+    metric, reached = next(one for one in judged.levels if one[0].metric == "bf16.sustained")
 
     assert suite == "idle"
-    assert (level.check, level.unit, level.parts) == ("gemm", "TFLOP/s", len(NODES))
-    assert level.low < 0.6 * level.median < level.median <= level.high
+    assert (metric.check, metric.unit, reached.peers) == ("gemm", "TFLOP/s", len(NODES))
+    assert reached.low < 0.6 * reached.centre < reached.centre <= reached.high
 
 
 def test_a_fail_is_told_before_what_is_farther_and_only_warns() -> None:
@@ -310,11 +316,32 @@ def test_a_fail_of_the_site_makes_a_suspect_in_service_once(tmp_path: Path) -> N
     assert not nights.paper.nodes["r1n17"].drained
     nights.judge(3)
     nights.controller.reconcile()
-    assert len(nights.controller.store.list_runs("r1n17")) == 1
+    assert len(nights.controller.ledger.list_outer_faults("r1n17")) == 1
     suspects = [
         n for n in nights.controller.ledger.list_nodes().values() if n.state is State.SUSPECT
     ]
     assert len(suspects) == 1
+
+
+def test_a_night_that_is_judged_again_since_it_was_killed_suspects_nobody_again(
+    tmp_path: Path,
+) -> None:
+    """The ledger has the suspect, and the file of the judgement is that of the night before."""
+    nights = Nights(tmp_path, PeerFloor(check="gemm", floor=0.02, otherwise=Verdict.FAIL))
+    make_history(nights.state, nights=2, level="if(n = 17, 0.95, 1)")
+    nights.judge(1)
+    ledger, file = nights.controller.ledger, nights.state / "judgement.json"
+    before = file.read_bytes()
+    nights.judge(2)
+    suspect = ledger.read_node("r1n17")
+    assert suspect.state is State.SUSPECT
+    ledger.put(replace(suspect, state=State.HEALTHY, checks=()), "healthy")
+
+    file.write_bytes(before)
+    assert [one.reported for one in nights.judge(2).outliers] == [True]
+
+    assert ledger.read_node("r1n17").state is State.HEALTHY
+    assert ledger.list_outer_faults() == []
 
 
 def test_without_duckdb_nothing_is_judged(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,7 +464,7 @@ def test_one_night_of_another_part_node_or_place_is_none_of_it(
     [(4, "8 parts on r0n0,r1n3,r2n6,r3n9"), (40, "8 parts on 40 nodes (r0n0, r1n3, r2n6, ...)")],
 )
 def test_a_long_list_of_nodes_is_told_by_the_first_ones(count: int, expected: str) -> None:
-    change = JudgedChange(
+    change = PartChange(
         nodes=tuple(f"r{number}n{3 * number}" for number in range(count)),
         part="8 parts",
         metric="gemm bf16.sustained",
@@ -450,7 +477,7 @@ def test_a_long_list_of_nodes_is_told_by_the_first_ones(count: int, expected: st
         day=TONIGHT,
     )
 
-    assert change.title == expected
+    assert name_judged(change)[1] == expected
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from random import Random
 from msgspec.structs import replace
 
 from hpcverify.fleet.states import Node, State
-from hpcverify.insight.judgement import FleetJudgement, JudgedChange, JudgedMetric, JudgedOutlier
+from hpcverify.insight.judgement import FleetJudgement, JudgedOutlier
 from hpcverify.insight.outlook import DueNode, FleetOutlook
 from hpcverify.insight.overview import Overview, build_overview
 from hpcverify.insight.reliability_report import ReliabilityReport
@@ -23,12 +23,15 @@ from hpcverify.model import (
     Verdict,
     verdict_of,
 )
-from hpcverify.peers.distribution import count_values
+from hpcverify.peers.distribution import Distribution, count_values
+from hpcverify.peers.fleet import MetricJudgement
+from hpcverify.peers.values import MetricName
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.reported_facts import ReportedFacts
 from hpcverify.reliability.outages import Estimate, FleetReliability
 from hpcverify.selection.ranking import NodeRisk
 from hpcverify.summary.diagnosis import diagnose_run
+from hpcverify.trends.fleet import PartChange
 from tests.doubles import a_run
 
 NOW = datetime(2026, 11, 21, 7, tzinfo=UTC).timestamp()
@@ -283,20 +286,22 @@ DRIVER = "driver 570.86.15 to 575.51.03"
 FSYNC = "storage fsync.p99 (idle)"
 
 
-def distribute(name: str, unit: str, centre: float, share: float, *far: float) -> JudgedMetric:
+def distribute(
+    name: str, unit: str, centre: float, share: float, *far: float
+) -> tuple[MetricJudgement, Distribution]:
     """Make a metric of 512 parts whose values are normal, with some that are *far*."""
     draw = Random(name)  # noqa: S311 - the same values every time
     values = [*far, *(draw.gauss(centre, share * centre) for _ in range(512 - len(far)))]
-    return JudgedMetric(
-        name=name,
-        unit=unit,
+    metric = MetricJudgement(
+        name=MetricName(name, unit=unit),
         worse="high" if unit == "ms" else "low",
         parts=512,
         nodes=64,
         median=centre,
         spread=share,
-        distribution=count_values(values),
+        floor=0.02,
     )
+    return metric, count_values(values)
 
 
 def judge(**changes: object) -> FleetJudgement:
@@ -328,7 +333,7 @@ def judge(**changes: object) -> FleetJudgement:
         last=date(2026, 11, 21),
         shown=(True,) * 3,
     )
-    step = JudgedChange(
+    step = PartChange(
         node=name_of(20),
         part="GPU 5",
         metric=GEMM,
@@ -413,7 +418,7 @@ def judged(judgement: FleetJudgement | None = None, **changes: object) -> Overvi
 
 def judged_in_all_ways(count: int) -> Overview:
     """Make a fleet of which everything that a page can show is known, with some long names."""
-    crowd = JudgedChange(
+    crowd = PartChange(
         nodes=tuple(map(name_of, range(64, 96))),
         part="256 parts",
         metric=COPIES,

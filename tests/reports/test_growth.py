@@ -19,7 +19,7 @@ import pytest
 
 from hpcverify.check import judge
 from hpcverify.commands.report import add_actions
-from hpcverify.fleet.run_report import build_report
+from hpcverify.fleet.evidence import extract_evidence
 from hpcverify.metrics.node import list_run_families
 from hpcverify.model import (
     Coverage,
@@ -123,7 +123,7 @@ OUTPUTS: dict[str, Callable[[Run, Path], object]] = {
     "json": lambda run, folder: add_actions(run, Store(folder), None),
     "terminal": print_terminal,
     "metrics": lambda run, _: list(list_run_families(run)),
-    "ledger": lambda run, _: build_report(run, Site(), 0.0, ordered=True),
+    "ledger": lambda run, _: extract_evidence(run, None, Site(), 0.0),
     "judge": lambda run, _: [judge(result, run.inventory) for result in run.results],
 }
 

@@ -27,7 +27,8 @@ def point(name: str, value: float) -> OutlierPoint:
 def draw(*far: float, outliers: int = 0) -> Histogram:
     """Draw 512 values around 700, with some that are far and the outliers among them."""
     points = [point(f"n{place}", value) for place, value in enumerate(far[:outliers])]
-    return draw_histogram(distribute(GEMM, "TFLOP/s", 700.0, 0.005, *far), points, "512 parts")
+    metric, values = distribute(GEMM, "TFLOP/s", 700.0, 0.005, *far)
+    return draw_histogram(metric.name, values, 700.0, points, "512 parts")
 
 
 def test_a_single_value_far_from_all_others_has_a_bar_that_is_seen() -> None:
@@ -62,7 +63,8 @@ def test_a_few_outliers_are_named_below_and_the_others_counted() -> None:
 
 
 def test_equal_values_are_one_bar_in_the_middle() -> None:
-    drawn = draw_histogram(distribute(GEMM, "TFLOP/s", 700.0, 0.0), [], "512 parts")
+    metric, values = distribute(GEMM, "TFLOP/s", 700.0, 0.0)
+    drawn = draw_histogram(metric.name, values, 700.0, [], "512 parts")
 
     assert drawn.bars.count("M") == 1
     assert drawn.median == WIDTH / 2

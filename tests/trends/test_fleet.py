@@ -73,7 +73,7 @@ def test_the_one_part_that_changed_is_named(low: bool, noise: float) -> None:  #
     assert (change.node, change.part, change.kind) == ("n1", "gpu3", "step")
     assert (change.verdict, judged.shared) == (Verdict.WARN, ())
     assert change.size == pytest.approx(0.02, abs=0.004)
-    assert change.day == pytest.approx(20020, abs=1)
+    assert change.time == pytest.approx(20020, abs=1)
 
 
 @pytest.mark.parametrize(("after", "named"), [(2, False), (3, True), (9, True)])

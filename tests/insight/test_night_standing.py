@@ -10,13 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.events.event import Event
-from hpcverify.insight.judgement import FleetJudgement, JudgedChange
-from hpcverify.insight.night_events import record_night
+from hpcverify.insight.judgement import FleetJudgement
+from hpcverify.insight.night import record_night
 from hpcverify.model import Verdict
+from hpcverify.trends.fleet import PartChange
 from tests.fleet.builders import a_room
 
 NIGHT = date(2026, 11, 22)
-SLOWER = JudgedChange(
+SLOWER = PartChange(
     node="n1",
     part="GPU 3",
     metric="gemm bf16.sustained",
