@@ -30,6 +30,8 @@ from msgspec.structs import replace
 
 from hpcverify import breadcrumb
 from hpcverify.model import (
+    FORMER_LABEL,
+    MIN_PARTS_FOR_ALL,
     CarryOver,
     Cause,
     CheckItem,
@@ -54,6 +56,13 @@ from hpcverify.model import (
 from hpcverify.units import convert_unit, scale_unit
 
 __all__ = [
+    "ANSWER_CODE",
+    "CHECKER_BROKEN",
+    "CORES_LEFT_OUT_CODE",
+    "FORMER_LABEL",
+    "FOUND_NOTHING",
+    "MIN_PARTS_FOR_ALL",
+    "RANK_LOST_CODE",
     "CarryOver",
     "Cause",
     "Check",
@@ -81,7 +90,13 @@ __all__ = [
     "Unable",
     "Verdict",
     "Watch",
+    "error_on",
+    "fail_on",
+    "listed",
+    "matches",
+    "not_set_up",
     "operation",
+    "warn_on",
 ]
 
 GLOB_CHARACTERS = frozenset("*?[")

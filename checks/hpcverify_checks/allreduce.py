@@ -27,25 +27,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from hpcverify.check import (
-    RANK_LOST_CODE,
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    Inventory,
-    JudgedItem,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Remedy,
-    Skip,
-    Unable,
-    fail_on,
-)
+import hpcverify.check as hv
 from hpcverify.limits.floors import Floor, find_floor
 from hpcverify.limits.specs import explain_unknown, find_achievable, find_spec
 from hpcverify.units import GIB, KIB, MIB, format_count
@@ -106,7 +88,7 @@ LARGE_BYTES = MIB
 """From this size on, bandwidth and jitter matter, not latency."""
 
 
-class AllreduceParams(Params, frozen=True):
+class AllreduceParams(hv.Params, frozen=True):
     """Message sizes, ranks and time."""
 
     sizes: tuple[Annotated[int, Meta(ge=1)], ...] = ()
@@ -119,7 +101,7 @@ class AllreduceParams(Params, frozen=True):
     """After this a silent rank counts as lost."""
 
 
-def estimate(ctx: Context, params: AllreduceParams) -> float:
+def estimate(ctx: hv.Context, params: AllreduceParams) -> float:
     """
     Double the time of the sums, for the verification, and add the warm-up of each size.
 
@@ -131,20 +113,20 @@ def estimate(ctx: Context, params: AllreduceParams) -> float:
 
 
 def measure(
-    ctx: Context, params: AllreduceParams, operation: Operation = ALL_REDUCE
-) -> Iterator[CheckItem]:
+    ctx: hv.Context, params: AllreduceParams, operation: Operation = ALL_REDUCE
+) -> Iterator[hv.CheckItem]:
     """Reduce with all peers; rank 0 reports the times, each rank its own errors."""
     gpus = [d for d in ctx.inventory.devices if d.kind == "cuda"]
     if ctx.device.kind == "cuda" and len(ctx.peers) == 1:
-        raise Skip("only one GPU: nothing to reduce with")
+        raise hv.Skip("only one GPU: nothing to reduce with")
     if ctx.device.kind == "cpu" and len(gpus) > 1:
-        raise Skip("it runs on the GPUs of this node instead")
+        raise hv.Skip("it runs on the GPUs of this node instead")
     yield from report_lost_ranks(ctx, _measure_rank(ctx, params, operation))
 
 
 def _measure_rank(
-    ctx: Context, params: AllreduceParams, operation: Operation
-) -> Iterator[CheckItem]:
+    ctx: hv.Context, params: AllreduceParams, operation: Operation
+) -> Iterator[hv.CheckItem]:
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
     yield from report_nccl_settings(ctx)
@@ -155,7 +137,7 @@ def _measure_rank(
         yield from _measure_processes(ctx, job, operation)
 
 
-def _build_job(ctx: Context, params: AllreduceParams, *, on_cpu: bool) -> CollectiveJob:
+def _build_job(ctx: hv.Context, params: AllreduceParams, *, on_cpu: bool) -> CollectiveJob:
     return CollectiveJob(
         folder=str(ctx.shared),
         world=params.ranks if on_cpu else len(ctx.peers),
@@ -172,8 +154,8 @@ def _build_job(ctx: Context, params: AllreduceParams, *, on_cpu: bool) -> Collec
 
 
 def _measure_gpus(
-    ctx: Context, job: CollectiveJob, device: torch.device, operation: Operation
-) -> Iterator[CheckItem]:
+    ctx: hv.Context, job: CollectiveJob, device: torch.device, operation: Operation
+) -> Iterator[hv.CheckItem]:
     from torch.cuda import nccl
 
     timed = measure_rank(job, ctx.rank, device, {ALL_REDUCE.name: operation})
@@ -183,7 +165,7 @@ def _measure_gpus(
         text = (
             f"not even {format_size(min(job.sizes))} fit into the free memory of every GPU: {fix}"
         )
-        raise Unable(text, Cause.NO_SPACE)
+        raise hv.Unable(text, hv.Cause.NO_SPACE)
     yield from report_wrong_sums(timed, ctx.rank, ctx.device.part)
     if ctx.rank == 0:
         version = ".".join(map(str, nccl.version()))  # type: ignore[no-untyped-call]
@@ -192,8 +174,8 @@ def _measure_gpus(
 
 
 def _measure_processes(
-    ctx: Context, job: CollectiveJob, operation: Operation
-) -> Iterator[CheckItem]:
+    ctx: hv.Context, job: CollectiveJob, operation: Operation
+) -> Iterator[hv.CheckItem]:
     crowd, measured = CpuUsage.read(), list[list[StepTimes]]()
     for rank, timed in measure_processes(job, {ALL_REDUCE.name: operation}):
         measured.append(timed)
@@ -211,7 +193,7 @@ class WrongStep(Struct, frozen=True):
     step: int
 
 
-def report_wrong_sums(timed: Sequence[StepTimes], rank: int, part_id: str) -> Iterator[Finding]:
+def report_wrong_sums(timed: Sequence[StepTimes], rank: int, part_id: str) -> Iterator[hv.Finding]:
     """Report each message size at which *rank* got a wrong sum, or had a wrong share."""
     for times in timed:
         size = format_size(times.size)
@@ -238,7 +220,7 @@ def describe_elements(wrong: StepMismatch) -> str:
 
 def _build_finding(
     code: str, part_id: str, text: str, place: WrongStep, wrong: StepMismatch
-) -> Finding:
+) -> hv.Finding:
     evidence = {
         "rank": str(place.rank),
         "size": format_size(place.size),
@@ -246,13 +228,13 @@ def _build_finding(
         **wrong.to_evidence("element"),
         "hint": wrong.hint,
     }
-    return Finding(code, part_id, text, evidence, msgspec.to_builtins(place))
+    return hv.Finding(code, part_id, text, evidence, msgspec.to_builtins(place))
 
 
-def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
+def reconcile(items: Sequence[hv.JudgedItem], inventory: hv.Inventory) -> Iterator[hv.JudgedItem]:
     """Report for wrong sums only a GPU that had a wrong share, or that got them alone."""
     merged = list(merge_lost_ranks(items, inventory))
-    findings = [item for item in merged if isinstance(item, Finding)]
+    findings = [item for item in merged if isinstance(item, hv.Finding)]
     sums = [finding for finding in findings if finding.code == WITNESS_CODE]
     yield from (item for item in merged if item not in sums)
     for size in dict.fromkeys(map(read_size, sums)):
@@ -266,8 +248,8 @@ def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[Jud
 
 
 def _explain_by_shares(
-    sums: Sequence[Finding], shares: Sequence[Finding], inventory: Inventory
-) -> Iterator[Finding]:
+    sums: Sequence[hv.Finding], shares: Sequence[hv.Finding], inventory: hv.Inventory
+) -> Iterator[hv.Finding]:
     """Explain the *sums* of one size by wrong *shares*; attribute the others to a part."""
     since = min(map(read_step, shares), default=math.inf)
     names = inventory.format_names([share.part_id for share in shares])
@@ -280,17 +262,17 @@ def _explain_by_shares(
     yield from attribute_wrong_sums(before, read_step, inventory)
 
 
-def read_size(wrong: Finding) -> int:
+def read_size(wrong: hv.Finding) -> int:
     """Read the size of the message in which a finding's elements are *wrong*, in bytes."""
     return wrong.data_as(WrongStep).size
 
 
-def read_step(wrong: Finding) -> int:
+def read_step(wrong: hv.Finding) -> int:
     """Read in which step the elements of a finding were *wrong*."""
     return wrong.data_as(WrongStep).step
 
 
-def report_times(job: CollectiveJob, timed: Sequence[StepTimes], by: str) -> Iterator[CheckItem]:
+def report_times(job: CollectiveJob, timed: Sequence[StepTimes], by: str) -> Iterator[hv.CheckItem]:
     """Report the times as measurements of the node, and say what was verified."""
     for times in timed:
         yield from _measure_size(times, job.world)
@@ -301,26 +283,26 @@ def report_times(job: CollectiveJob, timed: Sequence[StepTimes], by: str) -> Ite
         f"{job.world} ranks, {by}: {checked} sums of words and of float32 ({sizes}) verified on "
         "each rank, element by element"
     )
-    yield Coverage("node", f"{text}; too large: {left_out}" if left_out else text)
+    yield hv.Coverage("node", f"{text}; too large: {left_out}" if left_out else text)
 
 
-def report_bus_bandwidth(ctx: Context, timed: Sequence[StepTimes]) -> Iterator[CheckItem]:
+def report_bus_bandwidth(ctx: hv.Context, timed: Sequence[StepTimes]) -> Iterator[hv.CheckItem]:
     """Report the bus bandwidth of the largest message by how the GPUs are wired."""
     kind, why = choose_reduction(ctx)
     largest = max(timed, key=lambda times: times.size, default=None)
     if largest is None or largest.size < JUDGED_BYTES:
         why = why or f"no message of {format_size(JUDGED_BYTES)} or more was reduced"
     if largest is None or why:
-        yield Coverage("node", f"the bus bandwidth is not held against a data sheet: {why}")
+        yield hv.Coverage("node", f"the bus bandwidth is not held against a data sheet: {why}")
         return
-    yield Coverage(
+    yield hv.Coverage(
         "node", f"{kind}.busbw is that of {format_size(largest.size)}, by {REDUCTIONS[kind]}"
     )
     busbw = compute_timing([largest], len(ctx.peers)).busbw
-    yield Measurement(f"{kind}.busbw", busbw, "GB/s")
+    yield hv.Measurement(f"{kind}.busbw", busbw, "GB/s")
 
 
-def choose_reduction(ctx: Context) -> tuple[str, str]:
+def choose_reduction(ctx: hv.Context) -> tuple[str, str]:
     """
     Choose the kind of all-reduce that fits how the GPUs are wired: ring, nvls, tray or mesh.
 
@@ -342,54 +324,56 @@ def choose_reduction(ctx: Context) -> tuple[str, str]:
     return (kind, "") if isinstance(expected, Floor) else ("", expected)
 
 
-def _measure_size(times: StepTimes, world: int) -> Iterator[Measurement]:
+def _measure_size(times: StepTimes, world: int) -> Iterator[hv.Measurement]:
     timing, size = compute_timing([times], world), format_size(times.size)
-    yield Measurement(f"busbw.{size}", timing.busbw, "GB/s")
-    yield Measurement(f"time_p50.{size}", timing.p50 * 1e6, "us")
-    yield Measurement(f"time_p95.{size}", timing.p95 * 1e6, "us")
-    yield Measurement(f"time_p99.{size}", timing.p99 * 1e6, "us")
+    yield hv.Measurement(f"busbw.{size}", timing.busbw, "GB/s")
+    yield hv.Measurement(f"time_p50.{size}", timing.p50 * 1e6, "us")
+    yield hv.Measurement(f"time_p95.{size}", timing.p95 * 1e6, "us")
+    yield hv.Measurement(f"time_p99.{size}", timing.p99 * 1e6, "us")
     if times.size >= LARGE_BYTES:
-        yield Measurement(f"jitter.{size}", timing.p99 / timing.p50, "ratio")
+        yield hv.Measurement(f"jitter.{size}", timing.p99 / timing.p50, "ratio")
 
 
 HALF_SOURCE = "hpcverify default: above half of what is reached, below what good nodes differ by"
 NVLS_SOURCE = "hpcverify default: without sums in the switches a node reaches 0.77 to 0.81"
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="all-reduce between the devices: bandwidth, jitter, every sum verified",
     measure=measure,
     estimate=estimate,
     params=AllreduceParams,
     metrics={
-        "busbw.*": Metric("GB/s", "low", "bus bandwidth of the median step").warn(of_baseline=0.7),
-        "ring.busbw": Metric("GB/s", "low", "the same by rings through switches").fail(
+        "busbw.*": hv.Metric("GB/s", "low", "bus bandwidth of the median step").warn(
+            of_baseline=0.7
+        ),
+        "ring.busbw": hv.Metric("GB/s", "low", "the same by rings through switches").fail(
             of_spec=0.75, source=HALF_SOURCE
         ),
-        "nvls.busbw": Metric("GB/s", "low", "the same in switches that add up")
+        "nvls.busbw": hv.Metric("GB/s", "low", "the same in switches that add up")
         .fail(of_spec=0.65, source=HALF_SOURCE)
         .warn("nvls.*", of_spec=0.85, source=NVLS_SOURCE),
-        "tray.busbw": Metric("GB/s", "low", "the same through the switches of a rack").warn(
+        "tray.busbw": hv.Metric("GB/s", "low", "the same through the switches of a rack").warn(
             of_spec=0.75, source=HALF_SOURCE
         ),
-        "mesh.busbw": Metric("GB/s", "low", "the same between GPUs wired to each other").warn(
+        "mesh.busbw": hv.Metric("GB/s", "low", "the same between GPUs wired to each other").warn(
             of_spec=0.65, source=HALF_SOURCE
         ),
-        "time_p50.*": Metric("us", "high", "median time of an all-reduce"),
-        "time_p95.*": Metric("us", "high", "95 % of them take at most this"),
-        "time_p99.*": Metric("us", "high", "99 % of them take at most this"),
+        "time_p50.*": hv.Metric("us", "high", "median time of an all-reduce"),
+        "time_p95.*": hv.Metric("us", "high", "95 % of them take at most this"),
+        "time_p99.*": hv.Metric("us", "high", "99 % of them take at most this"),
         "stall": STALL,
-        "jitter.*": Metric("ratio", "high", "time_p99 / time_p50").warn(
+        "jitter.*": hv.Metric("ratio", "high", "time_p99 / time_p50").warn(
             high=20.0,
-            remedy=Remedy.RERUN,
+            remedy=hv.Remedy.RERUN,
             source="hpcverify default: something else may load the node",
         ),
     },
     reconcile=reconcile,
     finding_rules={
         **WRONG_SUM_RULES,
-        **fail_on(SHARE_WRONG_CODE, remedy=Remedy.REPLACE, conclusive=True),
-        RANK_LOST_CODE: RANK_LOST_RULE,
+        **hv.fail_on(SHARE_WRONG_CODE, remedy=hv.Remedy.REPLACE, conclusive=True),
+        hv.RANK_LOST_CODE: RANK_LOST_RULE,
     },
-    placement=Placement.DEVICES,
+    placement=hv.Placement.DEVICES,
     timeout=180.0,
 )

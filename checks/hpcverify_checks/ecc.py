@@ -30,25 +30,7 @@ from typing import Annotated
 from msgspec import Meta
 from msgspec.structs import replace
 
-from hpcverify.check import (
-    CarryOver,
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Remedy,
-    Skip,
-    Unable,
-    Watch,
-    listed,
-    warn_on,
-)
+import hpcverify.check as hv
 from hpcverify.telemetry import Reading, problems
 from hpcverify.telemetry.edac import EdacReader
 from hpcverify.telemetry.gpus import GpuAnswers
@@ -114,7 +96,7 @@ EccAnswers = GpuAnswers[tuple[Reading, ...]]
 """The memory error readings of all GPUs."""
 
 
-class EccParams(Params, frozen=True):
+class EccParams(hv.Params, frozen=True):
     """The window for the rate of corrected errors."""
 
     window: Annotated[float, Meta(gt=0)] = 60.0
@@ -122,15 +104,17 @@ class EccParams(Params, frozen=True):
 
 
 def measure(
-    ctx: Context, params: EccParams, find: SourceFinder = find_source
-) -> Iterator[CheckItem]:
+    ctx: hv.Context, params: EccParams, find: SourceFinder = find_source
+) -> Iterator[hv.CheckItem]:
     """Report the counters, and how much they rose since the last run."""
     yield from read_counters(
         ctx, Path("/"), lambda: gpu_source.open_gpu_source(ctx, find).read_memory_errors()
     )
 
 
-def read_counters(ctx: Context, root: Path, ask: Callable[[], EccAnswers]) -> Iterator[CheckItem]:
+def read_counters(
+    ctx: hv.Context, root: Path, ask: Callable[[], EccAnswers]
+) -> Iterator[hv.CheckItem]:
     """
     Read the counters of the host with file system *root*, then those of the GPUs.
 
@@ -144,13 +128,13 @@ def read_counters(ctx: Context, root: Path, ask: Callable[[], EccAnswers]) -> It
     unobservable = NOT_COUNTED
     try:
         reply = ask()
-    except (Skip, Unable) as exc:
+    except (hv.Skip, hv.Unable) as exc:
         yield from _carry_over_unread(ctx, host)
-        if isinstance(exc, Unable):
+        if isinstance(exc, hv.Unable):
             raise
-        if exc.cause is Cause.NOT_OBSERVABLE:
+        if exc.cause is hv.Cause.NOT_OBSERVABLE:
             unobservable = str(exc)
-            yield Coverage("node", unobservable)
+            yield hv.Coverage("node", unobservable)
         reply = GpuAnswers()
     else:
         gpus = [reading for answer in reply.answers.values() for reading in answer]
@@ -163,7 +147,7 @@ def read_counters(ctx: Context, root: Path, ask: Callable[[], EccAnswers]) -> It
     yield from facts
     yield from reply.unanswered
     if not (host or facts or any(reply.answers.values())):
-        raise Skip(unobservable, Cause.NOT_OBSERVABLE)
+        raise hv.Skip(unobservable, hv.Cause.NOT_OBSERVABLE)
 
 
 def _name_host_counter(name: str) -> str:
@@ -171,19 +155,21 @@ def _name_host_counter(name: str) -> str:
     return name.replace("ecc.", "ecc.host.", 1)
 
 
-def _report_counters(ctx: Context, readings: Sequence[Reading], now: Moment) -> Iterator[CheckItem]:
+def _report_counters(
+    ctx: hv.Context, readings: Sequence[Reading], now: Moment
+) -> Iterator[hv.CheckItem]:
     for part_id in dict.fromkeys(r.part_id for r in readings):
         own = [r for r in readings if r.part_id == part_id]
-        yield from (Measurement(r.name, r.value, r.unit, part_id) for r in own)
+        yield from (hv.Measurement(r.name, r.value, r.unit, part_id) for r in own)
         pages = [r.value for r in own if r.name in RETIRED_PAGES]
         if pages:
-            yield Measurement("retired.pages", sum(pages), "", part_id)
+            yield hv.Measurement("retired.pages", sum(pages), "", part_id)
         counts = {r.name: int(r.value) for r in own if r.name in PERSISTENT_COUNTERS}
         growth = compare_with_last_run(ctx, part_id, counts, now)
         if growth.from_last_run or growth.restarted:
             yield from _measure_rises(growth, part_id)
         yield growth.carry_over
-        yield Coverage(part_id, describe_coverage(len(own), growth))
+        yield hv.Coverage(part_id, describe_coverage(len(own), growth))
 
 
 def describe_coverage(counters: int, growth: Growth) -> str:
@@ -200,21 +186,21 @@ def describe_coverage(counters: int, growth: Growth) -> str:
     return f"{read} and compared with {age} ago"
 
 
-def _measure_rises(growth: Growth, part_id: str) -> Iterator[Measurement]:
+def _measure_rises(growth: Growth, part_id: str) -> Iterator[hv.Measurement]:
     for counter, rise in growth.last.counts.items():
         name = counter.removesuffix(".lifetime")
-        yield Measurement(f"{name}.since", rise, "", part_id)
+        yield hv.Measurement(f"{name}.since", rise, "", part_id)
         rate = growth.last.compute_rate(rise, MIN_SINCE_SECONDS)
         if name in ("ecc.corrected", _name_host_counter("ecc.corrected")) and rate is not None:
-            yield Measurement(f"{name}.since.rate", rate / MIN_SINCE_SECONDS, "1/s", part_id)
+            yield hv.Measurement(f"{name}.since.rate", rate / MIN_SINCE_SECONDS, "1/s", part_id)
 
 
-def _carry_over_unread(ctx: Context, read: Sequence[Reading]) -> Iterator[CarryOver]:
+def _carry_over_unread(ctx: hv.Context, read: Sequence[Reading]) -> Iterator[hv.CarryOver]:
     fresh = {reading.part_id for reading in read}
     yield from (m for m in ctx.carry_overs if m.name == SNAPSHOT_NAME and m.part_id not in fresh)
 
 
-def report_modes(ctx: Context, reply: EccAnswers) -> Iterator[Finding]:
+def report_modes(ctx: hv.Context, reply: EccAnswers) -> Iterator[hv.Finding]:
     """Report the GPUs that run without ECC, or will after the next reset."""
     unwell = {f.part_id for f in reply.findings if f.code != "gpu_unlike"}
     for uuid, readings in reply.answers.items():
@@ -231,34 +217,34 @@ def report_modes(ctx: Context, reply: EccAnswers) -> Iterator[Finding]:
             and not any(n.startswith("ecc.") and not n.startswith("ecc.mode") for n in values)
         ):
             text = "reports no ECC, although its data sheet lists it"
-            yield Finding("ecc_unsupported", uuid, text)
+            yield hv.Finding("ecc_unsupported", uuid, text)
 
 
 def _report_mode(
     uuid: str, name: str, enable: str, *, on: bool, next_on: bool
-) -> Iterator[Finding]:
+) -> Iterator[hv.Finding]:
     if on and not next_on:
-        yield Finding("ecc_disabled", uuid, f"ECC will be off after the next reset: {enable}")
+        yield hv.Finding("ecc_disabled", uuid, f"ECC will be off after the next reset: {enable}")
     elif next_on and not on:
-        yield Finding("ecc_reset_due", uuid, "ECC is off until this GPU is reset")
+        yield hv.Finding("ecc_reset_due", uuid, "ECC is off until this GPU is reset")
     elif not on and name.startswith(ECC_OFF_NAME_PREFIXES):
         text = f"ECC is off, as boards for workstations are delivered: {enable} turns it on"
-        yield Finding("ecc_off_as_delivered", uuid, text)
+        yield hv.Finding("ecc_off_as_delivered", uuid, text)
     elif not on:
         text = f"ECC is off although this GPU has it: {enable}, then reset"
-        yield Finding("ecc_disabled", uuid, text)
+        yield hv.Finding("ecc_disabled", uuid, text)
 
 
-def observe(watch: Watch, ctx: Context, params: EccParams) -> Iterator[CheckItem]:
+def observe(watch: hv.Watch, ctx: hv.Context, params: EccParams) -> Iterator[hv.CheckItem]:
     """Report how the counters rose from the first sample of the run to the last."""
     for code in LOST_GPU_CODES:
         for part_id, samples in watch.group_by_part(code):
             after = samples[0].t - watch.start
-            yield Finding(code, part_id, f"{code.replace('_', ' ')}, {after:.0f} s into the run")
+            yield hv.Finding(code, part_id, f"{code.replace('_', ' ')}, {after:.0f} s into the run")
     for part_id, samples in watch.group_by_part(problems.MUTE):
         span = f"{samples[0].t - watch.start:.0f} to {samples[-1].t - watch.start:.0f} s"
         text = f"answered no call {span} into the run: was it reset meanwhile?"
-        yield Finding("gpu_pause", part_id, text)
+        yield hv.Finding("gpu_pause", part_id, text)
     gpus = {gpu.id for gpu in ctx.inventory.of_kind("gpu")}
     for series in RUN_COUNTERS:
         for part_id, samples in watch.group_by_part(series):
@@ -266,84 +252,84 @@ def observe(watch: Watch, ctx: Context, params: EccParams) -> Iterator[CheckItem
                 continue
             name = series if part_id in gpus else _name_host_counter(series)
             rise = sum_increases(samples)[-1][1]
-            yield Measurement(f"{name}.delta", rise, "", part_id)
+            yield hv.Measurement(f"{name}.delta", rise, "", part_id)
             if series == "ecc.corrected":
                 for suffix, shortest in (("rate", MIN_RATE_SECONDS), ("sustained", params.window)):
                     rate = find_peak_rate(samples, params.window, shortest)
-                    yield Measurement(f"{name}.{suffix}", rate, "1/s", part_id)
+                    yield hv.Measurement(f"{name}.{suffix}", rate, "1/s", part_id)
 
 
 LOST_WORK = {
     "high": 0,
-    "remedy": Remedy.RESET_GPU,
+    "remedy": hv.Remedy.RESET_GPU,
     "conclusive": True,
     "source": "uncorrected errors lose work: reset, rerun",
 }
 LOST_WORK_OF_HOST = {"high": 0, "conclusive": True}
 REMAPPED = {
     "high": 0,
-    "remedy": Remedy.RERUN,
+    "remedy": hv.Remedy.RERUN,
     "source": "further rows or pages may fail: load the GPU again",
 }
 MANY = {"high": WARN_ERRORS_PER_SECOND, "source": "good memory corrects a handful in a year"}
 TOO_MANY = {"high": FAIL_ERRORS_PER_SECOND, "source": "no good memory corrects that many"}
-RESET_DUE = {"high": 0, "remedy": Remedy.RESET_GPU}
+RESET_DUE = {"high": 0, "remedy": hv.Remedy.RESET_GPU}
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="ECC errors, remapped rows, retired pages: now, since the last run, in this run",
     measure=measure,
     observe=observe,
     params=EccParams,
     metrics={
-        "ecc.corrected.rate": Metric("1/s", "high", "corrected, worst minute").warn(**MANY),
-        "ecc.corrected.sustained": Metric(
+        "ecc.corrected.rate": hv.Metric("1/s", "high", "corrected, worst minute").warn(**MANY),
+        "ecc.corrected.sustained": hv.Metric(
             "1/s", "high", "the same, a shorter run spread over a minute"
-        ).fail(**TOO_MANY, remedy=Remedy.CONTACT_VENDOR),
-        "ecc.corrected.since.rate": Metric(
+        ).fail(**TOO_MANY, remedy=hv.Remedy.CONTACT_VENDOR),
+        "ecc.corrected.since.rate": hv.Metric(
             "1/s", "high", "corrected since the last run, on average"
         ).warn(**MANY),
-        "ecc.host.corrected.rate": Metric("1/s", "high", "the same for a DIMM").warn(**MANY),
-        "ecc.host.corrected.sustained": Metric("1/s", "high", "the same").fail(**TOO_MANY),
-        "ecc.host.corrected.since.rate": Metric("1/s", "high", "the same").warn(**MANY),
-        "ecc.*.delta": Metric("", "high", "errors during the run")
+        "ecc.host.corrected.rate": hv.Metric("1/s", "high", "the same for a DIMM").warn(**MANY),
+        "ecc.host.corrected.sustained": hv.Metric("1/s", "high", "the same").fail(**TOO_MANY),
+        "ecc.host.corrected.since.rate": hv.Metric("1/s", "high", "the same").warn(**MANY),
+        "ecc.*.delta": hv.Metric("", "high", "errors during the run")
         .fail("ecc.uncorrected.delta", "ecc.sram.uncorrected.delta", **LOST_WORK)
         .fail("ecc.host.uncorrected.delta", **LOST_WORK_OF_HOST),
-        "ecc.*.since": Metric("", "high", "errors since the last run")
+        "ecc.*.since": hv.Metric("", "high", "errors since the last run")
         .fail("ecc.uncorrected.since", "ecc.sram.uncorrected.since", **LOST_WORK)
         .fail("ecc.host.uncorrected.since", **LOST_WORK_OF_HOST),
-        "ecc.*.lifetime": Metric("", "high", "errors over the life of the part"),
-        "ecc.host.*": Metric("", "high", "host memory errors since boot").warn(
+        "ecc.*.lifetime": hv.Metric("", "high", "errors over the life of the part"),
+        "ecc.host.*": hv.Metric("", "high", "host memory errors since boot").warn(
             "ecc.host.uncorrected", high=0
         ),
-        "ecc.corrected": Metric("", "high", "corrected since the driver started"),
-        "ecc.uncorrected": Metric("", "high", "uncorrected since then").warn(
+        "ecc.corrected": hv.Metric("", "high", "corrected since the driver started"),
+        "ecc.uncorrected": hv.Metric("", "high", "uncorrected since then").warn(
             **RESET_DUE, source="uncorrected since the driver started: a reset clears it"
         ),
-        "ecc.sram.*": Metric("", "high", "errors in caches and registers"),
-        "ecc.dram.*": Metric("", "high", "errors in the memory itself"),
-        "ecc.mode": Metric("", "low", "1 if ECC is on"),
-        "ecc.mode.pending": Metric("", "low", "1 if it is on after a reset"),
-        "ecc.sram_threshold": Metric("", "high", "1 past NVIDIA's SRAM limit").fail(
-            high=0, remedy=Remedy.CONTACT_VENDOR, source="NVML's SRAM threshold flag"
+        "ecc.sram.*": hv.Metric("", "high", "errors in caches and registers"),
+        "ecc.dram.*": hv.Metric("", "high", "errors in the memory itself"),
+        "ecc.mode": hv.Metric("", "low", "1 if ECC is on"),
+        "ecc.mode.pending": hv.Metric("", "low", "1 if it is on after a reset"),
+        "ecc.sram_threshold": hv.Metric("", "high", "1 past NVIDIA's SRAM limit").fail(
+            high=0, remedy=hv.Remedy.CONTACT_VENDOR, source="NVML's SRAM threshold flag"
         ),
-        "remap.banks.*": Metric("", "neither", "banks by spare rows left").warn(
+        "remap.banks.*": hv.Metric("", "neither", "banks by spare rows left").warn(
             "remap.banks.none",
             high=0,
-            remedy=Remedy.CONTACT_VENDOR,
+            remedy=hv.Remedy.CONTACT_VENDOR,
             source="banks without a spare row: the next bad one there cannot be remapped",
         ),
-        "remap.*": Metric("", "high", "memory rows remapped, or waiting for it")
+        "remap.*": hv.Metric("", "high", "memory rows remapped, or waiting for it")
         .fail(
             "remap.failed",
             high=0,
-            remedy=Remedy.REPLACE,
+            remedy=hv.Remedy.REPLACE,
             conclusive=True,
             source="NVIDIA memory error management: a failed row remap",
         )
         .fail(
             "remap.uncorrectable",
             high=511,
-            remedy=Remedy.CONTACT_VENDOR,
+            remedy=hv.Remedy.CONTACT_VENDOR,
             source="DCGM 4.6: 512 uncorrectable remaps",
         )
         .warn(
@@ -359,26 +345,28 @@ CHECK = Check(
         .warn(
             "remap.bank.exhausted",
             high=0,
-            remedy=Remedy.CONTACT_VENDOR,
+            remedy=hv.Remedy.CONTACT_VENDOR,
             source="groups without a spare bank: the next bad one there cannot be remapped",
         )
         .warn("remap.*.delta", "remap.*.since", **REMAPPED),
-        "retired.*": Metric("", "high", "memory pages retired, or about to be")
+        "retired.*": hv.Metric("", "high", "memory pages retired, or about to be")
         .warn("retired.*.since", **REMAPPED)
         .warn(
             "retired.pending",
             **RESET_DUE,
             source="NVIDIA page retirement: it takes effect with a reset",
         )
-        .fail("retired.pages", high=62, remedy=Remedy.REPLACE, source="DCGM 4.6: 63 retired pages"),
+        .fail(
+            "retired.pages", high=62, remedy=hv.Remedy.REPLACE, source="DCGM 4.6: 63 retired pages"
+        ),
     },
     finding_rules={
         **problems.PROBLEM_RULES,
-        **listed("gpu_pause", "ecc_off_as_delivered"),
-        **warn_on("ecc_disabled", remedy=Remedy.FIX_CONFIGURATION),
-        **warn_on("ecc_reset_due", remedy=Remedy.RESET_GPU),
-        **warn_on("ecc_unsupported"),
+        **hv.listed("gpu_pause", "ecc_off_as_delivered"),
+        **hv.warn_on("ecc_disabled", remedy=hv.Remedy.FIX_CONFIGURATION),
+        **hv.warn_on("ecc_reset_due", remedy=hv.Remedy.RESET_GPU),
+        **hv.warn_on("ecc_unsupported"),
     },
-    placement=Placement.PASSIVE,
+    placement=hv.Placement.PASSIVE,
     timeout=60,
 )

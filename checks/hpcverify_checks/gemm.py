@@ -23,24 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from hpcverify.check import (
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    FindingRule,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Remedy,
-    Series,
-    Unable,
-    Verdict,
-    operation,
-)
+import hpcverify.check as hv
 from hpcverify.limits.specs import DTYPES
 from hpcverify.stats import find_percentile
 from hpcverify.telemetry import cpu
@@ -99,7 +82,7 @@ MakeStep = Callable[[str, int, "torch.device"], Callable[[], object]]
 """Makes the product that is timed, of a type and size; tests make one that is refused."""
 
 
-class GemmParams(Params, frozen=True):
+class GemmParams(hv.Params, frozen=True):
     """Data types, times (seconds) and matrix size."""
 
     dtypes: tuple[str, ...] = ()
@@ -113,7 +96,7 @@ class GemmParams(Params, frozen=True):
     """Rows, columns and depth; 0 picks what fills the part."""
 
 
-def estimate(ctx: Context, params: GemmParams) -> float:
+def estimate(ctx: hv.Context, params: GemmParams) -> float:
     """Add up the times of all types and, on a CPU, of as many cores as get a turn."""
     count = len(params.dtypes) or count_dtypes(ctx)
     seconds = count * (WARM_UP_SECONDS + params.burst_seconds + params.seconds)
@@ -124,8 +107,8 @@ def estimate(ctx: Context, params: GemmParams) -> float:
 
 
 def measure(
-    ctx: Context, params: GemmParams, make_step: MakeStep = make_product_step
-) -> Iterator[CheckItem]:
+    ctx: hv.Context, params: GemmParams, make_step: MakeStep = make_product_step
+) -> Iterator[hv.CheckItem]:
     """Measure each type in turn: burst, sustained, and spread of the steps."""
     device = find_torch_device(ctx)
     import torch
@@ -136,7 +119,7 @@ def measure(
     for dtype in _choose_dtypes(params, native):
         with (
             use_float32_precision(FAMILIES[dtype].precision),
-            operation(f"{dtype} products", ctx.device),
+            hv.operation(f"{dtype} products", ctx.device),
             use_threads(count_physical_cores() if on_cpu else torch.get_num_threads()),
         ):
             size = params.size or choose_size(dtype, device)
@@ -159,14 +142,14 @@ def measure(
             yield from report_cores(dtype, busy, cores, crowd.count_other_cores(CpuUsage.read()))
             numbers = crowd.omit_if_busy(name_contended_metrics(dtype), numbers)
         yield from numbers
-        yield Coverage(load.part_id, _describe_work(load, size, burst, sustained))
+        yield hv.Coverage(load.part_id, _describe_work(load, size, burst, sustained))
         rates[dtype] = load.compute_rate(sustained)
     yield from report_left_out(ctx, device)
     if not on_cpu:
         return
     yield from report_emulated(rates)
     if find_peak(ctx, "fp32") is None:
-        yield Coverage(ctx.device.part, NO_CLOCK)
+        yield hv.Coverage(ctx.device.part, NO_CLOCK)
     if params.core_seconds:
         yield from _measure_cores(ctx, params)
 
@@ -179,7 +162,7 @@ def count_physical_cores() -> int:
 
 def report_cores(
     dtype: str, busy: float, cores: int, others: float
-) -> Iterator[Coverage | Finding]:
+) -> Iterator[hv.Coverage | hv.Finding]:
     """
     Report how many *cores* were *busy* with us, in CPU seconds a second.
 
@@ -188,12 +171,12 @@ def report_cores(
     text = f"{dtype}.sustained is the work of {busy:.1f} of {cores} cores"
     if busy < MIN_CORES_SHARE * cores and others <= MAX_OTHER_CORES:
         text += ": the library leaves cores idle, or they are not there for us"
-        yield Finding(CORES_UNUSED_CODE, "cpu", text)
+        yield hv.Finding(CORES_UNUSED_CODE, "cpu", text)
     else:
-        yield Coverage("cpu", text)
+        yield hv.Coverage("cpu", text)
 
 
-def report_emulated(rates: Mapping[str, float]) -> Iterator[Coverage]:
+def report_emulated(rates: Mapping[str, float]) -> Iterator[hv.Coverage]:
     """Report which types have *rates* (GFLOP/s) as if they were computed in fp32."""
     usual = rates.get("fp32")
     for dtype, rate in rates.items():
@@ -202,7 +185,7 @@ def report_emulated(rates: Mapping[str, float]) -> Iterator[Coverage]:
                 f"{dtype}: {rate / usual:.2f} times as fast as fp32: the library converts it, and "
                 "does not use the units that the CPU has for it"
             )
-            yield Coverage("cpu", text)
+            yield hv.Coverage("cpu", text)
 
 
 def _warm_up(work: Callable[[], object]) -> str:
@@ -224,10 +207,10 @@ def name_contended_metrics(dtype: str) -> tuple[str, ...]:
 def _choose_dtypes(params: GemmParams, native: frozenset[str]) -> tuple[str, ...]:
     unknown = set(params.dtypes) - native
     if unknown:
-        raise Unable(
+        raise hv.Unable(
             f"this part does not multiply {', '.join(sorted(unknown))} natively: remove "
             f"it from dtypes; this part has {', '.join(sorted(native))}",
-            Cause.MISCONFIGURED,
+            hv.Cause.MISCONFIGURED,
         )
     return params.dtypes or tuple(d for d in DTYPES if d in native)
 
@@ -275,7 +258,7 @@ class GemmLoad:
 
 def report_steps(
     load: GemmLoad, burst: Sequence[float], sustained: Sequence[float], start: float
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """Report the step times as measurements and a series that begins at *start*."""
     late = _drop_first_half(sustained)
     steady = load.compute_rate(late)
@@ -292,11 +275,11 @@ def report_steps(
         if load.peak.derived:
             numbers["peak_derived"] = (load.peak.value, load.unit)
     for name, (value, unit) in numbers.items():
-        yield Measurement(f"{load.dtype}.{name}", value, unit, load.part_id)
+        yield hv.Measurement(f"{load.dtype}.{name}", value, unit, load.part_id)
     times = [start + t for t in accumulate(sustained)]
     rates = [load.operations / step / GIGA for step in sustained]
     t, values = thin(times, rates, MAX_POINTS)
-    yield Series(f"{load.dtype}.rate", load.unit, load.part_id, tuple(t), tuple(values))
+    yield hv.Series(f"{load.dtype}.rate", load.unit, load.part_id, tuple(t), tuple(values))
 
 
 def _drop_first_half(steps: Sequence[float]) -> Sequence[float]:
@@ -316,18 +299,18 @@ def _describe_work(
     return f"{text}; peak from {load.peak.source}" if load.peak else text
 
 
-def _measure_cores(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
+def _measure_cores(ctx: hv.Context, params: GemmParams) -> Iterator[hv.CheckItem]:
     # One after the other, so that none slows another.
     allowed = cpu.read_cores().allowed
     fit = max(1, int(ALL_CORES_SECONDS / params.core_seconds))
     chosen = pick_cores(allowed, fit, ctx.rotation)
     work = partial(_measure_core, params.core_seconds)
     for core in chosen:
-        with operation(f"fp32 products on core {core}", ctx.device):
+        with hv.operation(f"fp32 products on core {core}", ctx.device):
             [rate] = run_on_each([core], work)
-        yield Measurement("fp32.core", rate, "GFLOP/s", f"cpu{core}")
+        yield hv.Measurement("fp32.core", rate, "GFLOP/s", f"cpu{core}")
     every = format_ranges(cpu.read_cores().online)
-    yield Coverage(
+    yield hv.Coverage(
         ctx.device.part,
         f"fp32 on cores {format_ranges(chosen)} of {every}, one at a time, "
         f"{params.core_seconds:g} s each",
@@ -349,38 +332,40 @@ SPREAD_SOURCE = (
     "one row breathes the warm air of the other"
 )
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="throughput of matrix products, for each type the part has units for",
     measure=measure,
     estimate=estimate,
     params=GemmParams,
     metrics={
-        "int8.burst": Metric("GOP/s", "low", "throughput of a short burst"),
-        "int8.sustained": Metric("GOP/s", "low", "throughput that lasts"),
-        "*.burst": Metric("GFLOP/s", "low", "throughput of a short burst").warn(
+        "int8.burst": hv.Metric("GOP/s", "low", "throughput of a short burst"),
+        "int8.sustained": hv.Metric("GOP/s", "low", "throughput that lasts"),
+        "*.burst": hv.Metric("GFLOP/s", "low", "throughput of a short burst").warn(
             of_spec=0.75,
             of_baseline=0.7,
             source="hpcverify default: only what lasts fails a part; a burst may begin hot",
         ),
-        "*.sustained": Metric("GFLOP/s", "low", "throughput that lasts")
+        "*.sustained": hv.Metric("GFLOP/s", "low", "throughput that lasts")
         .fail(of_spec=0.9, of_siblings=0.8, source=SPREAD_SOURCE)
         .warn("*sustained", of_spec=0.9, of_siblings=0.9, source=SPREAD_SOURCE),
-        "*.step_p50": Metric("ms", "high", "median time of a product").warn(of_baseline=1.4),
-        "*.step_p95": Metric("ms", "high", "95 % of products take at most this"),
-        "*.spread": Metric("ratio", "high", "step_p95 / step_p50").warn(
+        "*.step_p50": hv.Metric("ms", "high", "median time of a product").warn(of_baseline=1.4),
+        "*.step_p95": hv.Metric("ms", "high", "95 % of products take at most this"),
+        "*.spread": hv.Metric("ratio", "high", "step_p95 / step_p50").warn(
             high=3.0,
-            remedy=Remedy.RERUN,
+            remedy=hv.Remedy.RERUN,
             source="hpcverify default: something else may load the node",
         ),
-        "*.of_peak": Metric("ratio", "low", "sustained / dense peak of the part"),
-        "*.peak_derived": Metric("GFLOP/s", "neither", "peak from cores, clock and vector width"),
-        "*.core": Metric("GFLOP/s", "low", "throughput of one core alone").warn(of_siblings=0.5),
+        "*.of_peak": hv.Metric("ratio", "low", "sustained / dense peak of the part"),
+        "*.peak_derived": hv.Metric(
+            "GFLOP/s", "neither", "peak from cores, clock and vector width"
+        ),
+        "*.core": hv.Metric("GFLOP/s", "low", "throughput of one core alone").warn(of_siblings=0.5),
     },
     finding_rules={
         DTYPE_REFUSED_CODE: DTYPE_REFUSED_RULE,
         # Says so in the reason of a PASS: the library may do so on every node of the kind.
-        CORES_UNUSED_CODE: FindingRule(Verdict.PASS, Remedy.INSPECT),
+        CORES_UNUSED_CODE: hv.FindingRule(hv.Verdict.PASS, hv.Remedy.INSPECT),
     },
-    placement=Placement.DEVICES,
+    placement=hv.Placement.DEVICES,
     timeout=600.0,
 )

@@ -27,23 +27,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from hpcverify.check import (
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Fact,
-    Finding,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Remedy,
-    Watch,
-    listed,
-    not_set_up,
-    warn_on,
-)
+import hpcverify.check as hv
 from hpcverify.limits.floors import shares_module_power
 from hpcverify.limits.specs import Spec, find_spec
 from hpcverify.processes import process_exists
@@ -76,7 +60,7 @@ MAX_LOCKED_CLOCK_SHARE = 0.97
 """The share of the data sheet's clock; a lock above that costs almost nothing."""
 
 
-class GpuSetupParams(Params, frozen=True):
+class GpuSetupParams(hv.Params, frozen=True):
     """Whether the GPUs are ours alone."""
 
     exclusive: bool = False
@@ -118,8 +102,8 @@ class ProcessTable(Struct, frozen=True):
 
 
 def measure(
-    ctx: Context, params: GpuSetupParams, find: SourceFinder = find_source
-) -> Iterator[CheckItem]:
+    ctx: hv.Context, params: GpuSetupParams, find: SourceFinder = find_source
+) -> Iterator[hv.CheckItem]:
     """Report how the GPUs are set up, and what is left on them."""
     yield from report_setup(
         ctx, params, gpu_source.open_gpu_source(ctx, find).read_setup, ProcessTable()
@@ -127,12 +111,12 @@ def measure(
 
 
 def report_setup(
-    ctx: Context,
+    ctx: hv.Context,
     params: GpuSetupParams,
     ask: Callable[[], GpuAnswers[Setup]],
     host: ProcessTable,
     pause: Callable[[float], None] = time.sleep,
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """Query the GPUs with *ask*, and compare their answers with the processes of *host*."""
     reply, vendor = ask(), gpu_source.name_vendor(ctx)
     uniform = _find_uniform_limits(ctx, reply.answers)
@@ -142,7 +126,7 @@ def report_setup(
         yield from report_power(uuid, setup, vendor, sheet, meant=uuid in uniform)
         yield from _report_slowdown(uuid, setup)
         yield from _list_facts(uuid, setup)
-        yield Coverage(uuid, _describe_setup(setup))
+        yield hv.Coverage(uuid, _describe_setup(setup))
     yield from _find_odd_firmware(ctx, reply.answers)
     if host.sees_all():
 
@@ -153,11 +137,11 @@ def report_setup(
         yield from _find_leftovers(ctx, reply.answers, host, ask_again)
         yield from _report_users(reply.answers, host, exclusive=params.exclusive)
     else:
-        yield Coverage("node", CONTAINER_NOTICE)
+        yield hv.Coverage("node", CONTAINER_NOTICE)
     yield from gpu_source.report_troubles(reply)
 
 
-def _list_facts(uuid: str, setup: Setup) -> Iterator[Fact]:
+def _list_facts(uuid: str, setup: Setup) -> Iterator[hv.Fact]:
     """List what is as it is on every like GPU of the fleet; the inventory has the VBIOS."""
     facts = {
         "GPU persistence mode": _format_switch(setup.persistence),
@@ -169,7 +153,7 @@ def _list_facts(uuid: str, setup: Setup) -> Iterator[Fact]:
     }
     for name, value in facts.items():
         if value:
-            yield Fact(name, value, uuid)
+            yield hv.Fact(name, value, uuid)
 
 
 def _describe_setup(setup: Setup) -> str:
@@ -197,7 +181,7 @@ def _format_share(value: float | None, whole: float | None, unit: str) -> str | 
     return f"{value:g} {unit}" if whole is None else f"{value:g} of {whole:g} {unit}"
 
 
-def _report_slowdown(uuid: str, setup: Setup) -> Iterator[Finding]:
+def _report_slowdown(uuid: str, setup: Setup) -> Iterator[hv.Finding]:
     # The numbers belong to the finding: a later look cannot show them.
     if not setup.slowed_by:
         return
@@ -209,10 +193,10 @@ def _report_slowdown(uuid: str, setup: Setup) -> Iterator[Finding]:
     numbers = {name: text for name, text in reasons.items() if text}
     shown = f" ({', '.join(numbers.values())})" if numbers else ""
     text = f"clock throttled now: {', '.join(setup.slowed_by)}{shown}"
-    yield Finding("slowed_down", uuid, text, numbers)
+    yield hv.Finding("slowed_down", uuid, text, numbers)
 
 
-def report_modes(uuid: str, setup: Setup, vendor: str) -> Iterator[Finding]:
+def report_modes(uuid: str, setup: Setup, vendor: str) -> Iterator[hv.Finding]:
     """Report modes that a compute GPU should not be in."""
     if setup.persistence is False:
         text = (
@@ -220,26 +204,26 @@ def report_modes(uuid: str, setup: Setup, vendor: str) -> Iterator[Finding]:
             f"{write_fix('persistence', vendor)}"
         )
         fix = write_command("persistence", vendor, uuid)
-        yield Finding("persistence_off", uuid, text, fix=fix)
+        yield hv.Finding("persistence_off", uuid, text, fix=fix)
     if setup.mig:
-        yield Finding("mig_on", uuid, "split into MIG instances")
+        yield hv.Finding("mig_on", uuid, "split into MIG instances")
     if None is not setup.mig_pending is not setup.mig:
         text = f"MIG will be {_format_switch(setup.mig_pending)} after the next GPU reset"
-        yield Finding("mig_pending", uuid, text)
+        yield hv.Finding("mig_pending", uuid, text)
     if setup.compute_mode == "prohibited":
         fix = write_fix("compute_mode", vendor)
         text = f"compute mode is 'prohibited', so nothing can run: {fix}"
         command = write_command("compute_mode", vendor, uuid)
-        yield Finding("compute_prohibited", uuid, text, fix=command)
+        yield hv.Finding("compute_prohibited", uuid, text, fix=command)
     elif setup.compute_mode not in (None, "default"):
         fix = write_fix("compute_mode", vendor)
         text = f"compute mode is {setup.compute_mode}: if several processes share it, {fix}"
-        yield Finding("compute_exclusive", uuid, text)
+        yield hv.Finding("compute_exclusive", uuid, text)
 
 
 def report_power(
     uuid: str, setup: Setup, vendor: str, sheet: Spec | None = None, *, meant: bool
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """
     Report the power limits, and whatever keeps the GPU below its own.
 
@@ -248,35 +232,35 @@ def report_power(
     limit, enforced = setup.power_limit_w, setup.power_enforced_w
     if limit is None:
         return
-    yield Measurement("power.limit", limit, "W", uuid)
+    yield hv.Measurement("power.limit", limit, "W", uuid)
     default = limit if setup.power_default_w is None else setup.power_default_w
     if limit < default - ROUNDING_WATTS:
         text = f"power limit set to {limit:g} W, default {default:g} W"
         if meant:
-            yield Finding("power_capped", uuid, f"{text}, like all GPUs of this model")
+            yield hv.Finding("power_capped", uuid, f"{text}, like all GPUs of this model")
         else:
             fix = f"{write_fix('power', vendor)} {default:g}"
             command = write_command("power", vendor, uuid)
             exact = f"{command} {default:g}" if command else ""
-            yield Finding("power_limited", uuid, f"{text}: {fix}", fix=exact)
+            yield hv.Finding("power_limited", uuid, f"{text}: {fix}", fix=exact)
     if limit > default + ROUNDING_WATTS:
-        yield Finding(
+        yield hv.Finding(
             "power_raised", uuid, f"power limit raised to {limit:g} W, default {default:g} W"
         )
     if enforced is None or enforced >= limit - ROUNDING_WATTS:
         return
     if shares_module_power(sheet, enforced, limit):
         text = f"gets {enforced:g} of {limit:g} W: the power of its module is limited"
-        yield Finding("power_shared", uuid, text)
+        yield hv.Finding("power_shared", uuid, text)
     else:
         text = (
             f"held to {enforced:g} W although the limit is {limit:g} W: something else "
             "limits it (temperature, a power cable, the chassis)"
         )
-        yield Finding("power_held", uuid, text)
+        yield hv.Finding("power_held", uuid, text)
 
 
-def _find_uniform_limits(ctx: Context, answers: Mapping[str, Setup]) -> set[str]:
+def _find_uniform_limits(ctx: hv.Context, answers: Mapping[str, Setup]) -> set[str]:
     return {
         uuid
         for siblings in _group_alike(ctx, answers)
@@ -285,7 +269,7 @@ def _find_uniform_limits(ctx: Context, answers: Mapping[str, Setup]) -> set[str]
     }
 
 
-def _find_odd_firmware(ctx: Context, answers: Mapping[str, Setup]) -> Iterator[Finding]:
+def _find_odd_firmware(ctx: hv.Context, answers: Mapping[str, Setup]) -> Iterator[hv.Finding]:
     for siblings in _group_alike(ctx, answers):
         firmware = {uuid: answers[uuid].firmware for uuid in siblings}
         for what in dict.fromkeys(name for names in firmware.values() for name in names):
@@ -293,7 +277,7 @@ def _find_odd_firmware(ctx: Context, answers: Mapping[str, Setup]) -> Iterator[F
             yield from _name_odd_versions(ctx, what, versions)
 
 
-def _group_alike(ctx: Context, answers: Mapping[str, Setup]) -> list[list[str]]:
+def _group_alike(ctx: hv.Context, answers: Mapping[str, Setup]) -> list[list[str]]:
     groups: dict[tuple[str, str], list[str]] = {}
     for gpu in ctx.inventory.of_kind("gpu"):
         if gpu.id in answers:
@@ -302,7 +286,9 @@ def _group_alike(ctx: Context, answers: Mapping[str, Setup]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _name_odd_versions(ctx: Context, what: str, versions: Mapping[str, str]) -> Iterator[Finding]:
+def _name_odd_versions(
+    ctx: hv.Context, what: str, versions: Mapping[str, str]
+) -> Iterator[hv.Finding]:
     ranks = Counter(versions.values()).most_common()
     if len(ranks) < 2:  # noqa: PLR2004 - all the same
         return
@@ -310,20 +296,20 @@ def _name_odd_versions(ctx: Context, what: str, versions: Mapping[str, str]) -> 
     if most == next_most:
         versioned = (f"{ctx.inventory.find_label(u)} {v}" for u, v in versions.items())
         text = f"{what} differs among GPUs of the same model: {', '.join(versioned)}"
-        yield Finding("firmware_differs", "node", text)
+        yield hv.Finding("firmware_differs", "node", text)
         return
     for uuid, version in versions.items():
         if version != common:
             text = f"{what} is {version}, but {common} on {most} GPUs of the same model"
-            yield Finding("firmware_differs", uuid, text)
+            yield hv.Finding("firmware_differs", uuid, text)
 
 
 def _find_leftovers(
-    ctx: Context,
+    ctx: hv.Context,
     answers: Mapping[str, Setup],
     host: ProcessTable,
     again: Callable[[], Mapping[str, Setup]],
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     places = {uuid: index for index, uuid in enumerate(answers)}
     dead, spare = _list_ghosts(answers, host), _measure_unowned(ctx, answers)
     if dead or any(gib > MAX_LEFTOVER_GIB for gib in spare.values()):
@@ -335,9 +321,9 @@ def _find_leftovers(
         vendor = gpu_source.name_vendor(ctx)
         end = write_fix("heir", vendor)
         text = f"process {pid} is gone but still holds this GPU: {end}, or reset the GPU"
-        yield Finding("process_dead", uuid, text, fix=write_command("heir", vendor, uuid))
+        yield hv.Finding("process_dead", uuid, text, fix=write_command("heir", vendor, uuid))
     for uuid, gib in sorted(spare.items(), key=lambda kept: places[kept[0]]):
-        yield Measurement("memory.leftover", gib, "GiB", uuid)
+        yield hv.Measurement("memory.leftover", gib, "GiB", uuid)
 
 
 def _list_ghosts(answers: Mapping[str, Setup], host: ProcessTable) -> set[tuple[str, int]]:
@@ -349,7 +335,7 @@ def _list_ghosts(answers: Mapping[str, Setup], host: ProcessTable) -> set[tuple[
     }
 
 
-def _measure_unowned(ctx: Context, answers: Mapping[str, Setup]) -> dict[str, float]:
+def _measure_unowned(ctx: hv.Context, answers: Mapping[str, Setup]) -> dict[str, float]:
     names = {p.id: p.facts.get("name", "") for p in ctx.inventory.of_kind("gpu")}
     return {
         uuid: setup.memory_used / GIB
@@ -362,7 +348,7 @@ def _measure_unowned(ctx: Context, answers: Mapping[str, Setup]) -> dict[str, fl
 
 def _report_users(
     answers: Mapping[str, Setup], host: ProcessTable, *, exclusive: bool
-) -> Iterator[Finding]:
+) -> Iterator[hv.Finding]:
     for uuid, setup in answers.items():
         others = {
             process.pid: process
@@ -375,14 +361,14 @@ def _report_users(
                 names = ", ".join(map(host.describe, alike))
                 gib = sum(process.memory or 0 for process in alike.values()) / GIB
                 code = "process_left" if exclusive and computes else "in_use"
-                yield Finding(code, uuid, f"{verb} by process {names}: {gib:.1f} GiB")
+                yield hv.Finding(code, uuid, f"{verb} by process {names}: {gib:.1f} GiB")
 
 
 Gauges = Mapping[str, Mapping[float, float]]
 """The samples of one part: by series, by time."""
 
 
-def observe(watch: Watch, ctx: Context, params: GpuSetupParams) -> Iterator[CheckItem]:
+def observe(watch: hv.Watch, ctx: hv.Context, params: GpuSetupParams) -> Iterator[hv.CheckItem]:
     """Report the GPUs whose clock stays low with no reason that the driver names."""
     sampled: dict[str, dict[str, dict[float, float]]] = {}
     for sample in watch.samples:
@@ -395,14 +381,14 @@ def observe(watch: Watch, ctx: Context, params: GpuSetupParams) -> Iterator[Chec
             yield from _report_clocks(gpu.id, spec.peak_clock_mhz, sampled[gpu.id])
 
 
-def _report_clocks(uuid: str, expected: float, sampled: Gauges) -> Iterator[CheckItem]:
+def _report_clocks(uuid: str, expected: float, sampled: Gauges) -> Iterator[hv.CheckItem]:
     clock = sampled.get("clock", {})
     causes = list_slowdown_causes(sampled)
     usage = sampled.get("utilization", {})
     busy = [t for t, used in usage.items() if used >= MIN_BUSY_UTILIZATION and t in clock]
     if len(busy) < MIN_BUSY_SAMPLES:
         return
-    yield Coverage(uuid, f"clock sampled {len(busy)} times under load")
+    yield hv.Coverage(uuid, f"clock sampled {len(busy)} times under load")
     free = [clock[t] for t in busy if not causes.get(t)]
     requested = [clock[t] for t in busy if "applications_clocks" in causes.get(t, ())]
     locked = _find_locked_value(free) if len(free) >= MIN_BUSY_SAMPLES else None
@@ -411,7 +397,7 @@ def _report_clocks(uuid: str, expected: float, sampled: Gauges) -> Iterator[Chec
             f"the clock stays at {locked:g} MHz under load (data sheet: {expected:g} "
             "MHz), and the driver names no reason: locked? nvidia-smi -rgc"
         )
-        yield Finding("clocks_locked", uuid, text, fix=f"nvidia-smi -i {uuid} -rgc")
+        yield hv.Finding("clocks_locked", uuid, text, fix=f"nvidia-smi -i {uuid} -rgc")
     elif (
         len(requested) >= MIN_LOCKED_SHARE * len(busy)
         and max(requested) < MAX_LOCKED_CLOCK_SHARE * expected
@@ -420,7 +406,7 @@ def _report_clocks(uuid: str, expected: float, sampled: Gauges) -> Iterator[Chec
             f"applications clocks keep it at {max(requested):g} MHz under load "
             f"(data sheet: {expected:g} MHz): nvidia-smi -rac"
         )
-        yield Finding("clocks_limited", uuid, text, fix=f"nvidia-smi -i {uuid} -rac")
+        yield hv.Finding("clocks_limited", uuid, text, fix=f"nvidia-smi -i {uuid} -rac")
 
 
 def list_slowdown_causes(sampled: Gauges) -> dict[float, set[str]]:
@@ -448,33 +434,33 @@ def _find_locked_value(values: Sequence[float]) -> float | None:
     return value if times >= MIN_LOCKED_SHARE * len(values) and value == max(values) else None
 
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="GPU settings, locked clocks, matching firmware, leftovers of earlier jobs",
     measure=measure,
     observe=observe,
     params=GpuSetupParams,
     metrics={
-        "power.limit": Metric("W", "low", "the power limit that is set"),
-        "memory.leftover": Metric("GiB", "high", "in use, but held by no process").warn(
+        "power.limit": hv.Metric("W", "low", "the power limit that is set"),
+        "memory.leftover": hv.Metric("GiB", "high", "in use, but held by no process").warn(
             high=MAX_LEFTOVER_GIB,
-            remedy=Remedy.RESET_GPU,
+            remedy=hv.Remedy.RESET_GPU,
             source="memory that no process holds is lost until a reset",
         ),
     },
     finding_rules={
         **problems.PROBLEM_RULES,
-        **warn_on(
+        **hv.warn_on(
             *("persistence_off", "power_limited", "firmware_differs", "clocks_locked"),
             "clocks_limited",
-            remedy=Remedy.FIX_CONFIGURATION,
+            remedy=hv.Remedy.FIX_CONFIGURATION,
         ),
-        **listed(
+        **hv.listed(
             "mig_on", "compute_exclusive", "power_capped", "power_shared", "power_raised", "in_use"
         ),
-        **warn_on("mig_pending", remedy=Remedy.RESET_GPU),
-        **not_set_up("compute_prohibited"),
-        **warn_on("slowed_down", "power_held", "process_dead", "process_left"),
+        **hv.warn_on("mig_pending", remedy=hv.Remedy.RESET_GPU),
+        **hv.not_set_up("compute_prohibited"),
+        **hv.warn_on("slowed_down", "power_held", "process_dead", "process_left"),
     },
-    placement=Placement.PASSIVE,
+    placement=hv.Placement.PASSIVE,
     timeout=60,
 )

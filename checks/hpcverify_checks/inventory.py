@@ -24,30 +24,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from hpcverify.check import (
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Fact,
-    Finding,
-    FindingRule,
-    Inventory,
-    Measurement,
-    Metric,
-    Params,
-    Part,
-    Placement,
-    Remedy,
-    Verdict,
-    fail_on,
-    listed,
-    not_set_up,
-    warn_on,
-)
+import hpcverify.check as hv
 from hpcverify.limits.floors import SPEED_SETTINGS
 from hpcverify.limits.specs import count_missing_from_board, explain_unknown, find_spec
-from hpcverify.model import FORMER_LABEL
 from hpcverify.telemetry import cpu, pci, problems, settings, sysfs
 from hpcverify.telemetry.nics import VIRTUAL_DRIVERS
 from hpcverify.units import format_count
@@ -81,27 +60,27 @@ FIXED_KINDS = frozenset({"gpu", "disk", "nic", "dimm"})
 """Kinds of parts that nobody removes from a running node in passing."""
 
 
-def measure(ctx: Context, params: Params, root: Path = Path("/")) -> Iterator[CheckItem]:
+def measure(ctx: hv.Context, params: hv.Params, root: Path = Path("/")) -> Iterator[hv.CheckItem]:
     """Count the parts, and report problems and changes; *root* is this node's."""
     now = ctx.inventory
     yield from _count_parts(now)
     missing = count_missing_from_board(now.of_kind("gpu"), pci.count_handed_on_gpus(root))
     if missing is not None:
-        yield Measurement("gpus.missing_from_board", missing)
+        yield hv.Measurement("gpus.missing_from_board", missing)
     yield from (_identify_problem(p, ctx.previous) for p in now.problems)
     # A probe that failed saw nothing: what it did not see need not be gone.
     if ctx.previous and not any(p.code == "probe_failed" for p in now.problems):
         yield from compare(now, ctx.previous, root)
     for name, value in settings.read_settings(root).items():
-        yield Fact(name, value)
-    yield Coverage("node", describe_coverage(ctx))
+        yield hv.Fact(name, value)
+    yield hv.Coverage("node", describe_coverage(ctx))
     named = [gpu for gpu in now.of_kind("gpu") if "name" in gpu.facts and find_spec(gpu) is None]
     for why in dict.fromkeys(map(explain_unknown, named)):
         text = f"no reference for this GPU, compared with siblings and its own past only: {why}"
-        yield Finding(NO_REFERENCE_CODE, "node", text)
+        yield hv.Finding(NO_REFERENCE_CODE, "node", text)
 
 
-def describe_coverage(ctx: Context) -> str:
+def describe_coverage(ctx: hv.Context) -> str:
     """Say how many parts were compared with how many."""
     parts = format_count(len(ctx.inventory.parts), "part")
     if ctx.previous is None:
@@ -109,39 +88,39 @@ def describe_coverage(ctx: Context) -> str:
     return f"{parts} compared with {len(ctx.previous.parts)} of the last run"
 
 
-def _count_parts(inventory: Inventory) -> Iterator[Measurement]:
+def _count_parts(inventory: hv.Inventory) -> Iterator[hv.Measurement]:
     # A GPU that only the PCI bus knows is not usable, and does not count.
     for name, kind in COUNTED_KINDS.items():
-        yield Measurement(name, sum(not _is_unidentified(p) for p in inventory.of_kind(kind)))
+        yield hv.Measurement(name, sum(not _is_unidentified(p) for p in inventory.of_kind(kind)))
     for part in inventory.of_kind("cpu"):
         if "threads" in part.facts:
-            yield Measurement("cpus", float(part.facts["threads"]), "", part.id)
+            yield hv.Measurement("cpus", float(part.facts["threads"]), "", part.id)
     for memory in inventory.of_kind("memory"):
         if "total" in memory.facts:
-            yield Measurement("memory", _read_gibibytes(memory), "GiB", memory.id)
+            yield hv.Measurement("memory", _read_gibibytes(memory), "GiB", memory.id)
 
 
-def _read_gibibytes(memory: Part) -> float:
+def _read_gibibytes(memory: hv.Part) -> float:
     return float(memory.facts["total"].partition(" ")[0])
 
 
-def _is_unidentified(part: Part) -> bool:
+def _is_unidentified(part: hv.Part) -> bool:
     # Nothing else is known of it, so its address is its id.
     return part.kind == "gpu" and part.id == part.facts.get("pci_address")
 
 
-def _identify_problem(problem: Finding, previous: Inventory | None) -> Finding:
+def _identify_problem(problem: hv.Finding, previous: hv.Inventory | None) -> hv.Finding:
     # Name the part that the earlier run had at that address.
     for part in previous.of_kind("gpu") if previous else ():
         if part.facts.get("pci_address") == problem.part_id != part.id:
-            evidence = problem.evidence | {FORMER_LABEL: part.label, "uuid": part.id}
+            evidence = problem.evidence | {hv.FORMER_LABEL: part.label, "uuid": part.id}
             if "serial" in part.facts:
                 evidence["serial"] = part.facts["serial"]
             return replace(problem, evidence=evidence)
     return problem
 
 
-def compare(now: Inventory, before: Inventory, root: Path) -> list[Finding]:
+def compare(now: hv.Inventory, before: hv.Inventory, root: Path) -> list[hv.Finding]:
     """List the differences between two inventories, worst first; *root* is this node's."""
     return [
         *compare_mounts(now, before),
@@ -151,11 +130,11 @@ def compare(now: Inventory, before: Inventory, root: Path) -> list[Finding]:
     ]
 
 
-def _drop_mounts(inventory: Inventory) -> Inventory:
+def _drop_mounts(inventory: hv.Inventory) -> hv.Inventory:
     return replace(inventory, parts=tuple(p for p in inventory.parts if p.kind != MOUNT_KIND))
 
 
-def _compare_parts(now: Inventory, before: Inventory, root: Path) -> Iterator[Finding]:
+def _compare_parts(now: hv.Inventory, before: hv.Inventory, root: Path) -> Iterator[hv.Finding]:
     kinds = dict.fromkeys(p.kind for p in (*before.parts, *now.parts))
     for kind in kinds:
         have, had = now.of_kind(kind), before.of_kind(kind)
@@ -171,18 +150,18 @@ def _compare_parts(now: Inventory, before: Inventory, root: Path) -> Iterator[Fi
                     yield from _report_new(kind, old, fresh)
 
 
-def _find_family(part: Part) -> tuple[bool, bool]:
+def _find_family(part: hv.Part) -> tuple[bool, bool]:
     """Say what a part in place of *part* has in common with it: no bridge replaces an adapter."""
     return "network" in part.facts, part.kind == "nic" and "pci_address" in part.facts
 
 
-def _list_absent(parts: Iterable[Part], among: Iterable[Part]) -> list[Part]:
+def _list_absent(parts: Iterable[hv.Part], among: Iterable[hv.Part]) -> list[hv.Part]:
     among = list(among)
     ids = {p.id for p in among}
     return [p for p in parts if p.id not in ids and not any(_is_same_port(p, q) for q in among)]
 
 
-def _is_same_port(one: Part, other: Part) -> bool:
+def _is_same_port(one: hv.Part, other: hv.Part) -> bool:
     """Whether one of them goes by its place on the bus, as a port does without a MAC of its own."""
     place = one.facts.get("pci_address")
     return (
@@ -192,7 +171,7 @@ def _is_same_port(one: Part, other: Part) -> bool:
     )
 
 
-def drop_unidentified(parts: Iterable[Part], others: Iterable[Part]) -> tuple[Part, ...]:
+def drop_unidentified(parts: Iterable[hv.Part], others: Iterable[hv.Part]) -> tuple[hv.Part, ...]:
     """
     Drop GPUs known only by address, and those that *others* knows only by address.
 
@@ -204,67 +183,67 @@ def drop_unidentified(parts: Iterable[Part], others: Iterable[Part]) -> tuple[Pa
     )
 
 
-def _report_new(kind: str, old: Part | None, new: Part | None) -> Iterator[Finding]:
+def _report_new(kind: str, old: hv.Part | None, new: hv.Part | None) -> Iterator[hv.Finding]:
     if old and new:
         text = f"{kind} {describe(old)} was replaced by {describe(new)}"
-        yield Finding("part_replaced", new.id, text, new.facts)
+        yield hv.Finding("part_replaced", new.id, text, new.facts)
     elif new:
-        yield Finding("part_added", new.id, f"{kind} {describe(new)} is new", new.facts)
+        yield hv.Finding("part_added", new.id, f"{kind} {describe(new)} is new", new.facts)
 
 
 def _report_lost(
-    part: Part, have: Sequence[Part], had: Sequence[Part], now: Inventory, root: Path
-) -> Iterator[Finding]:
+    part: hv.Part, have: Sequence[hv.Part], had: Sequence[hv.Part], now: hv.Inventory, root: Path
+) -> Iterator[hv.Finding]:
     """Report that *part* is gone, and as lost only if no software can have taken it away."""
     device = _find_on_bus(part, root)
     text, facts = f"{part.kind} {_describe_gone(part)}", _list_former_facts(part)
     if device and (driver := pci.find_passthrough(device)):
         text += f": {driver} has it, so it was handed to a virtual machine or a program"
-        yield Finding(f"{part.kind}_hidden", part.id, text, facts)
+        yield hv.Finding(f"{part.kind}_hidden", part.id, text, facts)
     elif part.kind == "gpu":
         yield from _report_lost_gpu(part, now)
     elif network := part.facts.get("network"):
         text += f": it was reached by {network}: if this was not a logout, see the server"
-        yield Finding("part_detached", part.id, text, facts)
+        yield hv.Finding("part_detached", part.id, text, facts)
     elif part.kind == "nic" and device:
         yield _report_port_on_bus(part, have, had, device)
     elif part.facts.get("driver") in VIRTUAL_DRIVERS:
         text += ": a hypervisor made it up; if it was not detached on purpose, see the cloud"
-        yield Finding("part_detached", part.id, text, facts)
+        yield hv.Finding("part_detached", part.id, text, facts)
     elif part.kind in ("nic", "disk") and cpu.is_virtual(root) and not (device and _is_nvme(part)):
         text += ": this is a virtual machine; if it was not detached on purpose, see the hypervisor"
-        yield Finding("part_detached", part.id, text, facts)
+        yield hv.Finding("part_detached", part.id, text, facts)
     else:
         code = f"{part.kind}_missing" if part.kind in FIXED_KINDS else "part_missing"
-        yield Finding(code, part.id, f"{text}: {ACCEPT}", facts)
+        yield hv.Finding(code, part.id, f"{text}: {ACCEPT}", facts)
 
 
-def _find_on_bus(part: Part, root: Path) -> Path | None:
+def _find_on_bus(part: hv.Part, root: Path) -> Path | None:
     address = part.facts.get("pci_address")
     device = root / pci.PCI_DEVICES_FOLDER / address if address else None
     return device if device and device.exists() else None
 
 
-def _is_nvme(disk: Part) -> bool:
+def _is_nvme(disk: hv.Part) -> bool:
     # It has the function on the bus to itself, which goes too if a hypervisor takes it away.
     return disk.label.startswith("nvme")
 
 
-def _report_lost_gpu(gpu: Part, now: Inventory) -> Iterator[Finding]:
+def _report_lost_gpu(gpu: hv.Part, now: hv.Inventory) -> Iterator[hv.Finding]:
     # Something may only hide it.
     if problems.list_view_problems(now):
         return
     text = f"gpu {_describe_gone(gpu)}"
     if any("driver" in other.facts for other in now.of_kind("gpu")):
-        yield Finding("gpu_missing", gpu.id, text, _list_former_facts(gpu))
+        yield hv.Finding("gpu_missing", gpu.id, text, _list_former_facts(gpu))
     else:
         fix = "neither the PCI bus nor the driver shows any: see the kernel log"
-        yield Finding("driver_not_loaded", gpu.id, f"{text}; {fix}", _list_former_facts(gpu))
+        yield hv.Finding("driver_not_loaded", gpu.id, f"{text}; {fix}", _list_former_facts(gpu))
 
 
 def _report_port_on_bus(
-    nic: Part, have: Sequence[Part], had: Sequence[Part], device: Path
-) -> Finding:
+    nic: hv.Part, have: Sequence[hv.Part], had: Sequence[hv.Part], device: Path
+) -> hv.Finding:
     """Say why *nic* is gone while its adapter, which has the folder *device*, is on the bus."""
     text, facts = f"nic {_describe_gone(nic)}", _list_former_facts(nic)
     here = f"its adapter at {device.name}"
@@ -273,10 +252,10 @@ def _report_port_on_bus(
             f", but {here} is here as {', '.join(rest)}: is it part of a bond "
             "now, or in the network namespace of a container?"
         )
-        return Finding("nic_hidden", nic.id, text, facts)
+        return hv.Finding("nic_hidden", nic.id, text, facts)
     if any(sysfs.list_entries(d) == [] for d in _list_interface_folders(device)):
         text += f": it is in another network namespace, as a container's, on {here}"
-        return Finding("nic_hidden", nic.id, text, facts)
+        return hv.Finding("nic_hidden", nic.id, text, facts)
     like = {part.id for part in had if _name_make(part) == _name_make(nic)}
     # Several adapters do not break at once and stay on the bus.
     if len(like) >= MIN_HIDDEN_NICS and not like & {part.id for part in have}:
@@ -284,14 +263,16 @@ def _report_port_on_bus(
             f" like all {len(like)} of its kind, but {here} is on the PCI bus: "
             "load the driver, and see dmesg"
         )
-        return Finding("nic_without_driver", nic.id, text, facts)
+        return hv.Finding("nic_without_driver", nic.id, text, facts)
     if pci.read_driver(device) is None:
         text += (
             f", but {here} is on the PCI bus without a driver: bind it again; if it was not "
             f"unbound on purpose, dmesg says why the driver could not start it; {ACCEPT}"
         )
-        return Finding("nic_without_driver", nic.id, text, facts)
-    return Finding("nic_missing", nic.id, f"{text}: its driver does not start it, see dmesg", facts)
+        return hv.Finding("nic_without_driver", nic.id, text, facts)
+    return hv.Finding(
+        "nic_missing", nic.id, f"{text}: its driver does not start it, see dmesg", facts
+    )
 
 
 def _list_interface_folders(device: Path) -> list[Path]:
@@ -300,15 +281,15 @@ def _list_interface_folders(device: Path) -> list[Path]:
     return [p / name for p in places for name in INTERFACE_CLASSES if (p / name).is_dir()]
 
 
-def _name_make(nic: Part) -> tuple[str | None, str | None]:
+def _name_make(nic: hv.Part) -> tuple[str | None, str | None]:
     return nic.facts.get("model"), nic.facts.get("driver")
 
 
-def _list_former_facts(part: Part) -> dict[str, str]:
-    return {FORMER_LABEL: part.label} | part.facts
+def _list_former_facts(part: hv.Part) -> dict[str, str]:
+    return {hv.FORMER_LABEL: part.label} | part.facts
 
 
-def _describe_gone(part: Part) -> str:
+def _describe_gone(part: hv.Part) -> str:
     # Without the label: the finding's part carries it.
     serial = part.facts.get("serial")
     words = (
@@ -318,13 +299,13 @@ def _describe_gone(part: Part) -> str:
     return " ".join([*filter(None, words), "is missing since the last run"])
 
 
-def describe(part: Part) -> str:
+def describe(part: hv.Part) -> str:
     """Name *part* as its sticker does."""
     words = (part.facts.get("name") or part.facts.get("model"), part.label, part.id)
     return " ".join(dict.fromkeys(word for word in words if word))
 
 
-def _compare_memory(now: Inventory, before: Inventory, root: Path) -> Iterator[Finding]:
+def _compare_memory(now: hv.Inventory, before: hv.Inventory, root: Path) -> Iterator[hv.Finding]:
     for have, had in zip(now.of_kind("memory"), before.of_kind("memory"), strict=False):
         if "total" not in have.facts or "total" not in had.facts:
             continue
@@ -339,24 +320,24 @@ def _compare_memory(now: Inventory, before: Inventory, root: Path) -> Iterator[F
         elif not _is_less(_read_gibibytes_of_cores(have), _read_gibibytes_of_cores(had)):
             why = "what is gone was a GPU's, or CXL's: its driver or daxctl gives it to the kernel"
         else:
-            yield Finding("memory_shrunk", have.id, f"{text}: {ACCEPT}")
+            yield hv.Finding("memory_shrunk", have.id, f"{text}: {ACCEPT}")
             continue
-        yield Finding("memory_resized", have.id, f"{text}: {why}")
+        yield hv.Finding("memory_resized", have.id, f"{text}: {why}")
 
 
 def _is_less(now: float, before: float) -> bool:
     return now < min(before * (1 - MAX_MEMORY_LOSS), before - MAX_ROUNDING_GIB)
 
 
-def _read_gibibytes_of_cores(memory: Part) -> float:
+def _read_gibibytes_of_cores(memory: hv.Part) -> float:
     """Read how much there is on NUMA nodes with cores; a module is on one of those."""
     return float(memory.facts.get("beside_cores", memory.facts["total"]).partition(" ")[0])
 
 
-def _compare_facts(now: Inventory, before: Inventory) -> Iterator[Finding]:
+def _compare_facts(now: hv.Inventory, before: hv.Inventory) -> Iterator[hv.Finding]:
     # The same change on many parts is one finding.
     earlier = {p.id: p for p in before.parts}
-    changes: dict[tuple[str, str, str, str], list[Part]] = {}
+    changes: dict[tuple[str, str, str, str], list[hv.Part]] = {}
     for part in now.parts:
         had = earlier[part.id].facts if part.id in earlier else {}
         for fact in part.facts.keys() & had.keys() - {"total", "beside_cores", "handle", "bank"}:
@@ -368,10 +349,10 @@ def _compare_facts(now: Inventory, before: Inventory) -> Iterator[Finding]:
         names = ", ".join(p.label for p in parts)
         text = f"{kind} {fact} changed from {old} to {new} ({names})"
         part_id = parts[0].id if len(parts) == 1 else "node"
-        yield Finding(code, part_id, text, {"from": old, "to": new})
+        yield hv.Finding(code, part_id, text, {"from": old, "to": new})
 
 
-def _choose_change_code(fact: str, part: Part, before: Mapping[str, str]) -> str:
+def _choose_change_code(fact: str, part: hv.Part, before: Mapping[str, str]) -> str:
     now = part.facts
     if part.kind == "disk" and fact == "pci_address":
         return "setting_changed"  # another bay
@@ -398,35 +379,37 @@ def _is_smt_change(now: Mapping[str, str], before: Mapping[str, str]) -> bool:
 
 FINDING_RULES = {
     **problems.PROBLEM_RULES,
-    **fail_on("disk_missing", "nic_missing", "memory_shrunk"),
-    **warn_on("gpu_hidden", "nic_hidden", "disk_hidden", remedy=Remedy.FIX_CONFIGURATION),
-    **warn_on("part_detached", "memory_resized", "mount_changed", "part_missing", "part_changed"),
-    **not_set_up("nic_without_driver"),
+    **hv.fail_on("disk_missing", "nic_missing", "memory_shrunk"),
+    **hv.warn_on("gpu_hidden", "nic_hidden", "disk_hidden", remedy=hv.Remedy.FIX_CONFIGURATION),
+    **hv.warn_on(
+        "part_detached", "memory_resized", "mount_changed", "part_missing", "part_changed"
+    ),
+    **hv.not_set_up("nic_without_driver"),
     # Only root can list the modules; lost memory shows in the total anyway.
-    **warn_on("dimm_missing"),
+    **hv.warn_on("dimm_missing"),
     # It may have been unmounted on purpose, but the disk below is not the one meant.
-    **not_set_up("mount_missing"),
-    **warn_on("part_replaced", remedy=Remedy.NONE),
-    **listed("part_added", "setting_changed", "software_changed"),
+    **hv.not_set_up("mount_missing"),
+    **hv.warn_on("part_replaced", remedy=hv.Remedy.NONE),
+    **hv.listed("part_added", "setting_changed", "software_changed"),
     # A PASS has it in its reason: nothing else shows that all GPUs of the node are slow.
-    NO_REFERENCE_CODE: FindingRule(Verdict.PASS, Remedy.INSPECT),
+    NO_REFERENCE_CODE: hv.FindingRule(hv.Verdict.PASS, hv.Remedy.INSPECT),
 }
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="nothing is missing, hidden or changed since the last run",
     measure=measure,
     metrics={
-        "gpus": Metric("", "low", "GPUs that the driver lists"),
-        "gpus.missing_from_board": Metric(
+        "gpus": hv.Metric("", "low", "GPUs that the driver lists"),
+        "gpus.missing_from_board": hv.Metric(
             "", "high", "GPUs that a board of 4 or 8 lacks, where all are of a part that is sold so"
         ).warn(high=0, source="boards of this part have 4 or 8 GPUs"),
-        "disks": Metric("", "low", "drives"),
-        "nics": Metric("", "low", "network ports and adapters"),
-        "dimms": Metric("", "low", "memory modules, where the firmware reports them"),
-        "cpus": Metric("", "low", "logical CPUs that are online"),
-        "memory": Metric("GiB", "low", "total memory"),
+        "disks": hv.Metric("", "low", "drives"),
+        "nics": hv.Metric("", "low", "network ports and adapters"),
+        "dimms": hv.Metric("", "low", "memory modules, where the firmware reports them"),
+        "cpus": hv.Metric("", "low", "logical CPUs that are online"),
+        "memory": hv.Metric("GiB", "low", "total memory"),
     },
     finding_rules=FINDING_RULES,
-    placement=Placement.PASSIVE,
+    placement=hv.Placement.PASSIVE,
     timeout=60,
 )

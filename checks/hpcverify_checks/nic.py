@@ -35,26 +35,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from hpcverify.check import (
-    CarryOver,
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Remedy,
-    Skip,
-    error_on,
-    fail_on,
-    listed,
-    not_set_up,
-    warn_on,
-)
+import hpcverify.check as hv
 from hpcverify.telemetry import nics
 from hpcverify.telemetry.aer import Link
 from hpcverify.telemetry.nics import PortReading, PortReadings
@@ -104,7 +85,7 @@ HARMLESS_ERRORS = frozenset({"UnsupReq", "NonFatalErr"})
 """As for GPUs (`pcie`): software that looks for devices causes them."""
 
 
-class NicParams(Params, frozen=True):
+class NicParams(hv.Params, frozen=True):
     """How long to wait for all ports together, in seconds."""
 
     patience: Annotated[float, Meta(gt=0)] = 3.0
@@ -120,19 +101,19 @@ class Expected(Struct, frozen=True):
     pkeys: tuple[str, ...] = ()
 
 
-def measure(ctx: Context, params: NicParams) -> Iterator[CheckItem]:
+def measure(ctx: hv.Context, params: NicParams) -> Iterator[hv.CheckItem]:
     """Read the ports as they are now, and their errors since the last run."""
     root = Path("/")
     yield from report_ports(nics.read_ports(root, params.patience), ctx, params, root)
 
 
 def report_ports(
-    readings: PortReadings, ctx: Context, params: NicParams, root: Path
-) -> Iterator[CheckItem]:
+    readings: PortReadings, ctx: hv.Context, params: NicParams, root: Path
+) -> Iterator[hv.CheckItem]:
     """Report the state and the errors of the ports in *readings*."""
     ports = readings.ports
     if not (ports or readings.silent or readings.refusing):
-        raise Skip("no network port of this node hangs on a device")
+        raise hv.Skip("no network port of this node hangs on a device")
     yield from _report_unread(readings, params.patience)
     expected = {port.part_id: _recall_expected(ctx, port.part_id) for port in ports}
     known = {part_id: before for part_id, before in expected.items() if before is not None}
@@ -147,7 +128,7 @@ def report_ports(
             yield from _report_link(port, before or Expected())
             yield _remember(port, before)
         elif before is None and (ctx.accepts_parts or not (port.is_linked or _is_starting(now))):
-            yield CarryOver(LINK_MARK, "", port.part_id)  # nothing is expected of it any more
+            yield hv.CarryOver(LINK_MARK, "", port.part_id)  # nothing is expected of it any more
     yield from _report_odd_lanes(ports, known)
     if not _is_starting(now):
         seen = {p.part_id for p in outward if ctx.recall(LINK_MARK, p.part_id) is not None}
@@ -155,10 +136,10 @@ def report_ports(
     yield from _report_firmware(ports)
     yield from _report_counters(ports, known, ctx, now)
     for port in ports:
-        yield Coverage(port.part_id, _describe(port))
+        yield hv.Coverage(port.part_id, _describe(port))
 
 
-def _report_unread(readings: PortReadings, patience: float) -> Iterator[Finding]:
+def _report_unread(readings: PortReadings, patience: float) -> Iterator[hv.Finding]:
     for part_id, label in readings.silent:
         text = (
             f"does not answer within {patience:g} s: its firmware or driver hangs; "
@@ -169,16 +150,16 @@ def _report_unread(readings: PortReadings, patience: float) -> Iterator[Finding]
                 f"the network ports cannot be listed within {patience:g} s: a driver holds "
                 "the kernel's lock of all interfaces; see dmesg, then reboot the node"
             )
-        yield Finding("nic_hung", part_id, text)
+        yield hv.Finding("nic_hung", part_id, text)
     for part_id, label in readings.refusing:
         text = (
             "answers with an error instead of its state: its firmware or driver is dead; "
             f"see dmesg for {label}, then reboot the node"
         )
-        yield Finding("nic_hung", part_id, text)
+        yield hv.Finding("nic_hung", part_id, text)
 
 
-def _recall_expected(ctx: Context, part_id: str) -> Expected | None:
+def _recall_expected(ctx: hv.Context, part_id: str) -> Expected | None:
     # With --accept-parts, only what it was before the load counts.
     carry_overs = () if ctx.accepts_parts else ctx.carry_overs
     for marks in (carry_overs, ctx.before_load):
@@ -190,7 +171,7 @@ def _recall_expected(ctx: Context, part_id: str) -> Expected | None:
     return None
 
 
-def _remember(port: PortReading, before: Expected | None) -> CarryOver:
+def _remember(port: PortReading, before: Expected | None) -> hv.CarryOver:
     """Remember what *port* is, and what it was where it has less of it now."""
     was = before or Expected()
     slower = _is_below(port.rate, was.rate)
@@ -202,7 +183,7 @@ def _remember(port: PortReading, before: Expected | None) -> CarryOver:
         gids=was.gids if _list_lost(was.gids, port.gids) else port.gids or (),
         pkeys=was.pkeys if _list_lost(was.pkeys, port.pkeys) else port.pkeys or (),
     )
-    return CarryOver(LINK_MARK, msgspec.json.encode(kept).decode(), port.part_id)
+    return hv.CarryOver(LINK_MARK, msgspec.json.encode(kept).decode(), port.part_id)
 
 
 def _is_below(now: float | None, before: float | None) -> bool:
@@ -216,7 +197,7 @@ def _list_lost(before: Iterable[object], now: Sequence[object] | None) -> list[o
 
 def _report_down(
     ports: Sequence[PortReading], known: Mapping[str, Expected], now: Moment
-) -> Iterator[Finding]:
+) -> Iterator[hv.Finding]:
     used = [port for port in ports if port.part_id in known]
     enabled = [port for port in used if not port.is_disabled]
     down = {port.part_id for port in enabled if not (port.is_up or port.is_linked)}
@@ -230,29 +211,29 @@ def _report_down(
                 f"({', '.join(p.label for p in like)}): look at their switch, its power and "
                 f"the cable tray before this node; {ACCEPT}"
             )
-            yield Finding("all_ports_down", "node", text, {p.label: p.state for p in like})
+            yield hv.Finding("all_ports_down", "node", text, {p.label: p.state for p in like})
         else:
             for port in unlinked:
                 was = known[port.part_id].shown_rate
                 before = f", before {was}" if was else ""
                 text = f"is down ({port.state}){before}: {_fix_cable(port)}; {ACCEPT}"
-                yield Finding("port_down", port.part_id, text)
+                yield hv.Finding("port_down", port.part_id, text)
     for port in used:
         if port.is_disabled:
             text = f"was up and is switched off now ({port.state}): switch it on; {ACCEPT}"
-            yield Finding("port_disabled", port.part_id, text)
+            yield hv.Finding("port_disabled", port.part_id, text)
 
 
 def _is_starting(now: Moment) -> bool:
     return now.seconds is not None and now.seconds < START_SECONDS
 
 
-def _report_starting(port: PortReading) -> Finding:
+def _report_starting(port: PortReading) -> hv.Finding:
     text = (
         f"is not in service ({port.state}) so soon after the boot: its link may be in training; "
         f"run again {START_SECONDS:.0f} s after the boot"
     )
-    return Finding("port_starting", port.part_id, text)
+    return hv.Finding("port_starting", port.part_id, text)
 
 
 def _fix_cable(port: PortReading) -> str:
@@ -262,7 +243,9 @@ def _fix_cable(port: PortReading) -> str:
     )
 
 
-def _report_inactive(ports: Sequence[PortReading], ctx: Context, now: Moment) -> Iterator[Finding]:
+def _report_inactive(
+    ports: Sequence[PortReading], ctx: hv.Context, now: Moment
+) -> Iterator[hv.Finding]:
     """Report ports of InfiniBand with a link that no subnet manager has activated."""
     linked = [p for p in ports if p.layer == nics.INFINIBAND and p.is_linked and not p.is_disabled]
     idle = [p for p in linked if not p.is_up and ctx.recall(LINK_MARK, p.part_id) != ""]
@@ -276,17 +259,19 @@ def _report_inactive(ports: Sequence[PortReading], ctx: Context, now: Moment) ->
             f"({', '.join(p.label for p in idle)}): start the subnet manager of their fabric "
             f"(sminfo prints it); {ACCEPT}"
         )
-        yield Finding("port_not_active", "node", text, {p.label: p.state for p in idle})
+        yield hv.Finding("port_not_active", "node", text, {p.label: p.state for p in idle})
     else:
         for port in idle:
             text = (
                 f"has a link and is not in service ({port.state}): check that the subnet manager "
                 f"(sminfo prints it) is up and configures this port; {ACCEPT}"
             )
-            yield Finding("port_not_active", port.part_id, text)
+            yield hv.Finding("port_not_active", port.part_id, text)
 
 
-def _report_slow(ports: Sequence[PortReading], known: Mapping[str, Expected]) -> Iterator[Finding]:
+def _report_slow(
+    ports: Sequence[PortReading], known: Mapping[str, Expected]
+) -> Iterator[hv.Finding]:
     slow = {p.part_id for p in ports if _is_below(p.rate, known[p.part_id].rate)}
     for what, like in _group_alike(ports, known, slow):
         slower = [port for port in like if port.part_id in slow]
@@ -294,14 +279,16 @@ def _report_slow(ports: Sequence[PortReading], known: Mapping[str, Expected]) ->
             rates = {p.label: f"{p.shown_rate}, before {known[p.part_id].shown_rate}" for p in like}
             listed = "; ".join(f"{label} {rate}" for label, rate in rates.items())
             text = f"all {len(like)} {what} are slower than before ({listed}): was their switch "
-            yield Finding("all_ports_slow", "node", f"{text}or its cables changed? {ACCEPT}", rates)
+            yield hv.Finding(
+                "all_ports_slow", "node", f"{text}or its cables changed? {ACCEPT}", rates
+            )
             continue
         for port in slower:
             text = (
                 f"runs at {port.shown_rate}, before at {known[port.part_id].shown_rate}: "
                 f"{_fix_cable(port)}; {ACCEPT}"
             )
-            yield Finding("port_slow", port.part_id, text)
+            yield hv.Finding("port_slow", port.part_id, text)
 
 
 def _group_alike(
@@ -327,16 +314,16 @@ def _group_alike(
                 yield f"{layer} ports of {speed}", like
 
 
-def _report_link(port: PortReading, before: Expected) -> Iterator[CheckItem]:
+def _report_link(port: PortReading, before: Expected) -> Iterator[hv.CheckItem]:
     if port.rate is not None:
-        yield Measurement("rate", port.rate, "Gb/s", port.part_id)
+        yield hv.Measurement("rate", port.rate, "Gb/s", port.part_id)
     width = port.pcie.width if port.pcie else None
     if _is_below(width, before.pcie_width):
         text = (
             f"has {width} PCIe lanes, before {before.pcie_width}: reseat the adapter "
             f"at {port.address}; {ACCEPT}"
         )
-        yield Finding("pcie_narrow", port.part_id, text)
+        yield hv.Finding("pcie_narrow", port.part_id, text)
     elif port.pcie and port.best_pcie:
         is_new = before.pcie_width is None
         yield from _report_limited(port, port.pcie, port.best_pcie, is_new=is_new)
@@ -351,12 +338,14 @@ def _report_link(port: PortReading, before: Expected) -> Iterator[CheckItem]:
                 else "what does the subnet manager say of the port?"
             )
             listed = ", ".join(map(str, lost))
-            yield Finding(code, port.part_id, f"lost {what} {listed}: {fix} {ACCEPT}")
+            yield hv.Finding(code, port.part_id, f"lost {what} {listed}: {fix} {ACCEPT}")
     if port.headroom is not None:
-        yield Measurement("module.headroom", port.headroom, "°C", port.part_id)
+        yield hv.Measurement("module.headroom", port.headroom, "°C", port.part_id)
 
 
-def _report_limited(port: PortReading, now: Link, best: Link, *, is_new: bool) -> Iterator[Finding]:
+def _report_limited(
+    port: PortReading, now: Link, best: Link, *, is_new: bool
+) -> Iterator[hv.Finding]:
     shortage = ""
     if is_new and now.width < best.width:
         shortage = f"has {now.width} PCIe lanes, although adapter and slot support {best.width}"
@@ -367,12 +356,12 @@ def _report_limited(port: PortReading, now: Link, best: Link, *, is_new: bool) -
         )
     if shortage:
         text = f"{shortage}: reseat the adapter at {port.address}"
-        yield Finding("pcie_limited", port.part_id, text)
+        yield hv.Finding("pcie_limited", port.part_id, text)
 
 
 def _report_odd_lanes(
     ports: Sequence[PortReading], known: Mapping[str, Expected]
-) -> Iterator[Finding]:
+) -> Iterator[hv.Finding]:
     """Report new ports with fewer lanes, at the same rate of a lane, than most of their model."""
     models: defaultdict[tuple[str, str, float], list[PortReading]] = defaultdict(list)
     for port in ports:
@@ -389,10 +378,12 @@ def _report_odd_lanes(
                     f"runs at {port.shown_rate}, {len(like) - len(odd)} of {len(like)} of its "
                     f"model on {most} lanes: {_fix_cable(port)}"
                 )
-                yield Finding("port_narrow", port.part_id, text)
+                yield hv.Finding("port_narrow", port.part_id, text)
 
 
-def _report_fewer_links(ports: Sequence[PortReading], known: Collection[str]) -> Iterator[Finding]:
+def _report_fewer_links(
+    ports: Sequence[PortReading], known: Collection[str]
+) -> Iterator[hv.Finding]:
     """
     Report new ports without a link on adapters that have fewer links than most of the same board.
 
@@ -421,10 +412,10 @@ def _report_fewer_links(ports: Sequence[PortReading], known: Collection[str]) ->
                         f"its board have {usual}: if it should, {_fix_cable(port)}; this is "
                         "reported once"
                     )
-                    yield Finding("port_unlinked", port.part_id, text)
+                    yield hv.Finding("port_unlinked", port.part_id, text)
 
 
-def _report_firmware(ports: Iterable[PortReading]) -> Iterator[Finding]:
+def _report_firmware(ports: Iterable[PortReading]) -> Iterator[hv.Finding]:
     boards: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for port in ports:
         if port.board and port.firmware:
@@ -433,12 +424,12 @@ def _report_firmware(ports: Iterable[PortReading]) -> Iterator[Finding]:
         if len(set(versions.values())) > 1:
             listed = ", ".join(f"{label} {version}" for label, version in versions.items())
             text = f"adapters of board {board} have different firmware ({listed}): update them"
-            yield Finding("firmware_mixed", "node", text, versions)
+            yield hv.Finding("firmware_mixed", "node", text, versions)
 
 
 def _report_counters(
-    ports: Sequence[PortReading], known: Mapping[str, Expected], ctx: Context, now: Moment
-) -> Iterator[CheckItem]:
+    ports: Sequence[PortReading], known: Mapping[str, Expected], ctx: hv.Context, now: Moment
+) -> Iterator[hv.CheckItem]:
     growths = {port.part_id: _compare_counts(port, ctx, now) for port in ports}
     compared = {part_id: growth for part_id, growth in growths.items() if growth.from_last_run}
     used = [port for port in ports if port.part_id in known and port.part_id in compared]
@@ -451,7 +442,7 @@ def _report_counters(
             f"{many} {len(like)} {what} lost their link since the last run "
             f"({', '.join(port.label for port in fell)}): was a switch restarted?"
         )
-        yield Finding("ports_fell_together", "node", text)
+        yield hv.Finding("ports_fell_together", "node", text)
     for port in ports:
         growth = growths[port.part_id]
         if growth.from_last_run:
@@ -461,7 +452,7 @@ def _report_counters(
         yield growth.carry_over
 
 
-def _compare_counts(port: PortReading, ctx: Context, now: Moment) -> Growth:
+def _compare_counts(port: PortReading, ctx: hv.Context, now: Moment) -> Growth:
     """Compare with the last run; if none was since the boot, with the time before the load."""
     counts = _list_counts(port)
     growth = compare_with_last_run(ctx, port.part_id, counts, now)
@@ -519,36 +510,36 @@ def _select_kind(counts: Mapping[str, int], kind: str) -> list[int]:
 
 def _measure_growth(
     growth: Growth, port: PortReading, *, in_last: bool, in_span: bool
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """Measure the errors; not the falls that it shares *in_last* or *in_span* with others."""
     part_id, span = port.part_id, growth.choose_delta(HOUR_SECONDS)
     for kind in RATES:
         grown = _select_kind(span.counts, kind)
         rate = span.compute_rate(max(grown, default=0), HOUR_SECONDS)
         if grown and rate is not None and not (in_span and kind in FALLS):
-            yield Measurement(f"{kind}.rate", rate, "1/h", part_id)
+            yield hv.Measurement(f"{kind}.rate", rate, "1/h", part_id)
     for kind in DELTAS:
         grown = _select_kind(growth.last.counts, kind)
         if grown and not (in_last and kind in FALLS):
-            yield Measurement(f"{kind}.delta", max(grown), "", part_id)
+            yield hv.Measurement(f"{kind}.delta", max(grown), "", part_id)
     for kind in ("fatal", "non_fatal", "correctable"):
         pcie = [c for n, c in growth.last.counts.items() if n.split(" ")[1] == kind]
         if pcie and kind != "correctable":
-            yield Measurement(f"pcie.{kind}.delta", sum(pcie), "", part_id)
+            yield hv.Measurement(f"pcie.{kind}.delta", sum(pcie), "", part_id)
         rate = span.compute_rate(
             sum(c for n, c in span.counts.items() if n.split(" ")[1] == kind), HOUR_SECONDS
         )
         if pcie and kind == "correctable" and rate is not None:
             allowed = (port.best_pcie or port.pcie or USUAL_LINK).allowed_errors
-            yield Measurement("pcie.correctable.rate", rate / allowed, "ratio", part_id)
+            yield hv.Measurement("pcie.correctable.rate", rate / allowed, "ratio", part_id)
     if growth.last.grown:
         worst = Counter(growth.last.grown).most_common()
         listed = ", ".join(f"{name.split(' ', 1)[1]} {count}" for name, count in worst)
         evidence = {name: str(count) for name, count in worst}
-        yield Finding("port_errors", part_id, f"since {growth.start}: {listed}", evidence)
+        yield hv.Finding("port_errors", part_id, f"since {growth.start}: {listed}", evidence)
 
 
-def _report_saturated(port: PortReading) -> Iterator[Finding]:
+def _report_saturated(port: PortReading) -> Iterator[hv.Finding]:
     if port.layer != nics.INFINIBAND:
         return
     stuck = [name for name, most in SATURATED.items() if port.counts.get(name) == most]
@@ -558,7 +549,7 @@ def _report_saturated(port: PortReading) -> Iterator[Finding]:
         fix = f"perfquery -C {adapter} -P {number or 1} -R resets it"
         text = f"{listed} has saturated and no longer counts: {fix}"
         blind = FALLS_OF_INFINIBAND in stuck
-        yield Finding("falls_uncounted" if blind else "counter_saturated", port.part_id, text)
+        yield hv.Finding("falls_uncounted" if blind else "counter_saturated", port.part_id, text)
 
 
 def _describe(port: PortReading) -> str:
@@ -575,76 +566,76 @@ def _describe(port: PortReading) -> str:
 NVSENTINEL = "NVIDIA NVSentinel, docs/nic-health-monitor/link-counter-detection.md, section 4"
 FATAL_SOURCE = "PCI Express: after a fatal error a link is unreliable"
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="ports of InfiniBand, RoCE and Ethernet: up, as fast as before, and clean",
     measure=measure,
     params=NicParams,
     metrics={
-        "rate": Metric("Gb/s", "low", "rate of the link now"),
-        "module.headroom": Metric("°C", "low", "below the critical heat of the module").warn(
+        "rate": hv.Metric("Gb/s", "low", "rate of the link now"),
+        "module.headroom": hv.Metric("°C", "low", "below the critical heat of the module").warn(
             low=0, source="the module's own threshold"
         ),
-        "link_down.delta": Metric("", "high", "times the link fell since the last run").warn(
+        "link_down.delta": hv.Metric("", "high", "times the link fell since the last run").warn(
             high=0, source="a job on this port lost its connections"
         ),
-        "link_down.rate": Metric("1/h", "high", "times the link fell").fail(
+        "link_down.rate": hv.Metric("1/h", "high", "times the link fell").fail(
             high=2, source="gpud: a port that came back three times is flapping"
         ),
-        "carrier.delta": Metric("", "high", "times the carrier went since the last run").warn(
+        "carrier.delta": hv.Metric("", "high", "times the carrier went since the last run").warn(
             high=0, source="a link that fell, or work on the interface: a job lost connections"
         ),
-        "carrier.rate": Metric("1/h", "high", "times the carrier went").fail(
+        "carrier.rate": hv.Metric("1/h", "high", "times the carrier went").fail(
             high=20, source="hpcverify default: no interface is set up that often"
         ),
-        "symbol.rate": Metric("1/h", "high", "symbol errors that were not corrected").warn(
+        "symbol.rate": hv.Metric("1/h", "high", "symbol errors that were not corrected").warn(
             high=120, source=f"InfiniBand: a bit error rate of 1e-12 ({NVSENTINEL})"
         ),
-        "recovery.rate": Metric("1/h", "high", "times the link had to be retrained").warn(
+        "recovery.rate": hv.Metric("1/h", "high", "times the link had to be retrained").warn(
             high=300, source=f"5 a minute: {NVSENTINEL}"
         ),
-        "receive.rate": Metric("1/h", "high", "broken packets received").warn(
+        "receive.rate": hv.Metric("1/h", "high", "broken packets received").warn(
             high=36_000, source=f"10 a second: {NVSENTINEL}"
         ),
-        "transmit.rate": Metric("1/h", "high", "packets not sent for want of a carrier").warn(
+        "transmit.rate": hv.Metric("1/h", "high", "packets not sent for want of a carrier").warn(
             high=36_000, source="hpcverify default: as for receive"
         ),
-        "integrity.delta": Metric("", "high", "overruns and too many physical errors").warn(
+        "integrity.delta": hv.Metric("", "high", "overruns and too many physical errors").warn(
             high=0, source=NVSENTINEL
         ),
-        "timeout.rate": Metric("1/h", "high", "acknowledgements that did not come in time").warn(
+        "timeout.rate": hv.Metric("1/h", "high", "acknowledgements that did not come in time").warn(
             high=3600, source=f"1 a second: {NVSENTINEL}"
         ),
-        "sequence.rate": Metric("1/h", "high", "packets out of sequence or sent again"),
-        "receiver_not_ready.rate": Metric("1/h", "high", "answers of a receiver not ready"),
-        "slow_restart.rate": Metric("1/h", "high", "slow restarts of RoCE").warn(
+        "sequence.rate": hv.Metric("1/h", "high", "packets out of sequence or sent again"),
+        "receiver_not_ready.rate": hv.Metric("1/h", "high", "answers of a receiver not ready"),
+        "slow_restart.rate": hv.Metric("1/h", "high", "slow restarts of RoCE").warn(
             high=36_000, source=f"10 a second: {NVSENTINEL}"
         ),
-        "module.delta": Metric("", "high", "events of the module: heat, bus, short circuit").warn(
-            high=0, source="mlx5: events of the module"
-        ),
-        "pcie.fatal.delta": Metric("", "high", "fatal errors of PCIe since the last run").fail(
+        "module.delta": hv.Metric(
+            "", "high", "events of the module: heat, bus, short circuit"
+        ).warn(high=0, source="mlx5: events of the module"),
+        "pcie.fatal.delta": hv.Metric("", "high", "fatal errors of PCIe since the last run").fail(
             high=0, conclusive=True, source=FATAL_SOURCE
         ),
-        "pcie.non_fatal.delta": Metric("", "high", "uncorrected, non-fatal, likewise").warn(
+        "pcie.non_fatal.delta": hv.Metric("", "high", "uncorrected, non-fatal, likewise").warn(
             high=0, source="PCI Express: a request was lost"
         ),
-        "pcie.correctable.rate": Metric(
+        "pcie.correctable.rate": hv.Metric(
             "ratio", "high", "corrected errors of PCIe / what is allowed"
         ).warn(high=1, source="as for GPUs (check pcie)"),
     },
     finding_rules={
-        **fail_on("port_down", "all_ports_down", "port_slow", "pcie_narrow"),
-        **error_on("port_starting", remedy=Remedy.RERUN, cause=Cause.UNMEASURED),
-        **not_set_up("port_not_active", "gid_missing", "pkey_missing"),
-        **error_on("nic_hung", remedy=Remedy.REBOOT, cause=Cause.HUNG),
-        **warn_on(
-            "port_disabled", "firmware_mixed", "falls_uncounted", remedy=Remedy.FIX_CONFIGURATION
+        **hv.fail_on("port_down", "all_ports_down", "port_slow", "pcie_narrow"),
+        **hv.error_on("port_starting", remedy=hv.Remedy.RERUN, cause=hv.Cause.UNMEASURED),
+        **hv.not_set_up("port_not_active", "gid_missing", "pkey_missing"),
+        **hv.error_on("nic_hung", remedy=hv.Remedy.REBOOT, cause=hv.Cause.HUNG),
+        **hv.warn_on(
+            "port_disabled", "firmware_mixed", "falls_uncounted", remedy=hv.Remedy.FIX_CONFIGURATION
         ),
-        **warn_on(
+        **hv.warn_on(
             "port_unlinked", "port_narrow", "pcie_limited", "all_ports_slow", "ports_fell_together"
         ),
-        **listed("port_errors", "counter_saturated"),
+        **hv.listed("port_errors", "counter_saturated"),
     },
-    placement=Placement.PASSIVE,
+    placement=hv.Placement.PASSIVE,
     timeout=30,
 )

@@ -31,28 +31,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from hpcverify.check import (
-    CarryOver,
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Fact,
-    Finding,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Remedy,
-    Skip,
-    Watch,
-    error_on,
-    fail_on,
-    listed,
-    not_set_up,
-    warn_on,
-)
+import hpcverify.check as hv
 from hpcverify.limits.specs import Spec
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, Linkage, NvLink, NvlinkFabric
@@ -91,7 +70,7 @@ CORRECTED_KINDS = ("symbol", "recovered")
 """Kinds that are no errors: correcting symbols is normal, and recoveries have a finding."""
 
 
-class NvlinkParams(Params, frozen=True):
+class NvlinkParams(hv.Params, frozen=True):
     """How many links to expect."""
 
     links: Annotated[int, Meta(ge=0)] | None = None
@@ -100,8 +79,8 @@ class NvlinkParams(Params, frozen=True):
 
 
 def measure(
-    ctx: Context, params: NvlinkParams, find: SourceFinder = find_source
-) -> Iterator[CheckItem]:
+    ctx: hv.Context, params: NvlinkParams, find: SourceFinder = find_source
+) -> Iterator[hv.CheckItem]:
     """Read the links and the fabric, and the errors since the last run."""
     yield from report_linkage(
         gpu_source.open_gpu_source(ctx, find).read_links(), ctx, params, Path("/")
@@ -109,8 +88,8 @@ def measure(
 
 
 def report_linkage(
-    reply: GpuAnswers[Linkage], ctx: Context, params: NvlinkParams, root: Path
-) -> Iterator[CheckItem]:
+    reply: GpuAnswers[Linkage], ctx: hv.Context, params: NvlinkParams, root: Path
+) -> Iterator[hv.CheckItem]:
     """Report the state and the errors of the links in *reply*."""
     answers = {part_id: k for part_id, k in reply.answers.items() if not k.mig}
     cut_up = frozenset(reply.answers.keys() - answers.keys())
@@ -126,11 +105,11 @@ def report_linkage(
     }
     if not (linked or reply.findings):
         if cut_up:
-            raise Skip("GPUs in MIG mode do not use NVLink", Cause.NOT_OBSERVABLE)
-        raise Skip("no GPU of this node has NVLink")
+            raise hv.Skip("GPUs in MIG mode do not use NVLink", hv.Cause.NOT_OBSERVABLE)
+        raise hv.Skip("no GPU of this node has NVLink")
     yield from gpu_source.report_troubles(reply)
     for part_id in sorted(cut_up):
-        yield Coverage(part_id, "NVLinks not judged: the GPU is in MIG mode")
+        yield hv.Coverage(part_id, "NVLinks not judged: the GPU is in MIG mode")
     yield from _report_unread(linked, missed)
     yield from _report_active_links(linked, missed, cut_up, ctx, params)
     for part_id, linkage in linked.items():
@@ -149,7 +128,7 @@ def report_linkage(
 
 
 def _should_have_links(
-    part_id: str, answers: Mapping[str, Linkage], ctx: Context, params: NvlinkParams
+    part_id: str, answers: Mapping[str, Linkage], ctx: hv.Context, params: NvlinkParams
 ) -> bool:
     if ctx.recall(LINKS_UP, part_id):
         return True
@@ -166,14 +145,14 @@ def _should_have_links(
 
 def _report_unread(
     linked: Mapping[str, Linkage], missed: frozenset[str]
-) -> Iterator[Finding | Coverage]:
+) -> Iterator[hv.Finding | hv.Coverage]:
     for part_id, linkage in linked.items():
         if linkage.links is None:
             text = "its NVLinks could not be read"
             yield (
-                Finding("nvlink_unread", part_id, text)
+                hv.Finding("nvlink_unread", part_id, text)
                 if part_id in missed
-                else Coverage(part_id, text)
+                else hv.Coverage(part_id, text)
             )
 
 
@@ -211,9 +190,9 @@ def _report_active_links(
     linked: Mapping[str, Linkage],
     missed: frozenset[str],
     cut_up: frozenset[str],
-    ctx: Context,
+    ctx: hv.Context,
     params: NvlinkParams,
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     counted = {
         part_id: _list_active(linkage)
         for part_id, linkage in linked.items()
@@ -225,25 +204,25 @@ def _report_active_links(
         before = frozenset(map(int, (_recall(ctx, LINKS_UP, part_id) or "").split()))
         sheet = look_up_spec(ctx, part_id)
         wiring = Wiring(part_id, linked[part_id], sheet, before, params.links)
-        yield Measurement("links", len(links), "", part_id)
-        yield Fact("NVLinks up", str(len(links)), part_id)
+        yield hv.Measurement("links", len(links), "", part_id)
+        yield hv.Fact("NVLinks up", str(len(links)), part_id)
         text = f"{len(links)} of {len(_list_links(linked[part_id]))} NVLinks are up"
         if _may_lead_to_any(cut_up, part_id, ctx):
             text += "; others may lead to GPUs in MIG mode, and are not missed"
         else:
             yield from _find_missing(wiring, links, [len(n) for n in siblings])
-        yield Coverage(part_id, text)
+        yield hv.Coverage(part_id, text)
         # A link that went down stays missing until somebody says that it may be down.
         kept = links | before if params.links is None else links
-        yield CarryOver(LINKS_UP, " ".join(map(str, sorted(kept))), part_id)
+        yield hv.CarryOver(LINKS_UP, " ".join(map(str, sorted(kept))), part_id)
 
 
-def _recall(ctx: Context, name: str, part_id: str) -> str | None:
+def _recall(ctx: hv.Context, name: str, part_id: str) -> str | None:
     """Recall what an earlier run left; nothing with --accept-parts."""
     return None if ctx.accepts_parts else ctx.recall(name, part_id)
 
 
-def _may_lead_to_any(cut_up: frozenset[str], part_id: str, ctx: Context) -> bool:
+def _may_lead_to_any(cut_up: frozenset[str], part_id: str, ctx: hv.Context) -> bool:
     """Whether links of *part_id* may end at one of the GPUs *cut_up*, and not at a switch."""
     model = find_model(ctx, part_id)
     like = [gpu.id for gpu in ctx.inventory.of_kind("gpu") if find_model(ctx, gpu.id) == model]
@@ -253,7 +232,7 @@ def _may_lead_to_any(cut_up: frozenset[str], part_id: str, ctx: Context) -> bool
 
 def _find_missing(
     wiring: Wiring, links: frozenset[int], siblings: Sequence[int]
-) -> Iterator[Finding]:
+) -> Iterator[hv.Finding]:
     most, wanted = max(siblings), wiring.wanted
     if wanted is not None:
         if len(links) < wanted:
@@ -264,7 +243,7 @@ def _find_missing(
             "start nvidia-fabricmanager, and check that NVreg_NvLinkDisable is not set (if NVLink "
             "is off on purpose: [params.nvlink] links = 0 in the site file)"
         )
-        yield Finding("nvlink_off", wiring.part_id, text, fix=START_MANAGER)
+        yield hv.Finding("nvlink_off", wiring.part_id, text, fix=START_MANAGER)
     elif lost := wiring.before - links:
         yield _report_down(wiring, f"up in an earlier run; {ACCEPT}", lost)
     elif wiring.links_per_bridge:
@@ -277,33 +256,33 @@ def _find_missing(
                 f"is a switch dead? (if that is right: [params.nvlink] links = {most} in the "
                 "site file)"
             )
-            yield Finding("nvlink_fewer", wiring.part_id, text)
+            yield hv.Finding("nvlink_fewer", wiring.part_id, text)
         else:
             yield _report_down(wiring, f"{max(most, wiring.sheet_links)} should be up")
 
 
-def _check_bridges(wiring: Wiring, links: int) -> Iterator[Finding]:
+def _check_bridges(wiring: Wiring, links: int) -> Iterator[hv.Finding]:
     bridges, rest = divmod(links, wiring.links_per_bridge)
     if rest:
         yield _report_down(wiring, f"a bridge carries {wiring.links_per_bridge}")
     elif 0 < links < wiring.sheet_links:
         most = wiring.sheet_links // wiring.links_per_bridge
         text = f"NVLink by {bridges} of {most} bridges: plug in all of them, or none"
-        yield Finding("nvlink_bridge_missing", wiring.part_id, text)
+        yield hv.Finding("nvlink_bridge_missing", wiring.part_id, text)
 
 
-def _report_down(wiring: Wiring, why: str, which: frozenset[int] = frozenset()) -> Finding:
+def _report_down(wiring: Wiring, why: str, which: frozenset[int] = frozenset()) -> hv.Finding:
     """Report links down (*which*, or all not up), and *why* that is wrong."""
     up = _list_active(wiring.linkage)
     down = which or {link.number for link in _list_links(wiring.linkage)} - up
     names = ", ".join(map(str, sorted(down)))
     what = f"NVLink {names} down" if names else "not all NVLinks are listed"
-    return Finding(
+    return hv.Finding(
         "nvlink_down", wiring.part_id, f"{what}, {len(up)} are up: {why}", {"links": names}
     )
 
 
-def _report_speeds(linkage: Linkage, sheet: Spec | None, part_id: str) -> Iterator[CheckItem]:
+def _report_speeds(linkage: Linkage, sheet: Spec | None, part_id: str) -> Iterator[hv.CheckItem]:
     rates = {
         link.number: link.speed_gbs
         for link in _list_links(linkage)
@@ -312,31 +291,33 @@ def _report_speeds(linkage: Linkage, sheet: Spec | None, part_id: str) -> Iterat
     if not rates:
         return
     slowest, fastest = min(rates.values()), max(rates.values())
-    yield Measurement("speed", slowest, "GB/s", part_id)
+    yield hv.Measurement("speed", slowest, "GB/s", part_id)
     if sheet and sheet.nvlink_link_gbs:
         one_way = sheet.nvlink_link_gbs / 2
-        yield Measurement("speed.of_spec", slowest / one_way, "ratio", part_id)
+        yield hv.Measurement("speed.of_spec", slowest / one_way, "ratio", part_id)
     for number, rate in rates.items():
         if rate < fastest:
-            yield Measurement(f"link.{number}.of_fastest", rate / fastest, "ratio", part_id)
+            yield hv.Measurement(f"link.{number}.of_fastest", rate / fastest, "ratio", part_id)
 
 
-def report_errors(linkage: Linkage, ctx: Context, part_id: str, root: Path) -> Iterator[CheckItem]:
+def report_errors(
+    linkage: Linkage, ctx: hv.Context, part_id: str, root: Path
+) -> Iterator[hv.CheckItem]:
     """Report the new errors of each kind, and the link with most of them."""
     links = _list_links(linkage)
     read = {f"{k.number} {e}": n for k in links for e, n in k.errors.items()}
     new = compare_with_last_run(ctx, part_id, read, read_moment(root))
     kept = {error for link in links for error in link.errors}
     for name in (k for k in RETRAINING_KINDS if k in kept):
-        yield Measurement(name, _sum_by_kind(new.shown)[name], "", part_id)
+        yield hv.Measurement(name, _sum_by_kind(new.shown)[name], "", part_id)
         if new.from_last_run:
-            yield Measurement(f"{name}.delta", _sum_by_kind(new.last.counts)[name], "", part_id)
+            yield hv.Measurement(f"{name}.delta", _sum_by_kind(new.last.counts)[name], "", part_id)
     for name in (k for k in RATE_UNITS if k in kept):
         unit, seconds = RATE_UNITS[name]
         span = new.choose_delta(seconds)
         rate = span.compute_rate(_sum_by_kind(span.counts)[name], seconds)
         if rate is not None:
-            yield Measurement(f"{name}.rate", rate, unit, part_id)
+            yield hv.Measurement(f"{name}.rate", rate, unit, part_id)
     yield from _find_recovered_links(new.last.grown, new.start, part_id)
     yield from _find_worst_link(new.last.grown, new.start, part_id)
     yield new.carry_over
@@ -349,17 +330,17 @@ def _sum_by_kind(counts: Mapping[str, int]) -> Counter[str]:
     return total
 
 
-def _find_recovered_links(new: Mapping[str, int], since: str, part_id: str) -> Iterator[Finding]:
+def _find_recovered_links(new: Mapping[str, int], since: str, part_id: str) -> Iterator[hv.Finding]:
     # Of 320 GB200 one link had any, 505: it failed five days later (marin#9086, Xid 149).
     for name, count in new.items():
         number, _, kind = name.partition(" ")
         if kind == "recovered":
             text = f"NVLink {number} lost its connection and recovered {count} times since {since}"
             evidence = {"link": number, kind: str(count)}
-            yield Finding("nvlink_recovered", part_id, text, evidence)
+            yield hv.Finding("nvlink_recovered", part_id, text, evidence)
 
 
-def _find_worst_link(new: Mapping[str, int], since: str, part_id: str) -> Iterator[Finding]:
+def _find_worst_link(new: Mapping[str, int], since: str, part_id: str) -> Iterator[hv.Finding]:
     links: Counter[str] = Counter()
     for name, count in new.items():
         number, _, error = name.partition(" ")
@@ -372,7 +353,7 @@ def _find_worst_link(new: Mapping[str, int], since: str, part_id: str) -> Iterat
     counted = {error: str(count) for (number, _, error), count in named if number == worst}
     names = ", ".join(f"{error} {count}" for error, count in counted.items())
     text = f"NVLink {worst} has {most} of {links.total()} errors since {since}: {names}"
-    yield Finding("nvlink_errors", part_id, text, {"link": worst, **counted})
+    yield hv.Finding("nvlink_errors", part_id, text, {"link": worst, **counted})
 
 
 START_MANAGER = "systemctl start nvidia-fabricmanager"
@@ -394,7 +375,7 @@ FABRIC_FLAG_TEXTS = {
 """What the error flags of the fabric mean."""
 
 
-def _find_setup_fix(ctx: Context, part_id: str) -> tuple[str, str]:
+def _find_setup_fix(ctx: hv.Context, part_id: str) -> tuple[str, str]:
     """Find how to set up the fabric of a GPU: in words, and as a command."""
     sheet = look_up_spec(ctx, part_id)
     in_rack = sheet and sheet.key.startswith(TRAY_KEY_PREFIXES)
@@ -403,29 +384,29 @@ def _find_setup_fix(ctx: Context, part_id: str) -> tuple[str, str]:
 
 def _report_fabric(
     fabric: NvlinkFabric | None, part_id: str, setup_fix: tuple[str, str]
-) -> Iterator[CheckItem]:
-    yield Fact("NVLink domain", fabric.domain if fabric and fabric.domain else "none", part_id)
-    yield Fact("NVLink clique", str(fabric.clique if fabric else 0), part_id)
+) -> Iterator[hv.CheckItem]:
+    yield hv.Fact("NVLink domain", fabric.domain if fabric and fabric.domain else "none", part_id)
+    yield hv.Fact("NVLink clique", str(fabric.clique if fabric else 0), part_id)
     if fabric is None:
         return
     if fabric.state == "in_progress":
         text = "the GPU's registration with the fabric is in progress"
         then = setup_fix[0].removeprefix(f"{START_MANAGER}, and ")
-        yield Finding("fabric_starting", part_id, f"{text}; {WAIT_FIX}{then}")
+        yield hv.Finding("fabric_starting", part_id, f"{text}; {WAIT_FIX}{then}")
         return  # the rest is not settled
     if fabric.state != "completed":
         text = f"the GPU's registration with the fabric has not started: {setup_fix[0]}"
-        yield Finding("fabric_not_ready", part_id, text, fix=setup_fix[1])
+        yield hv.Finding("fabric_not_ready", part_id, text, fix=setup_fix[1])
     elif fabric.status != "ok":
         text = f"the GPU could not register with the fabric: {fabric.status}"
-        yield Finding("fabric_failed", part_id, text)
+        yield hv.Finding("fabric_failed", part_id, text)
     for flag in fabric.trouble:
         text = FABRIC_FLAG_TEXTS.get(flag, f"the fabric reports {flag}")
         words, fix = setup_fix if flag in SETUP_FLAGS else ("", "")
-        yield Finding(f"fabric_{flag}", part_id, ": ".join(filter(None, (text, words))), fix=fix)
+        yield hv.Finding(f"fabric_{flag}", part_id, ": ".join(filter(None, (text, words))), fix=fix)
     if fabric.summary in ("unhealthy", "limited"):
         text = f"fabric health of this GPU: {fabric.summary}"
-        yield Finding(f"fabric_{fabric.summary}", part_id, text)
+        yield hv.Finding(f"fabric_{fabric.summary}", part_id, text)
 
 
 NO_FABRIC, OWN_BOARD = "no fabric", "no NVLink domain"
@@ -446,8 +427,8 @@ def _rank_place(place: str) -> int:
 
 
 def _report_places(
-    fabrics: Mapping[str, NvlinkFabric | None], ctx: Context
-) -> Iterator[Finding | CarryOver]:
+    fabrics: Mapping[str, NvlinkFabric | None], ctx: hv.Context
+) -> Iterator[hv.Finding | hv.CarryOver]:
     """Compare where like GPUs are in the fabric: with each other, and with earlier runs."""
     models: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for part_id, fabric in fabrics.items():
@@ -467,20 +448,20 @@ def _report_places(
                     f"is in {place}, before in {held[part_id]}: check this GPU and its NVLinks "
                     f"in the fabric manager (of a rack: NMX-C), then reset the GPU; {ACCEPT}"
                 )
-                yield Finding("fabric_lost", part_id, text)
+                yield hv.Finding("fabric_lost", part_id, text)
             elif place == NO_FABRIC and model in in_fabric:
                 words, fix = _find_setup_fix(ctx, part_id)
                 text = f"not in the fabric that other GPUs of this model are in: {words}"
-                yield Finding("fabric_not_ready", part_id, text, fix=fix)
+                yield hv.Finding("fabric_not_ready", part_id, text, fix=fix)
             if ctx.accepts_parts and place == NO_FABRIC:
-                yield CarryOver(FABRIC_PLACE, "", part_id)
+                yield hv.CarryOver(FABRIC_PLACE, "", part_id)
         rest = {w: p for w, p in places.items() if w not in lost and p != NO_FABRIC}
         yield from _compare_places(rest, rest if ctx.accepts_parts else held)
 
 
 def _compare_places(
     places: Mapping[str, str], held: Mapping[str, str]
-) -> Iterator[Finding | CarryOver]:
+) -> Iterator[hv.Finding | hv.CarryOver]:
     """Compare the *places* of GPUs in the fabric with those that they are *held* to."""
     usual, most = Counter(places.values()).most_common(1)[0] if places else ("", 0)
     known = held.keys() & places.keys()
@@ -492,14 +473,14 @@ def _compare_places(
                 f"all GPUs are in {usual}, before in {held[min(moved)]}: check that the fabric "
                 "manager of the rack (NMX-C) was meant to move them; this is reported once"
             )
-            yield Finding("fabric_moved", "node", text)
+            yield hv.Finding("fabric_moved", "node", text)
     elif 2 * most > len(places) and (moved or known != places.keys()):
         odd = {w for w, place in places.items() if place != usual}
     elif moved and moved != places.keys():
         odd = moved
     elif moved or known != places.keys():
         text = f"GPUs of one model are in {' and in '.join(sorted(set(places.values())))}"
-        yield Finding(
+        yield hv.Finding(
             "fabric_split", "node", f"{text}: check its partitions in the fabric manager; {ACCEPT}"
         )
         return
@@ -509,81 +490,81 @@ def _compare_places(
             f"is in {places[part_id]}, like GPUs of this node in {' and in '.join(others)}: check "
             f"this GPU in the fabric manager (of a rack: NMX-C); {ACCEPT}"
         )
-        yield Finding("fabric_differs", part_id, text)
+        yield hv.Finding("fabric_differs", part_id, text)
     for part_id, place in places.items():
         before = held[part_id] if part_id in moved else usual
-        yield CarryOver(FABRIC_PLACE, before if part_id in odd else place, part_id)
+        yield hv.CarryOver(FABRIC_PLACE, before if part_id in odd else place, part_id)
 
 
-def observe(watch: Watch, ctx: Context, params: NvlinkParams) -> Iterator[CheckItem]:
+def observe(watch: hv.Watch, ctx: hv.Context, params: NvlinkParams) -> Iterator[hv.CheckItem]:
     """Report the errors of the links in the worst seconds of the run."""
     for part_id, samples in watch.group_by_part("nvlink.errors"):
         rate = find_peak_rate(samples, WINDOW_SECONDS, WINDOW_SECONDS)
-        yield Measurement("errors.rate", rate, "1/s", part_id)
+        yield hv.Measurement("errors.rate", rate, "1/s", part_id)
 
 
 DCGM_CRC_SOURCE = "DCGM 4: NVIDIA's driver team counts checksum errors from 100 a second on"
 DCGM_RECOVERY_SOURCE = "DCGM 4 diag: max_nvlink_recovery_errors=0"
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="NVLink: state, speed and errors of every link, and the fabric's health",
     measure=measure,
     observe=observe,
     params=NvlinkParams,
     metrics={
-        "links": Metric("", "low", "links that are up"),
-        "speed": Metric("GB/s", "low", "slowest link, one direction, signalling rate").fail(
+        "links": hv.Metric("", "low", "links that are up"),
+        "speed": hv.Metric("GB/s", "low", "slowest link, one direction, signalling rate").fail(
             of_siblings=0.95, source="links are trained in larger steps"
         ),
-        "speed.of_spec": Metric("ratio", "low", "speed / data sheet").fail(
+        "speed.of_spec": hv.Metric("ratio", "low", "speed / data sheet").fail(
             low=0.9, source="data sheet; trained in larger steps"
         ),
-        "link.*.of_fastest": Metric("ratio", "low", "its speed / fastest link of the GPU").fail(
+        "link.*.of_fastest": hv.Metric("ratio", "low", "its speed / fastest link of the GPU").fail(
             low=0.95, source="links are trained in larger steps"
         ),
-        "recovery": Metric("", "high", "recoveries (retrainings) since driver start").warn(
+        "recovery": hv.Metric("", "high", "recoveries (retrainings) since driver start").warn(
             high=0, source=DCGM_RECOVERY_SOURCE
         ),
-        "recovery_failed": Metric("", "high", "failed recoveries since driver start").warn(
+        "recovery_failed": hv.Metric("", "high", "failed recoveries since driver start").warn(
             high=0, source=DCGM_RECOVERY_SOURCE
         ),
-        "*.delta": Metric("", "high", "since the last run")
+        "*.delta": hv.Metric("", "high", "since the last run")
         .fail("recovery.delta", high=0, source=DCGM_RECOVERY_SOURCE)
         .fail("recovery_failed.delta", high=0, conclusive=True, source=DCGM_RECOVERY_SOURCE),
-        "replay.rate": Metric("1/h", "high", "packets resent since the last run").warn(
+        "replay.rate": hv.Metric("1/h", "high", "packets resent since the last run").warn(
             high=60, source="DCGM 4 health watch: one a minute"
         ),
-        "recovered.rate": Metric("1/h", "high", "successful recoveries"),
-        "*.rate": Metric("1/s", "high", "since the last run, on all links")
+        "recovered.rate": hv.Metric("1/h", "high", "successful recoveries"),
+        "*.rate": hv.Metric("1/s", "high", "since the last run, on all links")
         .fail("crc.rate", high=100, source=DCGM_CRC_SOURCE)
         .warn("receive.rate", "effective.rate", high=100, source=DCGM_CRC_SOURCE),
-        "errors.rate": Metric("1/s", "high", "in the worst 10 s of the run").fail(
+        "errors.rate": hv.Metric("1/s", "high", "in the worst 10 s of the run").fail(
             high=100, source=DCGM_CRC_SOURCE
         ),
     },
     finding_rules={
         **problems.PROBLEM_RULES,
-        **not_set_up(
+        **hv.not_set_up(
             *("nvlink_off", "fabric_not_ready", "fabric_incorrect_configuration"),
             *("fabric_partition", "fabric_manager"),
         ),
-        **fail_on(
+        **hv.fail_on(
             *("nvlink_down", "fabric_degraded_bandwidth", "fabric_lost"),
             "fabric_differs",
         ),
-        **warn_on(
+        **hv.warn_on(
             *("nvlink_fewer", "nvlink_bridge_missing", "nvlink_recovered", "fabric_limited"),
             "fabric_moved",
         ),
-        **error_on("nvlink_unread", remedy=Remedy.RERUN, cause=Cause.UNMEASURED),
-        **listed("nvlink_errors"),
-        **error_on("fabric_starting", remedy=Remedy.RERUN, cause=Cause.MISCONFIGURED),
-        **fail_on("fabric_failed", remedy=Remedy.REBOOT),
-        **warn_on("fabric_route_recovery", remedy=Remedy.RERUN),
-        **fail_on("fabric_route_unhealthy", "fabric_unhealthy", remedy=Remedy.RESET_GPU),
-        **warn_on("fabric_access_timeout", remedy=Remedy.RESET_GPU),
-        **warn_on("fabric_split", remedy=Remedy.FIX_CONFIGURATION),
+        **hv.error_on("nvlink_unread", remedy=hv.Remedy.RERUN, cause=hv.Cause.UNMEASURED),
+        **hv.listed("nvlink_errors"),
+        **hv.error_on("fabric_starting", remedy=hv.Remedy.RERUN, cause=hv.Cause.MISCONFIGURED),
+        **hv.fail_on("fabric_failed", remedy=hv.Remedy.REBOOT),
+        **hv.warn_on("fabric_route_recovery", remedy=hv.Remedy.RERUN),
+        **hv.fail_on("fabric_route_unhealthy", "fabric_unhealthy", remedy=hv.Remedy.RESET_GPU),
+        **hv.warn_on("fabric_access_timeout", remedy=hv.Remedy.RESET_GPU),
+        **hv.warn_on("fabric_split", remedy=hv.Remedy.FIX_CONFIGURATION),
     },
-    placement=Placement.PASSIVE,
+    placement=hv.Placement.PASSIVE,
     timeout=60,
 )

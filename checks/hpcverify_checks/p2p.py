@@ -34,25 +34,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 from msgspec.structs import replace
 
-from hpcverify.check import (
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Device,
-    Finding,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Remedy,
-    Skip,
-    fail_on,
-    listed,
-    not_set_up,
-    operation,
-    warn_on,
-)
+import hpcverify.check as hv
 from hpcverify.telemetry.problems import NOT_USED
 from hpcverify.units import GIGA, format_count
 from hpcverify_checks.common import gpu_source
@@ -89,7 +71,7 @@ Rates = Mapping[tuple[int, int], float]
 """GB/s from one GPU to another, by their indices."""
 
 
-class P2pParams(Params, frozen=True):
+class P2pParams(hv.Params, frozen=True):
     """Sizes and time of the copies."""
 
     size: Annotated[int, Meta(ge=1)] = 512 * 2**20
@@ -105,7 +87,7 @@ class Rig:
     """The GPUs, and what copies between them; tests supply their own."""
 
     devices: tuple[torch.device, ...]
-    gpus: tuple[Device, ...]
+    gpus: tuple[hv.Device, ...]
     reaches: Callable[[torch.device, torch.device], bool]
     """Whether the first can access the memory of the second directly; if not, copies go
     through the host."""
@@ -118,18 +100,18 @@ class Rig:
         return {(i, j): self.reaches(source, target) for (i, source), (j, target) in pairs}
 
 
-def applies(ctx: Context) -> None:
+def applies(ctx: hv.Context) -> None:
     """Raise `Skip` where there is no pair."""
     gpu_source.require_gpus(ctx)
     if len(_list_gpus(ctx)) < 2:  # noqa: PLR2004 - a pair
-        raise Skip("fewer than two GPUs: no pair to copy between")
+        raise hv.Skip("fewer than two GPUs: no pair to copy between")
 
 
-def _list_gpus(ctx: Context) -> tuple[Device, ...]:
+def _list_gpus(ctx: hv.Context) -> tuple[hv.Device, ...]:
     return tuple(d for d in ctx.inventory.devices if d.kind == "cuda")
 
 
-def estimate(ctx: Context, params: P2pParams) -> float:
+def estimate(ctx: hv.Context, params: P2pParams) -> float:
     """Add up the compared and the timed copies of all pairs, and the ring."""
     count = count_gpus(ctx)
     compared = COMPARE_BUFFERS * params.verified / SLOW_BYTES_PER_SECOND
@@ -142,7 +124,7 @@ def _slowest_copies(params: P2pParams) -> float:
     return MIN_STEPS * params.size / SLOW_BYTES_PER_SECOND
 
 
-def measure(ctx: Context, params: P2pParams) -> Iterator[CheckItem]:
+def measure(ctx: hv.Context, params: P2pParams) -> Iterator[hv.CheckItem]:
     """Verify and time the copies between all GPUs of the node."""
     applies(ctx)  # before torch is loaded
     gpus = _list_gpus(ctx)
@@ -156,7 +138,7 @@ def measure(ctx: Context, params: P2pParams) -> Iterator[CheckItem]:
     yield from measure_pairs(rig, ctx, params)
 
 
-def measure_pairs(rig: Rig, ctx: Context, params: P2pParams) -> Iterator[CheckItem]:
+def measure_pairs(rig: Rig, ctx: hv.Context, params: P2pParams) -> Iterator[hv.CheckItem]:
     """Verify and time the copies between the GPUs of *rig*."""
     yield from report_unused_gpus(ctx)
     wiring = classify_wiring(rig.gpus, ctx)
@@ -169,18 +151,18 @@ def measure_pairs(rig: Rig, ctx: Context, params: P2pParams) -> Iterator[CheckIt
         f"{len(rates)} pairs: {params.verified // 2**20} MiB compared bit by bit on "
         f"each; GB/s by pair (row to column): {format_matrix(rates, len(rig.gpus))}"
     )
-    yield Coverage("node", text)
+    yield hv.Coverage("node", text)
 
 
-def report_unused_gpus(ctx: Context) -> Iterator[Coverage]:
+def report_unused_gpus(ctx: hv.Context) -> Iterator[hv.Coverage]:
     """Report the GPUs that are left out since an earlier check of the run left them hung."""
     for problem in ctx.inventory.problems:
         if problem.code == NOT_USED:
             label = ctx.inventory.find_label(problem.part_id)
-            yield Coverage(problem.part_id, f"{label} was left out of all pairs: {problem.text}")
+            yield hv.Coverage(problem.part_id, f"{label} was left out of all pairs: {problem.text}")
 
 
-def _report_unreachable(rig: Rig, *, linked: bool) -> Iterator[Finding]:
+def _report_unreachable(rig: Rig, *, linked: bool) -> Iterator[hv.Finding]:
     unreached: dict[int, list[str]] = {}
     for (i, j), direct in rig.list_pairs().items():
         if not direct:
@@ -188,14 +170,14 @@ def _report_unreachable(rig: Rig, *, linked: bool) -> Iterator[Finding]:
     for i, labels in unreached.items():
         text = f"no peer access to {', '.join(labels)}: copies go through the host"
         code = "p2p_refused" if linked else "p2p_by_host"
-        yield Finding(code, rig.gpus[i].part, text)
+        yield hv.Finding(code, rig.gpus[i].part, text)
 
 
-def verify_pairs(rig: Rig, words: int) -> Iterator[Finding]:
+def verify_pairs(rig: Rig, words: int) -> Iterator[hv.Finding]:
     """Copy the pattern of each GPU to every other GPU, and compare it there."""
     for i, j in rig.list_pairs():
         source, target = rig.devices[i], rig.devices[j]
-        with operation(f"a compared copy to {rig.gpus[j].label}", rig.gpus[i]):
+        with hv.operation(f"a compared copy to {rig.gpus[j].label}", rig.gpus[i]):
             sent, expected = (make_pattern(rig.seed + i, range(words), d) for d in (source, target))
             arrived = ~expected
             rig.copy(arrived, sent)
@@ -205,7 +187,7 @@ def verify_pairs(rig: Rig, words: int) -> Iterator[Finding]:
             yield explain_corruption(rig, (i, j), wrong, int(sent[wrong.index]))
 
 
-def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: Mismatch, sent: int) -> Finding:
+def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: Mismatch, sent: int) -> hv.Finding:
     """Say what was wrong, and in which part, by the word that the host computes."""
     import torch
 
@@ -225,15 +207,17 @@ def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: Mismatch, sent: i
     ):
         if word != truth:
             text = f"the GPU {what}, by the host's own result: not a link fault"
-            return Finding("words_wrong", gpu.part, text, evidence)
+            return hv.Finding("words_wrong", gpu.part, text, evidence)
     text = (
         f"{format_count(wrong.count, 'word')} changed between {source.label} and {target.label}: "
         f"{wrong.describe()}"
     )
-    return Finding("p2p_corrupted", source.part, text, evidence)
+    return hv.Finding("p2p_corrupted", source.part, text, evidence)
 
 
-def _explain_stray_words(rig: Rig, wrong: Sequence[Finding], wiring: str) -> Iterator[Finding]:
+def _explain_stray_words(
+    rig: Rig, wrong: Sequence[hv.Finding], wiring: str
+) -> Iterator[hv.Finding]:
     # If all PCIe pairs are wrong, the setup explains it better than the links.
     parts = [gpu.part for gpu in rig.gpus]
     reached = (pair for pair, direct in rig.list_pairs().items() if direct and wiring == "peer")
@@ -247,7 +231,7 @@ def _explain_stray_words(rig: Rig, wrong: Sequence[Finding], wiring: str) -> Ite
     yield from (finding for finding in wrong if finding not in stray)
     if direct and len(stray) == len(direct):
         text = f"words were changed between all {len(direct)} pairs: {MISROUTED_FIX}"
-        yield Finding("p2p_misrouted", "node", text, stray[0].evidence)
+        yield hv.Finding("p2p_misrouted", "node", text, stray[0].evidence)
     else:
         for finding in stray:
             yield replace(finding, text=f"{finding.text}: {MISROUTED_FIX}")
@@ -266,7 +250,7 @@ def _time_pairs(rig: Rig, params: P2pParams) -> tuple[Rates, dict[int, float]]:
 
     def measure_rate(seconds: float, i: int, j: int) -> float:
         step = partial(rig.copy, targets[j], sources[i])
-        doing = operation(f"timed copies to {rig.gpus[j].label}", rig.gpus[i])
+        doing = hv.operation(f"timed copies to {rig.gpus[j].label}", rig.gpus[i])
         with doing, use_streams(rig.devices[j], rig.devices[i]):
             times = choose_timer(rig.devices[i])(step, seconds)
         return params.size / median(times) / GIGA
@@ -299,7 +283,7 @@ def use_streams(*devices: torch.device) -> AbstractContextManager[object]:
 
 def report_rates(
     rig: Rig, rates: Rates, ring: Mapping[int, float], prefix: str
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """Report the rates of each GPU, and the slowest pair."""
     for i, gpu in enumerate(rig.gpus):
         numbers = {
@@ -308,11 +292,11 @@ def report_rates(
             "ring": ring[i],
         }
         for name, rate in numbers.items():
-            yield Measurement(f"{prefix}.{name}", rate, "GB/s", gpu.part)
+            yield hv.Measurement(f"{prefix}.{name}", rate, "GB/s", gpu.part)
     (i, j), slowest = min(rates.items(), key=lambda item: item[1])
-    yield Measurement(f"{prefix}.slowest", slowest / median(rates.values()), "ratio")
+    yield hv.Measurement(f"{prefix}.slowest", slowest / median(rates.values()), "ratio")
     pair = f"{rig.gpus[i].label} to {rig.gpus[j].label}"
-    yield Coverage("node", f"the slowest pair: {pair}, {slowest:.4g} GB/s")
+    yield hv.Coverage("node", f"the slowest pair: {pair}, {slowest:.4g} GB/s")
 
 
 def format_matrix(rates: Rates, count: int) -> str:
@@ -325,35 +309,35 @@ def format_matrix(rates: Rates, count: int) -> str:
 SPREAD_SOURCE = "hpcverify default: pairs of a good node differ by 5 % (NCCL issue 1264)"
 TRAY_SOURCE = "hpcverify default; a board without switches, as GB200 NVL4, reaches a third"
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="copies between every two GPUs: bandwidth, all at once, every bit compared",
     measure=measure,
     estimate=estimate,
     applies=applies,
     params=P2pParams,
     metrics={
-        "*.write": Metric("GB/s", "low", "to another GPU, median of its pairs")
+        "*.write": hv.Metric("GB/s", "low", "to another GPU, median of its pairs")
         .fail("p2p.write", of_spec=0.9, of_siblings=0.85, source=SPREAD_SOURCE)
         .fail("mesh.write", "tray.write", of_siblings=0.85, source=SPREAD_SOURCE)
         .warn("tray*.write", of_spec=0.9, source=TRAY_SOURCE)
         .warn("peer.write", of_baseline=0.8),
-        "*.read": Metric("GB/s", "low", "from another GPU, median of its pairs")
+        "*.read": hv.Metric("GB/s", "low", "from another GPU, median of its pairs")
         .fail("p2p.read", "mesh.read", "tray.read", of_siblings=0.85, source=SPREAD_SOURCE)
         .warn("peer.read", of_baseline=0.8),
-        "*.ring": Metric("GB/s", "low", "to the next GPU, all at the same time")
+        "*.ring": hv.Metric("GB/s", "low", "to the next GPU, all at the same time")
         .fail("p2p.ring", "mesh.ring", "tray.ring", of_siblings=0.85, source=SPREAD_SOURCE)
         .warn("peer.ring", of_baseline=0.8),
-        "*.slowest": Metric("ratio", "low", "slowest pair / median pair").fail(
+        "*.slowest": hv.Metric("ratio", "low", "slowest pair / median pair").fail(
             *("p2p.slowest", "mesh.slowest", "tray.slowest"), low=0.85, source=SPREAD_SOURCE
         ),
     },
     finding_rules={
-        **fail_on("p2p_corrupted", conclusive=True),
-        **not_set_up("p2p_misrouted"),
-        **fail_on("words_wrong", remedy=Remedy.REPLACE, conclusive=True),
-        **warn_on("p2p_refused", remedy=Remedy.FIX_CONFIGURATION),
-        **listed("p2p_by_host"),
+        **hv.fail_on("p2p_corrupted", conclusive=True),
+        **hv.not_set_up("p2p_misrouted"),
+        **hv.fail_on("words_wrong", remedy=hv.Remedy.REPLACE, conclusive=True),
+        **hv.warn_on("p2p_refused", remedy=hv.Remedy.FIX_CONFIGURATION),
+        **hv.listed("p2p_by_host"),
     },
-    placement=Placement.DEVICES_TOGETHER,
+    placement=hv.Placement.DEVICES_TOGETHER,
     timeout=300.0,
 )

@@ -31,24 +31,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from hpcverify.check import (
-    CarryOver,
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Sample,
-    Skip,
-    Watch,
-    listed,
-    warn_on,
-)
+import hpcverify.check as hv
 from hpcverify.limits.specs import PCIE_LANE_RATES
 from hpcverify.telemetry import aer, problems
 from hpcverify.telemetry.gpus import GpuAnswers, PcieLink
@@ -73,7 +56,7 @@ HARMLESS_ERRORS = frozenset({"UnsupReq", "NonFatalErr"})
 that looks for devices causes them."""
 
 
-class PcieParams(Params, frozen=True):
+class PcieParams(hv.Params, frozen=True):
     """What counts as load."""
 
     loaded: Annotated[float, Meta(ge=0, le=1)] = 0.5
@@ -81,16 +64,18 @@ class PcieParams(Params, frozen=True):
 
 
 def measure(
-    ctx: Context, params: PcieParams, find: SourceFinder = find_source
-) -> Iterator[CheckItem]:
+    ctx: hv.Context, params: PcieParams, find: SourceFinder = find_source
+) -> Iterator[hv.CheckItem]:
     """Read the links as they are now, and their errors since the last run."""
     yield from report_links(gpu_source.open_gpu_source(ctx, find).read_pcie(), ctx, Path("/"))
 
 
-def report_links(reply: GpuAnswers[PcieLink], ctx: Context, root: Path) -> Iterator[CheckItem]:
+def report_links(
+    reply: GpuAnswers[PcieLink], ctx: hv.Context, root: Path
+) -> Iterator[hv.CheckItem]:
     """Report the state and the errors of the links in *reply*."""
     if not (reply.answers or reply.findings):
-        raise Skip("no GPU reports its PCIe link", Cause.NOT_OBSERVABLE)
+        raise hv.Skip("no GPU reports its PCIe link", hv.Cause.NOT_OBSERVABLE)
     yield from gpu_source.report_troubles(reply)
     yield from _measure_widths(reply.answers, ctx)
     for part_id, link in reply.answers.items():
@@ -100,7 +85,7 @@ def report_links(reply: GpuAnswers[PcieLink], ctx: Context, root: Path) -> Itera
             f"{link.width or '?'} of {link.max_width or '?'} lanes, at {link.address}; "
             "the errors of both ends read"
         )
-        yield Coverage(part_id, text)
+        yield hv.Coverage(part_id, text)
     now = read_moment(root)
     allowed = {
         w: _count_allowed(link.max_generation, link.width) for w, link in reply.answers.items()
@@ -121,20 +106,20 @@ class LinkLevel(Struct, frozen=True):
     """The most that it did in this run."""
 
 
-def _measure_widths(links: Mapping[str, PcieLink], ctx: Context) -> Iterator[CheckItem]:
+def _measure_widths(links: Mapping[str, PcieLink], ctx: hv.Context) -> Iterator[hv.CheckItem]:
     levels = {
         part_id: LinkLevel(link.width, link.max_width, link.width)
         for part_id, link in links.items()
         if link.width is not None and link.max_width is not None
     }
     for part_id, level in levels.items():
-        yield Measurement("width", level.now, "", part_id)
+        yield hv.Measurement("width", level.now, "", part_id)
     yield from _report_missing("width", levels, ctx)
 
 
 def _report_missing(
-    what: str, levels: Mapping[str, LinkLevel], ctx: Context, suffix: str = ""
-) -> Iterator[CheckItem]:
+    what: str, levels: Mapping[str, LinkLevel], ctx: hv.Context, suffix: str = ""
+) -> Iterator[hv.CheckItem]:
     """
     Measure by how much each link is below what it, or most of its model, were seen to do.
 
@@ -150,7 +135,7 @@ def _report_missing(
         before = int(reached) if reached and reached.isdecimal() else 0
         usual = sorted(like)[(len(like) - 1) // 2]
         missing = max(0, min(level.best, max(level.peak, before, usual)) - level.now)
-        yield Measurement(f"{what}.missing{suffix}", missing, "", part_id)
+        yield hv.Measurement(f"{what}.missing{suffix}", missing, "", part_id)
         if suffix:
             continue
         if level.now < level.best and not (missing or before):
@@ -164,11 +149,11 @@ def _report_missing(
                 "check the riser and the firmware setting of the slot; in a virtual machine it "
                 "may be right; this is reported once"
             )
-            yield Finding(f"{what}_limited", part_id, text)
-        yield CarryOver(f"{what} reached", str(max(level.peak, before)), part_id)
+            yield hv.Finding(f"{what}_limited", part_id, text)
+        yield hv.CarryOver(f"{what} reached", str(max(level.peak, before)), part_id)
 
 
-def _report_platform_limits(link: PcieLink, ctx: Context, part_id: str) -> Iterator[Finding]:
+def _report_platform_limits(link: PcieLink, ctx: hv.Context, part_id: str) -> Iterator[hv.Finding]:
     sheet = look_up_spec(ctx, part_id)
     pairs = (
         ("generation", link.max_generation, link.gpu_max_generation),
@@ -177,11 +162,11 @@ def _report_platform_limits(link: PcieLink, ctx: Context, part_id: str) -> Itera
     for what, slot, gpu in pairs:
         if slot is not None and gpu is not None and slot < gpu:
             text = f"the slot supports PCIe {what} {slot}, the GPU {gpu}"
-            yield Finding("platform_limit", part_id, text)
+            yield hv.Finding("platform_limit", part_id, text)
 
 
 def count_errors(
-    links: Mapping[str, PcieLink], ctx: Context, root: Path
+    links: Mapping[str, PcieLink], ctx: hv.Context, root: Path
 ) -> dict[str, dict[str, int]]:
     """
     Read all errors, by the part that they belong to.
@@ -226,22 +211,24 @@ def _count_allowed(generation: int | None, width: int | None) -> float:
     return (known if known.generation in PCIE_LANE_RATES else USUAL_LINK).allowed_errors
 
 
-def report_errors(new: Growth, part_id: str, allowed: float) -> Iterator[CheckItem]:
+def report_errors(new: Growth, part_id: str, allowed: float) -> Iterator[hv.CheckItem]:
     """Report the *new* errors of each kind, of which so many an hour are *allowed*."""
-    yield Measurement("fatal", _sum_kind(new.shown, "fatal"), "", part_id)
+    yield hv.Measurement("fatal", _sum_kind(new.shown, "fatal"), "", part_id)
     if new.from_last_run:
         for kind in ("fatal", "non_fatal"):
-            yield Measurement(f"{kind}.delta", _sum_kind(new.last.counts, kind), "", part_id)
+            yield hv.Measurement(f"{kind}.delta", _sum_kind(new.last.counts, kind), "", part_id)
     for kind in ("replays", "correctable"):
         span = new.choose_delta(HOUR_SECONDS)
         rate = span.compute_rate(_sum_kind(span.counts, kind), HOUR_SECONDS)
         if rate is not None:
-            yield Measurement(f"{kind}.rate", rate / allowed, "ratio", part_id)
+            yield hv.Measurement(f"{kind}.rate", rate / allowed, "ratio", part_id)
     if new.last.grown:
         worst = sorted(new.last.grown.items(), key=lambda item: -item[1])
         listed = ", ".join(f"{name} {count}" for name, count in worst)
         evidence = {name: str(count) for name, count in worst}
-        yield Finding("pcie_errors", part_id, f"PCIe errors since {new.start}: {listed}", evidence)
+        yield hv.Finding(
+            "pcie_errors", part_id, f"PCIe errors since {new.start}: {listed}", evidence
+        )
 
 
 def _sum_kind(counts: Mapping[str, int], kind: str) -> int:
@@ -254,7 +241,7 @@ def _sum_kind(counts: Mapping[str, int], kind: str) -> int:
     return max(ends.values(), default=0)
 
 
-def observe(watch: Watch, ctx: Context, params: PcieParams) -> Iterator[CheckItem]:
+def observe(watch: hv.Watch, ctx: hv.Context, params: PcieParams) -> Iterator[hv.CheckItem]:
     """Report how the links did during the run."""
     slowest: dict[str, LinkLevel] = {}
     usage = dict(watch.group_by_part("utilization"))
@@ -264,10 +251,10 @@ def observe(watch: Watch, ctx: Context, params: PcieParams) -> Iterator[CheckIte
         lowest = _find_steady_low(under_load)
         if best is None or lowest is None:
             why = "never under load in this run" if best else "what it supports is not known"
-            yield Coverage(part_id, f"generation not judged: {why}")
+            yield hv.Coverage(part_id, f"generation not judged: {why}")
             continue
-        yield Measurement("generation", lowest, "", part_id)
-        yield Coverage(part_id, f"generation judged by {len(under_load)} samples under load")
+        yield hv.Measurement("generation", lowest, "", part_id)
+        yield hv.Coverage(part_id, f"generation judged by {len(under_load)} samples under load")
         slowest[part_id] = LinkLevel(lowest, best, _find_peak(samples))
     yield from _report_missing("generation", slowest, ctx)
     yield from _measure_run_widths(watch, ctx)
@@ -277,18 +264,22 @@ def observe(watch: Watch, ctx: Context, params: PcieParams) -> Iterator[CheckIte
         )
         for name, seconds in REPLAY_WINDOWS.items():
             most = allowed * seconds / HOUR_SECONDS
-            yield Measurement(name, find_peak_increase(samples, seconds) / most, "ratio", part_id)
+            yield hv.Measurement(
+                name, find_peak_increase(samples, seconds) / most, "ratio", part_id
+            )
     for part_id, samples in watch.group_by_part("pcie.recoveries"):
-        yield Measurement("recoveries.run", find_peak_increase(samples, inf), "", part_id)
+        yield hv.Measurement("recoveries.run", find_peak_increase(samples, inf), "", part_id)
 
 
-def _read_fact(ctx: Context, part_id: str, name: str) -> int | None:
+def _read_fact(ctx: hv.Context, part_id: str, name: str) -> int | None:
     part = ctx.inventory.find_part(part_id)
     text = part.facts.get(name, "") if part else ""
     return int(text) if text.isdigit() else None
 
 
-def select_loaded(samples: Sequence[Sample], usage: Sequence[Sample], least: float) -> list[Sample]:
+def select_loaded(
+    samples: Sequence[hv.Sample], usage: Sequence[hv.Sample], least: float
+) -> list[hv.Sample]:
     """
     Keep the *samples* before and after which the GPU was in use.
 
@@ -305,16 +296,16 @@ def select_loaded(samples: Sequence[Sample], usage: Sequence[Sample], least: flo
     return [sample for sample in samples if is_loaded(sample.t)]
 
 
-def _find_steady_low(samples: Sequence[Sample]) -> int | None:
+def _find_steady_low(samples: Sequence[hv.Sample]) -> int | None:
     # Two samples in a row must show it: one alone may be a change under way.
     return min((int(max(a.value, b.value)) for a, b in pairwise(samples)), default=None)
 
 
-def _find_peak(samples: Sequence[Sample]) -> int:
+def _find_peak(samples: Sequence[hv.Sample]) -> int:
     return max(int(sample.value) for sample in samples)
 
 
-def _measure_run_widths(watch: Watch, ctx: Context) -> Iterator[CheckItem]:
+def _measure_run_widths(watch: hv.Watch, ctx: hv.Context) -> Iterator[hv.CheckItem]:
     narrowest = {
         part_id: LinkLevel(lowest, best, _find_peak(samples))
         for part_id, samples in watch.group_by_part("pcie.width")
@@ -328,51 +319,51 @@ SEEN_SOURCE = "what it, or most GPUs of this model in the node, were seen to do"
 FATAL_SOURCE = "PCI Express: after a fatal error a link is unreliable"
 BIT_ERRORS_SOURCE = "DCGM 4.6: PCI Express allows one error in 1e12 bits"
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="PCIe links of the GPUs: width, generation under load, errors at both ends",
     measure=measure,
     observe=observe,
     params=PcieParams,
     metrics={
-        "width": Metric("", "low", "lanes of the link now"),
-        "width.missing": Metric(
+        "width": hv.Metric("", "low", "lanes of the link now"),
+        "width.missing": hv.Metric(
             "", "high", "lanes fewer than it or most siblings were seen to have"
         ).fail(high=0, source=SEEN_SOURCE),
-        "width.missing.run": Metric("", "high", "the same at its worst in the run").fail(
+        "width.missing.run": hv.Metric("", "high", "the same at its worst in the run").fail(
             high=0, source=SEEN_SOURCE
         ),
-        "generation": Metric("", "low", "the lowest while the GPU worked"),
-        "generation.missing": Metric(
+        "generation": hv.Metric("", "low", "the lowest while the GPU worked"),
+        "generation.missing": hv.Metric(
             "", "high", "generations below what it or most siblings did"
         ).fail(high=0, source=SEEN_SOURCE),
-        "fatal": Metric("", "high", "fatal errors since the driver started").warn(
+        "fatal": hv.Metric("", "high", "fatal errors since the driver started").warn(
             high=0, source=FATAL_SOURCE
         ),
-        "fatal.delta": Metric("", "high", "fatal errors since the last run").fail(
+        "fatal.delta": hv.Metric("", "high", "fatal errors since the last run").fail(
             high=0, conclusive=True, source=FATAL_SOURCE
         ),
-        "non_fatal.delta": Metric("", "high", "uncorrected, non-fatal, since the last run").warn(
+        "non_fatal.delta": hv.Metric("", "high", "uncorrected, non-fatal, since the last run").warn(
             high=0, source="PCI Express: a request was lost"
         ),
-        "correctable.rate": Metric(
+        "correctable.rate": hv.Metric(
             "ratio", "high", "corrected errors, either end / what is allowed"
         ).warn(high=1, source="hpcverify default: as for replays"),
-        "replays.rate": Metric("ratio", "high", "packets resent since the last run, likewise").warn(
-            high=1, source=BIT_ERRORS_SOURCE
-        ),
-        "replays.minute": Metric("ratio", "high", "the most in a minute of the run, likewise").warn(
-            high=1, source=BIT_ERRORS_SOURCE
-        ),
-        "replays.quarter": Metric(
+        "replays.rate": hv.Metric(
+            "ratio", "high", "packets resent since the last run, likewise"
+        ).warn(high=1, source=BIT_ERRORS_SOURCE),
+        "replays.minute": hv.Metric(
+            "ratio", "high", "the most in a minute of the run, likewise"
+        ).warn(high=1, source=BIT_ERRORS_SOURCE),
+        "replays.quarter": hv.Metric(
             "ratio", "high", "the most in 15 minutes of the run, likewise"
         ).fail(high=1, source=BIT_ERRORS_SOURCE),
-        "recoveries.run": Metric("", "high", "times the link recovered in the run"),
+        "recoveries.run": hv.Metric("", "high", "times the link recovered in the run"),
     },
     finding_rules={
         **problems.PROBLEM_RULES,
-        **warn_on("width_limited", "generation_limited"),
-        **listed("platform_limit", "pcie_errors"),
+        **hv.warn_on("width_limited", "generation_limited"),
+        **hv.listed("platform_limit", "pcie_errors"),
     },
-    placement=Placement.PASSIVE,
+    placement=hv.Placement.PASSIVE,
     timeout=60,
 )

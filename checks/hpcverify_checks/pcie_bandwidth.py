@@ -23,20 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from hpcverify.check import (
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Skip,
-    fail_on,
-    operation,
-)
+import hpcverify.check as hv
 from hpcverify.telemetry import aer
 from hpcverify.telemetry.vendors import NVIDIA
 from hpcverify.units import GIGA, format_count
@@ -66,7 +53,7 @@ link that passes."""
 BUFFER_COUNT = 3
 
 
-class PcieBandwidthParams(Params, frozen=True):
+class PcieBandwidthParams(hv.Params, frozen=True):
     """Size, time and number of the copies."""
 
     size: Annotated[int, Meta(ge=1)] = 256 * 2**20
@@ -98,20 +85,20 @@ class Route:
     copy: Copy = copy
 
 
-def applies(ctx: Context) -> None:
+def applies(ctx: hv.Context) -> None:
     """Raise `Skip` for the host."""
     if ctx.device.kind == "cpu":
-        raise Skip("a CPU has no PCIe link to measure")
+        raise hv.Skip("a CPU has no PCIe link to measure")
 
 
-def estimate(_ctx: Context, params: PcieBandwidthParams) -> float:
+def estimate(_ctx: hv.Context, params: PcieBandwidthParams) -> float:
     """Add up the timed copies of both ways and the compared ones, on a narrow link."""
     timed = 2 * (params.warm_up_seconds + params.seconds)
     compared = 2 * params.rounds * params.size / SLOW_BYTES_PER_SECOND
     return timed + compared + BUFFER_COUNT * params.size / SLOW_BYTES_PER_SECOND
 
 
-def measure(ctx: Context, params: PcieBandwidthParams) -> Iterator[CheckItem]:
+def measure(ctx: hv.Context, params: PcieBandwidthParams) -> Iterator[hv.CheckItem]:
     """Copy out and back, compare, and time both directions."""
     applies(ctx)
     device = find_torch_device(ctx)
@@ -128,17 +115,19 @@ def measure(ctx: Context, params: PcieBandwidthParams) -> Iterator[CheckItem]:
     yield from measure_route(route, ctx, params)
 
 
-def measure_route(route: Route, ctx: Context, params: PcieBandwidthParams) -> Iterator[CheckItem]:
+def measure_route(
+    route: Route, ctx: hv.Context, params: PcieBandwidthParams
+) -> Iterator[hv.CheckItem]:
     """Verify and time the copies on one *route*."""
     import torch
 
     part_id = ctx.device.part
     words = make_pattern(ctx.seed, range(params.size // WORD_BYTES), torch.device("cpu"))
-    with operation("copies from the host and back", ctx.device):
+    with hv.operation("copies from the host and back", ctx.device):
         buffers = CopyBuffers.allocate(route.device, words)
         yield from _verify_round_trips(buffers, route, params.rounds, ctx)
     for name, step in buffers.make_steps(route).items():
-        with operation(f"copies {DIRECTIONS[name]}", ctx.device):
+        with hv.operation(f"copies {DIRECTIONS[name]}", ctx.device):
             yield from _time_direction(name, step, route, params, part_id)
     cores = format_ranges(sorted(route.cores))
     origin = f"cores {cores}, near the GPU" if cores else "any core"
@@ -146,9 +135,9 @@ def measure_route(route: Route, ctx: Context, params: PcieBandwidthParams) -> It
         f"{params.rounds} copies of {params.size // 2**20} MiB out and back compared "
         f"bit by bit, then {params.seconds:g} s timed each way, from {origin}"
     )
-    yield Coverage(part_id, text)
+    yield hv.Coverage(part_id, text)
     if route.link() is None:
-        yield Coverage(
+        yield hv.Coverage(
             part_id, "the speed of its link is not known: rates are not compared with it"
         )
 
@@ -180,8 +169,8 @@ class CopyBuffers:
 
 
 def _verify_round_trips(
-    buffers: CopyBuffers, route: Route, rounds: int, ctx: Context
-) -> Iterator[Finding]:
+    buffers: CopyBuffers, route: Route, rounds: int, ctx: hv.Context
+) -> Iterator[hv.Finding]:
     for number in range(rounds):
         for step in buffers.make_steps(route).values():
             step()
@@ -193,18 +182,20 @@ def _verify_round_trips(
         buffers.words.bitwise_not_()
 
 
-def explain_corruption(buffers: CopyBuffers, wrong: Mismatch, number: int, ctx: Context) -> Finding:
+def explain_corruption(
+    buffers: CopyBuffers, wrong: Mismatch, number: int, ctx: hv.Context
+) -> hv.Finding:
     """Say what came back wrong, and in which direction it changed, if the host's words did not."""
     made = make_pattern(ctx.seed, range(buffers.words.numel()), buffers.words.device)
     changed = find_mismatch(buffers.words, made.bitwise_not_() if number % 2 else made)
     if changed:
         text = f"{MEMORY_TEXT}: words to be copied changed there, {changed.describe()}"
-        return Finding(MEMORY_CODE, HOST_MEMORY, text, changed.to_evidence())
+        return hv.Finding(MEMORY_CODE, HOST_MEMORY, text, changed.to_evidence())
     arrived = compute_digest(buffers.gpu_words) == compute_digest(buffers.words)
     way = "from the GPU to the host" if arrived else "from the host to the GPU"
     text = f"{format_count(wrong.count, 'word')} changed on the way {way}: {wrong.describe()}"
     evidence = {"way": way, "round": str(number), **wrong.to_evidence()}
-    return Finding("transfer_corrupted", ctx.device.part, text, evidence)
+    return hv.Finding("transfer_corrupted", ctx.device.part, text, evidence)
 
 
 def _time_direction(
@@ -213,7 +204,7 @@ def _time_direction(
     route: Route,
     params: PcieBandwidthParams,
     part_id: str,
-) -> Iterator[Measurement]:
+) -> Iterator[hv.Measurement]:
     links: list[aer.Link | None] = []
 
     def copy_and_read_link() -> None:
@@ -227,28 +218,28 @@ def _time_direction(
     stalls.note(times, read_core_wait() - began)
     yield from stalls.report(part_id, f"{name}.stall")
     rate = params.size / median(times) / GIGA
-    yield Measurement(name, rate, "GB/s", part_id)
+    yield hv.Measurement(name, rate, "GB/s", part_id)
     if link := links[-1]:
-        yield Measurement(f"{name}.link", link.bandwidth, "GB/s", part_id)
-        yield Measurement(f"{name}.of_link", rate / link.bandwidth, "ratio", part_id)
+        yield hv.Measurement(f"{name}.link", link.bandwidth, "GB/s", part_id)
+        yield hv.Measurement(f"{name}.of_link", rate / link.bandwidth, "ratio", part_id)
 
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="copies between host and GPU: speed against the link, every bit compared",
     measure=measure,
     estimate=estimate,
     applies=applies,
     params=PcieBandwidthParams,
     metrics={
-        "h2d": Metric("GB/s", "low", "host to GPU, pinned, median copy").warn(
+        "h2d": hv.Metric("GB/s", "low", "host to GPU, pinned, median copy").warn(
             "?2?", of_siblings=0.7, of_baseline=0.85
         ),
-        "d2h": Metric("GB/s", "low", "GPU to host, pinned, median copy"),
+        "d2h": hv.Metric("GB/s", "low", "GPU to host, pinned, median copy"),
         "*.stall": STALL,
-        "*.link": Metric("GB/s", "low", "maximum of the link at that moment").warn(
+        "*.link": hv.Metric("GB/s", "low", "maximum of the link at that moment").warn(
             of_siblings=1, source="links of GPUs of one model; see pcie"
         ),
-        "*.of_link": Metric("ratio", "low", "rate / maximum of the link")
+        "*.of_link": hv.Metric("ratio", "low", "rate / maximum of the link")
         .fail(
             "?2?.of_link",
             low=0.6,
@@ -258,9 +249,9 @@ CHECK = Check(
         .warn(low=0.75, source="nvbandwidth: 0.76 to 0.88 of the link on good nodes"),
     },
     finding_rules={
-        **fail_on("transfer_corrupted", conclusive=True),
+        **hv.fail_on("transfer_corrupted", conclusive=True),
         MEMORY_CODE: PRODUCT_FINDING_RULES[MEMORY_CODE],
     },
-    placement=Placement.DEVICES_ALONE,
+    placement=hv.Placement.DEVICES_ALONE,
     timeout=120.0,
 )

@@ -12,51 +12,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hpcverify.check import (
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    FindingRule,
-    Params,
-    Placement,
-    Remedy,
-    Verdict,
-    fail_on,
-    warn_on,
-)
+import hpcverify.check as hv
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, Recovery
 from hpcverify.telemetry.vendors import NVIDIA, SourceFinder, find_source
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.fixes import write_fix
 
-RECOVERY_ACTIONS: Mapping[str, tuple[str, FindingRule]] = {
+RECOVERY_ACTIONS: Mapping[str, tuple[str, hv.FindingRule]] = {
     "gpu_reset": (
         "end all its processes and {reset}",
-        FindingRule(Verdict.FAIL, Remedy.RESET_GPU, conclusive=True),
+        hv.FindingRule(hv.Verdict.FAIL, hv.Remedy.RESET_GPU, conclusive=True),
     ),
     "bus_reset": (
         "reset its PCIe bus",
-        FindingRule(Verdict.FAIL, Remedy.RESET_GPU, conclusive=True),
+        hv.FindingRule(hv.Verdict.FAIL, hv.Remedy.RESET_GPU, conclusive=True),
     ),
     "drain_and_reset": (
         "give it no new work and {reset}",
-        FindingRule(Verdict.FAIL, Remedy.RESET_GPU, conclusive=True),
+        hv.FindingRule(hv.Verdict.FAIL, hv.Remedy.RESET_GPU, conclusive=True),
     ),
-    "node_reboot": ("reboot the node", FindingRule(Verdict.FAIL, Remedy.REBOOT, conclusive=True)),
+    "node_reboot": (
+        "reboot the node",
+        hv.FindingRule(hv.Verdict.FAIL, hv.Remedy.REBOOT, conclusive=True),
+    ),
     "system_reboot": (
         "reboot the system, with all the nodes that share its NVLinks",
-        FindingRule(Verdict.FAIL, Remedy.REBOOT, conclusive=True),
+        hv.FindingRule(hv.Verdict.FAIL, hv.Remedy.REBOOT, conclusive=True),
     ),
     "drain_p2p": (
         "end the processes that use it from other GPUs (peer to peer)",
-        FindingRule(Verdict.WARN, Remedy.INSPECT),
+        hv.FindingRule(hv.Verdict.WARN, hv.Remedy.INSPECT),
     ),
     "recover_imex": (
         "bring the IMEX domain back (nvidia-imex-ctl -N shows which node is missing)",
-        FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        hv.FindingRule(hv.Verdict.WARN, hv.Remedy.FIX_CONFIGURATION),
     ),
 }
 """Each action: what to do, with the vendor's way to reset a GPU, and our rule.
@@ -65,13 +55,15 @@ two that warn are not about the GPU itself; the others are conclusive evidence:
 the log has them once (Xid 154), and older drivers nowhere."""
 
 
-def measure(ctx: Context, params: Params, find: SourceFinder = find_source) -> Iterator[CheckItem]:
+def measure(
+    ctx: hv.Context, params: hv.Params, find: SourceFinder = find_source
+) -> Iterator[hv.CheckItem]:
     """Report what the driver asks for on the GPUs of this node."""
     reply = gpu_source.open_gpu_source(ctx, find).read_recovery()
     yield from report_recovery(reply, gpu_source.name_vendor(ctx))
 
 
-def report_recovery(reply: GpuAnswers[Recovery], vendor: str) -> Iterator[CheckItem]:
+def report_recovery(reply: GpuAnswers[Recovery], vendor: str) -> Iterator[hv.CheckItem]:
     """Report the actions and repairs in *reply*, of GPUs of *vendor*."""
     for uuid, recovery in reply.answers.items():
         yield from _report_action(uuid, recovery, vendor)
@@ -79,46 +71,46 @@ def report_recovery(reply: GpuAnswers[Recovery], vendor: str) -> Iterator[CheckI
     yield from gpu_source.report_troubles(reply)
 
 
-def _report_action(uuid: str, recovery: Recovery, vendor: str) -> Iterator[CheckItem]:
+def _report_action(uuid: str, recovery: Recovery, vendor: str) -> Iterator[hv.CheckItem]:
     if recovery.action is None:
         since = " before R565" if vendor == NVIDIA else " like this"
         text = f"unknown whether it needs a reset: drivers{since} do not say"
-        yield Coverage(uuid, text)
+        yield hv.Coverage(uuid, text)
         return
-    yield Coverage(uuid, f"recovery action: {recovery.action.replace('_', ' ')}")
+    yield hv.Coverage(uuid, f"recovery action: {recovery.action.replace('_', ' ')}")
     if recovery.action in RECOVERY_ACTIONS:
         request, _ = RECOVERY_ACTIONS[recovery.action]
         todo = request.format(reset=write_fix("reset", vendor, uuid))
-        yield Finding(recovery.action, uuid, f"the driver asks to {todo}")
+        yield hv.Finding(recovery.action, uuid, f"the driver asks to {todo}")
     elif recovery.action != "none":
         text = f"the driver asks for an unknown recovery action: {recovery.action}"
-        yield Finding("action_unknown", uuid, text)
+        yield hv.Finding("action_unknown", uuid, text)
 
 
-def _report_repairs(uuid: str, recovery: Recovery) -> Iterator[Finding]:
+def _report_repairs(uuid: str, recovery: Recovery) -> Iterator[hv.Finding]:
     waiting = {
         "memory channel": recovery.channel_repair_pending,
         "TPC": recovery.tpc_repair_pending,
     }
     for what, pending in waiting.items():
         if pending:
-            yield Finding("repair_pending", uuid, f"a repair of a {what} waits for a reset")
+            yield hv.Finding("repair_pending", uuid, f"a repair of a {what} waits for a reset")
     if recovery.unrepairable_memory:
         text = "its memory has errors that cannot be repaired any more"
-        yield Finding("memory_unrepairable", uuid, text)
+        yield hv.Finding("memory_unrepairable", uuid, text)
 
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="recovery actions the driver asks for: reset, reboot, repair",
     measure=measure,
     metrics={},
     finding_rules={
         **problems.PROBLEM_RULES,
         **{name: rule for name, (_, rule) in RECOVERY_ACTIONS.items()},
-        **warn_on("action_unknown"),
-        **warn_on("repair_pending", remedy=Remedy.RESET_GPU),
-        **fail_on("memory_unrepairable", remedy=Remedy.REPLACE, conclusive=True),
+        **hv.warn_on("action_unknown"),
+        **hv.warn_on("repair_pending", remedy=hv.Remedy.RESET_GPU),
+        **hv.fail_on("memory_unrepairable", remedy=hv.Remedy.REPLACE, conclusive=True),
     },
-    placement=Placement.PASSIVE,
+    placement=hv.Placement.PASSIVE,
     timeout=60,
 )

@@ -23,27 +23,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from hpcverify.check import (
-    CarryOver,
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Fact,
-    Finding,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Remedy,
-    Skip,
-    Unable,
-    Verdict,
-    error_on,
-    listed,
-    warn_on,
-)
+import hpcverify.check as hv
 from hpcverify.processes import ToolRunner, run_tool
 from hpcverify.telemetry import fault_table, ipmi
 from hpcverify.telemetry.chassis import Chassis, SensorHealth, SensorKind
@@ -69,7 +49,7 @@ MEASURED = {
 }
 
 
-class ChassisParams(Params, frozen=True):
+class ChassisParams(hv.Params, frozen=True):
     """How long to wait for all that the BMC has to say, in seconds."""
 
     patience: Annotated[float, Meta(gt=0)] = 60.0
@@ -82,12 +62,12 @@ class ChassisSeams(Struct, frozen=True):
     tool: ToolRunner = run_tool
 
 
-def measure(ctx: Context, params: ChassisParams) -> Iterator[CheckItem]:
+def measure(ctx: hv.Context, params: ChassisParams) -> Iterator[hv.CheckItem]:
     """Report what the BMC of this node says."""
     yield from inspect(ctx, params, ChassisSeams())
 
 
-def inspect(ctx: Context, params: ChassisParams, node: ChassisSeams) -> Iterator[CheckItem]:
+def inspect(ctx: hv.Context, params: ChassisParams, node: ChassisSeams) -> Iterator[hv.CheckItem]:
     """
     Report what the BMC of *node* says.
 
@@ -98,10 +78,10 @@ def inspect(ctx: Context, params: ChassisParams, node: ChassisSeams) -> Iterator
     """
     try:
         chassis = _ask(node, params.patience)
-    except Unable as unable:
+    except hv.Unable as unable:
         yield from ctx.carry_overs  # the next run goes on where this one should have
-        if unable.cause in (Cause.MISSING, Cause.DENIED) and not ctx.carry_overs:
-            raise Skip(str(unable), Cause.NOT_OBSERVABLE) from None
+        if unable.cause in (hv.Cause.MISSING, hv.Cause.DENIED) and not ctx.carry_overs:
+            raise hv.Skip(str(unable), hv.Cause.NOT_OBSERVABLE) from None
         raise
     yield from report_chassis(chassis, ctx)
 
@@ -112,18 +92,18 @@ def _ask(node: ChassisSeams, patience: float) -> Chassis:
         # Without -a, modprobe takes the second name for a parameter of the first module.
         fix = "modprobe -a ipmi_devintf ipmi_si"
         text = f"no /dev/ipmi0: this node has no BMC, or its driver is not loaded: {fix}"
-        raise Unable(text, Cause.MISSING)
+        raise hv.Unable(text, hv.Cause.MISSING)
     if not os.access(device, os.R_OK | os.W_OK):
-        raise Unable(f"only root may ask the BMC ({device})", Cause.DENIED)
+        raise hv.Unable(f"only root may ask the BMC ({device})", hv.Cause.DENIED)
     return ipmi.read_chassis(device, node.root, node.tool, patience)
 
 
-def interpret(chassis: Chassis, ctx: Context, _params: ChassisParams) -> Iterator[CheckItem]:
+def interpret(chassis: Chassis, ctx: hv.Context, _params: ChassisParams) -> Iterator[hv.CheckItem]:
     """Report the same of a *chassis* that was read from another machine."""
     return report_chassis(chassis, ctx)
 
 
-def report_chassis(chassis: Chassis, ctx: Context) -> Iterator[CheckItem]:
+def report_chassis(chassis: Chassis, ctx: hv.Context) -> Iterator[hv.CheckItem]:
     """Report what is wrong in *chassis* now, and what its log says since the last run."""
     mark = _recall(ctx, LOG_MARK, LogMark)
     known = _recall(ctx, PARTS_MARK, SeenParts)
@@ -131,52 +111,52 @@ def report_chassis(chassis: Chassis, ctx: Context) -> Iterator[CheckItem]:
     seen = SeenParts() if accept or known is None else known
     now = seen if chassis.is_partial else remember_parts(chassis, seen, accept=accept)
     yield from report_parts(chassis, now if accept else seen)
-    yield CarryOver(PARTS_MARK, msgspec.json.encode(now).decode())
-    yield Coverage("node", _describe(chassis))
+    yield hv.CarryOver(PARTS_MARK, msgspec.json.encode(now).decode())
+    yield hv.Coverage("node", _describe(chassis))
     yield from _report_log(chassis, mark)
     for sensor in chassis.sensors:
         name, unit = MEASURED.get(sensor.kind, ("", ""))
         if name and sensor.unit == unit and sensor.value is not None:
-            yield Measurement(name, sensor.value, unit, sensor.name)
+            yield hv.Measurement(name, sensor.value, unit, sensor.name)
     if chassis.bmc.firmware:
-        yield Fact("BMC firmware", chassis.bmc.firmware)
+        yield hv.Fact("BMC firmware", chassis.bmc.firmware)
 
 
-def _recall(ctx: Context, name: str, kind: type[T]) -> T | None:
+def _recall(ctx: hv.Context, name: str, kind: type[T]) -> T | None:
     try:
         return msgspec.json.decode(ctx.recall(name) or "", type=kind)
     except msgspec.MsgspecError:  # there is none, or an older version wrote another format
         return None
 
 
-def _report_log(chassis: Chassis, mark: LogMark | None) -> Iterator[CheckItem]:
+def _report_log(chassis: Chassis, mark: LogMark | None) -> Iterator[hv.CheckItem]:
     log = chassis.log
     if log.unread_reason:
         text = f"the event log cannot be read ({log.unread_reason}): see ipmi-sel --info"
-        yield Finding("log_unread", "node", text)
+        yield hv.Finding("log_unread", "node", text)
         if mark is not None:
-            yield CarryOver(LOG_MARK, msgspec.json.encode(mark).decode())
+            yield hv.CarryOver(LOG_MARK, msgspec.json.encode(mark).decode())
         return
     part = LogPart(()) if log.is_reported else select_new(log, mark)
     yield from report_events(part.new, chassis)
-    faults = [e for e in part.older if (row := find_row(e)) and row.verdict > Verdict.PASS]
+    faults = [e for e in part.older if (row := find_row(e)) and row.verdict > hv.Verdict.PASS]
     if faults:
         text = (
             f"{len(faults)} of {len(part.older)} older entries report faults, which may have "
             f"been repaired; the last: {quote(faults[-1])}"
         )
-        yield Finding("before_first_run", "node", text)
+        yield hv.Finding("before_first_run", "node", text)
     if part.note:
-        yield Coverage("node", part.note)
+        yield hv.Coverage("node", part.note)
     if log.is_full and not (mark and mark.was_full and part.new):  # else it goes round
         text = (
             "the event log is full, so that the BMC may drop new events: ipmi-sel > FILE, "
             "then ipmi-sel --clear"
         )
-        yield Finding("log_full", "node", text)
-    yield CarryOver(LOG_MARK, msgspec.json.encode(make_mark(log)).decode())
+        yield hv.Finding("log_full", "node", text)
+    yield hv.CarryOver(LOG_MARK, msgspec.json.encode(make_mark(log)).decode())
     read = "1 new entry" if len(part.new) == 1 else f"{len(part.new)} new entries"
-    yield Coverage("node", f"event log: {read} of {len(log.events)}")
+    yield hv.Coverage("node", f"event log: {read} of {len(log.events)}")
 
 
 def _describe(chassis: Chassis) -> str:
@@ -195,22 +175,22 @@ def _describe(chassis: Chassis) -> str:
     return f"{chassis.bmc.name}{firmware}: {counts}"
 
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="fans, power supplies, temperatures and event log, as reported by the BMC",
     measure=measure,
     params=ChassisParams,
     metrics={
-        "temperature": Metric("°C", "high", "a sensor of the BMC"),
-        "fan.speed": Metric("RPM", "neither", "a fan"),
+        "temperature": hv.Metric("°C", "high", "a sensor of the BMC"),
+        "fan.speed": hv.Metric("RPM", "neither", "a fan"),
     },
     finding_rules={
         **PART_RULES,
         **fault_table.build_finding_rules(ROWS.values()),
-        **warn_on("log_full", remedy=Remedy.FIX_CONFIGURATION),
-        **error_on("log_unread", cause=Cause.UNMEASURED),
-        **listed("before_first_run"),
+        **hv.warn_on("log_full", remedy=hv.Remedy.FIX_CONFIGURATION),
+        **hv.error_on("log_unread", cause=hv.Cause.UNMEASURED),
+        **hv.listed("before_first_run"),
     },
     interpret=interpret,
-    placement=Placement.PASSIVE,
+    placement=hv.Placement.PASSIVE,
     timeout=180,
 )

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpcverify.check import Finding, Verdict
+import hpcverify.check as hv
 from hpcverify.telemetry import fault_table
 from hpcverify.telemetry.chassis import (
     Chassis,
@@ -204,7 +204,7 @@ def _join_words(event: ChassisEvent) -> str:
     return f"{event.subject} {code} {event.text}"  # a sensor may be called "PSU 1 Failure"
 
 
-def report_events(events: Sequence[ChassisEvent], chassis: Chassis) -> Iterator[Finding]:
+def report_events(events: Sequence[ChassisEvent], chassis: Chassis) -> Iterator[hv.Finding]:
     """Report the new *events* by part and code; *chassis* says which faults still stand."""
     groups = group_events(_read_entries(events, chassis), lambda entry: entry.part_id)
     states = _list_states(chassis)
@@ -218,7 +218,7 @@ def _read_entries(events: Sequence[ChassisEvent], chassis: Chassis) -> Iterator[
     inlets = {sensor.name for sensor in chassis.sensors if sensor.is_ambient}
     for event in events:
         row = find_row(event)
-        if row and row.verdict is Verdict.FAIL and event.sensor in inlets:
+        if row and row.verdict is hv.Verdict.FAIL and event.sensor in inlets:
             row = ROWS[INLET_CODE]
         elif row is None and event.asserted is False:
             yield from (_make_entry(event, ended) for ended in _list_ended(event))
@@ -295,7 +295,7 @@ def _is_unresolved(
     return False if all(is_healthy for _, is_healthy in own) else None
 
 
-def _report_group(part_id: str, group: Sequence[LogEntry], *, stands: bool | None) -> Finding:
+def _report_group(part_id: str, group: Sequence[LogEntry], *, stands: bool | None) -> hv.Finding:
     row = group[0].row
     suffix = row.choose_suffix(len(group), ended=row.lasting and not stands)
     is_well = suffix == fault_table.OVER_SUFFIX and stands is False

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from hpcverify.check import Finding, Remedy, fail_on, listed, warn_on
+import hpcverify.check as hv
 from hpcverify.telemetry.chassis import (
     Chassis,
     ChassisSensor,
@@ -95,7 +95,7 @@ class SeenParts(Struct, frozen=True):
     """Fans that stand still and groups without redundancy by design."""
 
 
-def report_parts(chassis: Chassis, seen: SeenParts) -> Iterator[Finding]:
+def report_parts(chassis: Chassis, seen: SeenParts) -> Iterator[hv.Finding]:
     """Report what is wrong now, and what was *seen* and is gone."""
     supplies = list(_report_supplies(chassis.sensors))
     fans = list(_report_fans(chassis.sensors, seen))
@@ -112,7 +112,7 @@ def report_parts(chassis: Chassis, seen: SeenParts) -> Iterator[Finding]:
             yield from _report_other(sensor)
     for kind in doubtful:
         text = f"the BMC calls every {kind.value} failed, and the node runs: restart the BMC "
-        yield Finding("parts_doubtful", "node", f"{text}{BMC_FIX}; then look at the parts")
+        yield hv.Finding("parts_doubtful", "node", f"{text}{BMC_FIX}; then look at the parts")
     yield from _report_summaries(chassis)
     if not chassis.is_partial:
         yield from _report_gone(chassis.sensors, seen)
@@ -153,11 +153,11 @@ def _turns(fan: ChassisSensor) -> bool:
     return fan.is_there and fan.value != 0
 
 
-def _report_supplies(sensors: Sequence[ChassisSensor]) -> Iterator[Finding]:
+def _report_supplies(sensors: Sequence[ChassisSensor]) -> Iterator[hv.Finding]:
     supplies = _list_supplies(sensors)
     absent = {s.part for s in supplies if s.health is SensorHealth.ABSENT}
     there = [s for s in supplies if s.part not in absent and s.is_there]
-    findings: dict[str, Finding] = {}
+    findings: dict[str, hv.Finding] = {}
     for defect, code, words in SUPPLY_FAULTS:
         for sensor in there:
             if sensor.defect is defect and sensor.health in FAULTS:
@@ -175,38 +175,38 @@ def _report_supplies(sensors: Sequence[ChassisSensor]) -> Iterator[Finding]:
             f"the BMC calls every power supply dead ({clause}), and the node runs: restart the BMC "
             f"{BMC_FIX}; then look at the supplies"
         )
-        yield Finding("supplies_doubtful", "node", text)
+        yield hv.Finding("supplies_doubtful", "node", text)
         return
     yield from findings.values()
 
 
-def _make_supply_fault(sensor: ChassisSensor, code: str, words: str) -> Finding:
+def _make_supply_fault(sensor: ChassisSensor, code: str, words: str) -> hv.Finding:
     text = f"{words} ({sensor.said}): {SUPPLY_FIXES[code]}"
-    return Finding(code, sensor.part, text, {"sensor": sensor.name})
+    return hv.Finding(code, sensor.part, text, {"sensor": sensor.name})
 
 
-def _report_fans(sensors: Iterable[ChassisSensor], seen: SeenParts) -> Iterator[Finding]:
+def _report_fans(sensors: Iterable[ChassisSensor], seen: SeenParts) -> Iterator[hv.Finding]:
     for fan in _list_fans(sensors):
         if fan.health not in FAULTS or fan.name in seen.accepted:
             continue
         if fan.value is None:
             code = "fan_failed" if fan.health is SensorHealth.CRITICAL else "fan_slow"
             text = f"the BMC complains of it ({fan.said}): see what blocks it, or replace it"
-            yield Finding(code, fan.name, text)
+            yield hv.Finding(code, fan.name, text)
         elif _find_side(fan) is not Defect.LOW or not _is_credible(fan):
             yield _list_fault(fan)
         elif fan.value == 0 and fan.name not in seen.fans:
             text = f"stands still, and has never turned in a run: an empty slot? {ACCEPT}; "
-            yield Finding("fan_still", fan.name, f"{text}else replace it")
+            yield hv.Finding("fan_still", fan.name, f"{text}else replace it")
         elif fan.health is SensorHealth.CRITICAL:
             text = f"turns at {_format_reading(fan)}: see what blocks it, or replace it"
-            yield Finding("fan_failed", fan.name, text)
+            yield hv.Finding("fan_failed", fan.name, text)
         else:
             text = f"turns at {_format_reading(fan)}: see what blocks it"
-            yield Finding("fan_slow", fan.name, text)
+            yield hv.Finding("fan_slow", fan.name, text)
 
 
-def _report_temperatures(sensors: Sequence[ChassisSensor]) -> Iterator[Finding]:
+def _report_temperatures(sensors: Sequence[ChassisSensor]) -> Iterator[hv.Finding]:
     hot = [
         s
         for s in sensors
@@ -219,14 +219,14 @@ def _report_temperatures(sensors: Sequence[ChassisSensor]) -> Iterator[Finding]:
             yield _list_fault(sensor)
         elif sensor in room:
             text = f"is at {_format_reading(sensor)}: this is the air of the room, and no fault of "
-            yield Finding("room_hot", sensor.name, f"{text}the node: cool the room")
+            yield hv.Finding("room_hot", sensor.name, f"{text}the node: cool the room")
         elif sensor.health is SensorHealth.CRITICAL and has_limits and not room:
             text = f"is at {_format_reading(sensor)}: look at fans, heat sinks and air flow"
-            yield Finding("temperature_critical", sensor.part, text, {"sensor": sensor.name})
+            yield hv.Finding("temperature_critical", sensor.part, text, {"sensor": sensor.name})
         else:
             text = f"is at {_format_reading(sensor)}: look at the air flow"
             text += f"; the air at {room[0].name} is too hot" if room else ""
-            yield Finding("temperature_high", sensor.part, text, {"sensor": sensor.name})
+            yield hv.Finding("temperature_high", sensor.part, text, {"sensor": sensor.name})
 
 
 def _is_all_critical(sensors: Iterable[ChassisSensor], kind: SensorKind) -> bool:
@@ -234,7 +234,7 @@ def _is_all_critical(sensors: Iterable[ChassisSensor], kind: SensorKind) -> bool
     return len(healths) > 1 and set(healths) == {SensorHealth.CRITICAL}
 
 
-def _report_other(sensor: ChassisSensor) -> Iterator[Finding]:
+def _report_other(sensor: ChassisSensor) -> Iterator[hv.Finding]:
     if sensor.health not in FAULTS:
         return
     critical = sensor.health is SensorHealth.CRITICAL
@@ -242,13 +242,13 @@ def _report_other(sensor: ChassisSensor) -> Iterator[Finding]:
     match sensor.kind:
         case SensorKind.BATTERY if _find_side(sensor) is not Defect.HIGH:
             text = f"runs down ({state}): replace it (on most boards a CR2032)"
-            yield Finding("battery_low", sensor.name, text)
+            yield hv.Finding("battery_low", sensor.name, text)
         case SensorKind.VOLTAGE if critical and _is_credible(sensor):
             text = f"{state}: look at the power supplies, and have the board looked at"
-            yield Finding("voltage_critical", sensor.name, text)
+            yield hv.Finding("voltage_critical", sensor.name, text)
         case kind if kind in PART_FAULTS:
             failed, warning, fix = PART_FAULTS[kind]
-            yield Finding(failed if critical else warning, sensor.name, f"{state}: {fix}")
+            yield hv.Finding(failed if critical else warning, sensor.name, f"{state}: {fix}")
         case SensorKind.FAN | SensorKind.POWER_SUPPLY:
             pass
         case SensorKind.TEMPERATURE if sensor.value is not None:
@@ -259,7 +259,7 @@ def _report_other(sensor: ChassisSensor) -> Iterator[Finding]:
             yield _list_fault(sensor)
 
 
-def _report_summaries(chassis: Chassis) -> Iterator[Finding]:
+def _report_summaries(chassis: Chassis) -> Iterator[hv.Finding]:
     """
     Report an overall health of Critical that no part explains.
 
@@ -277,33 +277,33 @@ def _report_summaries(chassis: Chassis) -> Iterator[Finding]:
             f"the BMC reports Critical for {', '.join(summaries)}, and no part that it shows "
             "explains why: see its own page and its event log"
         )
-        yield Finding("health_unexplained", "node", text)
+        yield hv.Finding("health_unexplained", "node", text)
 
 
-def _report_redundancy(group: Redundancy, seen: SeenParts) -> Iterator[Finding]:
+def _report_redundancy(group: Redundancy, seen: SeenParts) -> Iterator[hv.Finding]:
     if group.state not in NOT_REDUNDANT or group.name in seen.accepted:
         return
     clause = f"the BMC says {group.said}"
     if group.name not in seen.redundant:
-        yield Finding("redundancy_none", group.name, f"is not redundant ({clause}): {ACCEPT}")
+        yield hv.Finding("redundancy_none", group.name, f"is not redundant ({clause}): {ACCEPT}")
     elif group.state is RedundancyState.LOST:
         text = f"can lose no more of its parts ({clause}), and could before: look at each of them"
-        yield Finding("redundancy_lost", group.name, text)
+        yield hv.Finding("redundancy_lost", group.name, text)
     else:
         text = f"has less to spare than before ({clause}): look at each of its parts"
-        yield Finding("redundancy_degraded", group.name, text)
+        yield hv.Finding("redundancy_degraded", group.name, text)
 
 
-def _report_gone(sensors: Sequence[ChassisSensor], seen: SeenParts) -> Iterator[Finding]:
+def _report_gone(sensors: Sequence[ChassisSensor], seen: SeenParts) -> Iterator[hv.Finding]:
     for kind, names in (("power supply", seen.supplies), ("fan", seen.fans)):
         for name in names:
             presence = _find_presence(name, sensors)
             if presence is False:
                 text = f"the {kind} is gone; it was there in an earlier run: put it back; {ACCEPT}"
-                yield Finding("part_gone", name, text)
+                yield hv.Finding("part_gone", name, text)
             elif presence is None and name in seen.silent:
                 text = f"the {kind} has given no reading in two runs, and did before: is it there? "
-                yield Finding("part_gone", name, text + ACCEPT)
+                yield hv.Finding("part_gone", name, text + ACCEPT)
 
 
 def _find_presence(name: str, sensors: Sequence[ChassisSensor]) -> bool | None:
@@ -375,7 +375,7 @@ def _format_reading(sensor: ChassisSensor) -> str:
     return f"{text}, {word} {'below' if low else 'from'} {limit:g}"
 
 
-def _list_fault(sensor: ChassisSensor) -> Finding:
+def _list_fault(sensor: ChassisSensor) -> hv.Finding:
     bounds = sensor.thresholds
     known = {
         "low critical": bounds.low_critical,
@@ -385,7 +385,7 @@ def _list_fault(sensor: ChassisSensor) -> Finding:
     }
     evidence = {name: f"{bound:g}" for name, bound in known.items() if bound is not None}
     value = "" if sensor.value is None else f"{sensor.value:g} {sensor.unit}".rstrip() + ", "
-    return Finding("sensor_noted", sensor.name, f"{value}the BMC says {sensor.said}", evidence)
+    return hv.Finding("sensor_noted", sensor.name, f"{value}the BMC says {sensor.said}", evidence)
 
 
 NOT_REDUNDANT = (RedundancyState.LOST, RedundancyState.DEGRADED)
@@ -393,18 +393,18 @@ REDUNDANCY_CAUSES = (*DEAD_SUPPLY_CODES, "supplies_doubtful", "fan_failed")
 """Codes of faults that also cost a group its redundancy: only the cause is reported."""
 
 PART_RULES = {
-    **fail_on(
+    **hv.fail_on(
         *("supply_failed", "supply_input_lost", "redundancy_lost", "temperature_critical"),
         *("memory_failed", "processor_failed", "gpu_failed", "leak_detected"),
     ),
-    **warn_on("supply_predicted", "battery_low", remedy=Remedy.REPLACE),
-    **warn_on(
+    **hv.warn_on("supply_predicted", "battery_low", remedy=hv.Remedy.REPLACE),
+    **hv.warn_on(
         *("supply_input_wrong", "supply_mismatched", "supply_warning", "supplies_doubtful"),
         *("parts_doubtful", "redundancy_degraded", "redundancy_none", "fan_slow", "fan_still"),
         *("temperature_high", "room_hot", "voltage_critical", "drive_predicted", "memory_warning"),
         *("processor_warning", "gpu_warning", "leak_warning", "controller_warning"),
         *("health_unexplained", "part_gone"),
     ),
-    **fail_on("fan_failed", "drive_failed", remedy=Remedy.REPLACE),
-    **listed("sensor_noted"),
+    **hv.fail_on("fan_failed", "drive_failed", remedy=hv.Remedy.REPLACE),
+    **hv.listed("sensor_noted"),
 }

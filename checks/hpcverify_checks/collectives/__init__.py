@@ -18,22 +18,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from hpcverify.check import (
-    RANK_LOST_CODE,
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Skip,
-    Unable,
-    fail_on,
-)
+import hpcverify.check as hv
 from hpcverify.units import MIB, format_count
 from hpcverify_checks.common.collective import (
     CollectiveJob,
@@ -67,7 +52,7 @@ OperationName = Literal[
 ]
 
 
-class CollectivesParams(Params, frozen=True):
+class CollectivesParams(hv.Params, frozen=True):
     """What to measure, and for how long."""
 
     operations: tuple[OperationName, ...] = (
@@ -87,14 +72,14 @@ class CollectivesParams(Params, frozen=True):
     """After this a silent rank counts as lost."""
 
 
-def estimate(ctx: Context, params: CollectivesParams) -> float:
+def estimate(ctx: hv.Context, params: CollectivesParams) -> float:
     """Double the time of the steps, for the verification, and add the warm-ups; 0 if skipped."""
     if ctx.device.kind == "cpu" and _explain_skip(ctx, params):
         return 0.0
     return 2 * params.seconds + WARM_UP_SECONDS * len(params.operations) * len(params.sizes)
 
 
-def _explain_skip(ctx: Context, params: CollectivesParams) -> str:
+def _explain_skip(ctx: hv.Context, params: CollectivesParams) -> str:
     if ctx.device.kind == "cuda":
         return "only one GPU: nothing to exchange" if len(ctx.peers) == 1 else ""
     if count_gpus(ctx) > 1:
@@ -102,14 +87,14 @@ def _explain_skip(ctx: Context, params: CollectivesParams) -> str:
     return "" if params.ranks > 1 else "no GPUs; on CPUs it runs with ranks of 2 or more"
 
 
-def measure(ctx: Context, params: CollectivesParams) -> Iterator[CheckItem]:
+def measure(ctx: hv.Context, params: CollectivesParams) -> Iterator[hv.CheckItem]:
     """Measure all operations with all peers; rank 0 reports times, each rank its wrong results."""
     if why := _explain_skip(ctx, params):
-        raise Skip(why)
+        raise hv.Skip(why)
     yield from report_lost_ranks(ctx, _measure_rank(ctx, params))
 
 
-def _measure_rank(ctx: Context, params: CollectivesParams) -> Iterator[CheckItem]:
+def _measure_rank(ctx: hv.Context, params: CollectivesParams) -> Iterator[hv.CheckItem]:
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
     yield from report_nccl_settings(ctx)
@@ -139,7 +124,7 @@ def _measure_rank(ctx: Context, params: CollectivesParams) -> Iterator[CheckItem
     yield from crowd.omit_if_busy(CONTENDED_METRICS, report_times(job, measured))
 
 
-def report_wrong(job: CollectiveJob, own: Sequence[StepTimes], rank: int) -> Iterator[Finding]:
+def report_wrong(job: CollectiveJob, own: Sequence[StepTimes], rank: int) -> Iterator[hv.Finding]:
     """
     Report each operation and size of which *rank* got a wrong result.
 
@@ -149,7 +134,7 @@ def report_wrong(job: CollectiveJob, own: Sequence[StepTimes], rank: int) -> Ite
     """
     if not own:
         text = f"no size fits into the free memory: {', '.join(map(format_size, job.sizes))}"
-        raise Unable(f"{text}: end what uses it, or set sizes", Cause.NO_SPACE)
+        raise hv.Unable(f"{text}: end what uses it, or set sizes", hv.Cause.NO_SPACE)
     for times in own:
         if wrong := times.wrong:
             text = (
@@ -164,42 +149,44 @@ def report_wrong(job: CollectiveJob, own: Sequence[StepTimes], rank: int) -> Ite
                 "step": str(wrong.step),
                 **wrong.to_evidence("element"),
             }
-            yield Finding(WRONG_CODE, "node", text, evidence)
+            yield hv.Finding(WRONG_CODE, "node", text, evidence)
 
 
 def report_times(
     job: CollectiveJob, measured: Sequence[Sequence[StepTimes]]
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """Report what each rank *measured* as measurements of the node, and what was verified."""
     for times in zip(*measured, strict=True):
         timing = compute_timing(times, job.world)
         name = f"{timing.operation}.{format_size(timing.size)}"
-        yield Measurement(f"busbw.{name}", timing.busbw, "GB/s")
-        yield Measurement(f"time_p50.{name}", timing.p50 * 1e6, "us")
-        yield Measurement(f"time_p99.{name}", timing.p99 * 1e6, "us")
+        yield hv.Measurement(f"busbw.{name}", timing.busbw, "GB/s")
+        yield hv.Measurement(f"time_p50.{name}", timing.p50 * 1e6, "us")
+        yield hv.Measurement(f"time_p99.{name}", timing.p99 * 1e6, "us")
     checked = sum(times.checked for times in measured[0])
     sizes = ", ".join(dict.fromkeys(format_size(times.size) for times in measured[0]))
     done = ", ".join(job.operations)
     text = f"{job.world} ranks, {job.backend}: {checked} results of {done} ({sizes}) verified"
-    yield Coverage("node", f"{text} on each rank, to the bit, with other data in each step")
+    yield hv.Coverage("node", f"{text} on each rank, to the bit, with other data in each step")
 
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="all-gather, all-to-all and others between the devices, every result verified",
     measure=measure,
     estimate=estimate,
     params=CollectivesParams,
     metrics={
-        "busbw.*": Metric("GB/s", "low", "bus bandwidth of the median step").warn(of_baseline=0.7),
-        "time_p50.*": Metric("us", "high", "median time of a step, by its slowest rank"),
-        "time_p99.*": Metric("us", "high", "99 % of the steps take at most this"),
+        "busbw.*": hv.Metric("GB/s", "low", "bus bandwidth of the median step").warn(
+            of_baseline=0.7
+        ),
+        "time_p50.*": hv.Metric("us", "high", "median time of a step, by its slowest rank"),
+        "time_p99.*": hv.Metric("us", "high", "99 % of the steps take at most this"),
     },
     reconcile=merge_lost_ranks,
     finding_rules={
-        **fail_on(WRONG_CODE, conclusive=True),
-        RANK_LOST_CODE: RANK_LOST_RULE,
+        **hv.fail_on(WRONG_CODE, conclusive=True),
+        hv.RANK_LOST_CODE: RANK_LOST_RULE,
     },
-    placement=Placement.DEVICES,
+    placement=hv.Placement.DEVICES,
     only_named=True,  # it has to wait for the devices to settle, and `allreduce` tells most
     timeout=180.0,
 )

@@ -16,7 +16,7 @@ from time import monotonic, sleep
 
 import msgspec
 
-from hpcverify.check import Cause, Remedy, Unable
+import hpcverify.check as hv
 from hpcverify.records.collectives import SECRET_VARIABLE, CollectiveRun
 from hpcverify.telemetry import pci
 from hpcverify_checks.collectives.combine import AUTO, RING
@@ -64,7 +64,7 @@ def launch(encoded: bytes) -> bytes:
     try:
         run = _launch_first(order) if order.ranks[0][0] == 0 else _launch_other(order)
     except BoardError as exc:  # as when an interface went down
-        raise Unable(f"{exc}: run it again", Cause.TIMEOUT, Remedy.RERUN) from exc
+        raise hv.Unable(f"{exc}: run it again", hv.Cause.TIMEOUT, hv.Remedy.RERUN) from exc
     return msgspec.json.encode(run) if run else b""
 
 
@@ -76,7 +76,7 @@ def _count_own_ranks() -> int:
         gpus = len([gpu for gpu in visible.split(",") if gpu.strip()])
     if gpus == 1:
         text = "there is one GPU here, and nothing to exchange with: run it over nodes, by srun"
-        raise Unable(text, Cause.MISCONFIGURED)
+        raise hv.Unable(text, hv.Cause.MISCONFIGURED)
     return gpus or PROCESSES_ON_CPU
 
 
@@ -160,7 +160,7 @@ def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
         job = _make_job(order, board)
         try:
             arrivals, job = meet_launchers(order, job, own_address)
-        except Unable:
+        except hv.Unable:
             _leave(order, board)
             raise
         return _launch_beside(order, job, board, arrivals)

@@ -19,7 +19,7 @@ from time import monotonic, sleep
 import msgspec
 from msgspec import Struct
 
-from hpcverify.check import Cause, Remedy, Unable
+import hpcverify.check as hv
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.secret import expect_secret, open_credential
 from hpcverify_checks.common.board import (
@@ -98,7 +98,7 @@ def serve_board(order: LaunchOrder, secret: str, credential: bytes) -> BoardServ
         except OSError as exc:
             failure = exc
     text = f"the ranks cannot meet at {own_address}: {failure}; see --address and --port"
-    raise Unable(text, Cause.BUSY, Remedy.RERUN)
+    raise hv.Unable(text, hv.Cause.BUSY, hv.Remedy.RERUN)
 
 
 def _choose_own_address(order: LaunchOrder) -> str:
@@ -114,7 +114,7 @@ def _choose_own_address(order: LaunchOrder) -> str:
         address = socket.gethostbyname(order.address)
     except OSError as exc:
         text = f"{order.address} has no address at which ranks can meet ({exc}): see --address"
-        raise Unable(text, Cause.MISCONFIGURED) from exc
+        raise hv.Unable(text, hv.Cause.MISCONFIGURED) from exc
     others = order.nodes[:2] if is_loopback(address) else ()  # one of them is another node
     routes = map(_find_route, others)
     return next((route for route in routes if not is_loopback(route)), address)
@@ -148,7 +148,7 @@ def meet_launchers(
     answers = exchange_messages(job, order.ranks[0][0], CAME, own)
     arrivals, unreadable = decode_messages(dict(enumerate(answers)), LauncherArrival.decode)
     for rank, why in unreadable.items():
-        raise Unable(f"rank {rank} {why}", Cause.MISCONFIGURED)
+        raise hv.Unable(f"rank {rank} {why}", hv.Cause.MISCONFIGURED)
     common = msgspec.structs.replace(arrivals[0].job, folder=job.folder)
     return list(arrivals.values()), common
 
@@ -172,7 +172,7 @@ def find_board(order: LaunchOrder) -> tuple[SocketBoard, str]:
         if monotonic() > deadline:
             text = f"rank 0 was not found within {order.timeout:g} s: {failure}"
             text = f"{text}; see --address and --port"
-            raise Unable(text, Cause.TIMEOUT, Remedy.RERUN)
+            raise hv.Unable(text, hv.Cause.TIMEOUT, hv.Remedy.RERUN)
         sleep(SocketBoard.pause)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from hpcverify.check import Cause, Remedy, Unable
+import hpcverify.check as hv
 from hpcverify.processes import die_with_parent
 from hpcverify.records.collectives import RankPlace
 from hpcverify.telemetry.cuda_errors import NO_GPU_CODES, find_cuda_error
@@ -91,7 +91,7 @@ def main() -> None:
                     raise
     except LostRanks as exc:
         report = msgspec.structs.replace(report, lost=exc.lost)
-    except Unable as exc:
+    except hv.Unable as exc:
         report = msgspec.structs.replace(report, unable=str(exc))
     except Exception as exc:  # noqa: BLE001 - the boundary of this process: a bug of ours is about no rank
         traceback.print_exc()
@@ -107,10 +107,12 @@ def _introduce(order: RankOrder, report: RankReport) -> tuple[torch.device, Rank
     answers = exchange_messages(order.job, order.rank, "offer", msgspec.json.encode(own))
     offers, unreadable = decode_messages(dict(enumerate(answers)), OFFERS.decode)
     for other, why in unreadable.items():
-        raise Unable(f"rank {other} {why}", Cause.MISCONFIGURED)
+        raise hv.Unable(f"rank {other} {why}", hv.Cause.MISCONFIGURED)
     if without := [r for r, offer in offers.items() if offer.backend != backend]:
         text = f"rank {without[0]} uses {offers[without[0]].backend}, and this one {backend}"
-        raise Unable(f"{text}: give all ranks a GPU, or none", Cause.MISCONFIGURED, Remedy.RERUN)
+        raise hv.Unable(
+            f"{text}: give all ranks a GPU, or none", hv.Cause.MISCONFIGURED, hv.Remedy.RERUN
+        )
     libraries = {
         name: " or ".join(
             sorted({offer.libraries.get(name, "unknown") for offer in offers.values()})
@@ -141,7 +143,7 @@ def find_device(order: RankOrder) -> tuple[torch.device, RankPlace]:
         except RuntimeError as exc:
             error = find_cuda_error(str(exc))
             if error and error.code not in NO_GPU_CODES:
-                raise Unable(error.text, Cause.MISCONFIGURED, error.remedy) from exc
+                raise hv.Unable(error.text, hv.Cause.MISCONFIGURED, error.remedy) from exc
         place = RankPlace(order.rank, order.node, CPU_NAME, wire=sum_port_rates(Path("/")))
         return torch.device("cpu"), place
     device = torch.device("cuda", order.local_rank % torch.cuda.device_count())

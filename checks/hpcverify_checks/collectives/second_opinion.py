@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from time import monotonic
 
-from hpcverify.check import Cause, Unable
+import hpcverify.check as hv
 from hpcverify.records.collectives import CollectiveRun, OpinionRate, SecondOpinion
 from hpcverify_checks.common.nccl_tests import INSTALL_FIX, PROGRAM, run_all_reduce
 from hpcverify_checks.common.sizes import format_size
@@ -35,7 +35,7 @@ def ask(run: CollectiveRun, timeout: float = TIMEOUT_SECONDS) -> SecondOpinion:
     try:
         if not unable:
             rates.extend(_measure(run, ranks, monotonic() + timeout))
-    except Unable as exc:
+    except hv.Unable as exc:
         unable = str(exc)
     return SecondOpinion(PROGRAM, node, ranks, tuple(rates), unable)
 
@@ -70,7 +70,7 @@ def _measure(run: CollectiveRun, ranks: int, deadline: float) -> Iterator[Opinio
         )
         row = next((row for row in rows if row.size == size - size % ELEMENT_BYTES), None)
         if row is None:
-            raise Unable(f"{PROGRAM} printed no row of {format_size(size)}", Cause.CRASHED)
+            raise hv.Unable(f"{PROGRAM} printed no row of {format_size(size)}", hv.Cause.CRASHED)
         yield OpinionRate(size, row.busbw, row.wrong)
 
 

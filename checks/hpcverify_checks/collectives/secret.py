@@ -17,7 +17,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from hpcverify.check import Cause, Unable
+import hpcverify.check as hv
 from hpcverify.processes import CompletedTool, run_tool
 from hpcverify.records.collectives import SECRET_VARIABLE
 from hpcverify_checks.common.seal import MIN_SECRET_CHARACTERS
@@ -63,7 +63,7 @@ def read_secret() -> str:
     secret = os.environ.get(SECRET_VARIABLE, "")
     if secret and (len(secret) < MIN_SECRET_CHARACTERS or not secret.isprintable()):
         text = f"{SECRET_VARIABLE} has fewer than {MIN_SECRET_CHARACTERS} printable characters"
-        raise Unable(f"{text}: {FIX}", Cause.MISCONFIGURED)
+        raise hv.Unable(f"{text}: {FIX}", hv.Cause.MISCONFIGURED)
     return secret
 
 
@@ -101,16 +101,16 @@ def open_credential(credential: bytes) -> str:
 def _run(program: str, *options: str, stdin: bytes) -> CompletedTool:
     socket = list[str]()
     if not SOCKET.exists():
-        with suppress(Unable):  # without Slurm
+        with suppress(hv.Unable):  # without Slurm
             config = run_tool(["scontrol", "show", "config"], timeout=TIMEOUT_SECONDS).stdout
             named = re.findall(r"(?m)^AuthInfo\s*=.*?socket=([^\s,]+)", config.decode())
             socket = [f"--socket={path}" for path in named]
     try:
         return run_tool([program, *socket, *options], timeout=TIMEOUT_SECONDS, stdin=stdin)
-    except Unable as exc:
+    except hv.Unable as exc:
         raise _build_refusal(str(exc)) from exc
 
 
-def _build_refusal(why: str) -> Unable:
+def _build_refusal(why: str) -> hv.Unable:
     text = f"the ranks have no secret in common ({why}): {FIX}"
-    return Unable(text, Cause.MISCONFIGURED)
+    return hv.Unable(text, hv.Cause.MISCONFIGURED)

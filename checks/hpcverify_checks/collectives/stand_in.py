@@ -16,7 +16,7 @@ from time import monotonic
 
 import msgspec
 
-from hpcverify.check import Cause, Remedy, Unable
+import hpcverify.check as hv
 from hpcverify.records.collectives import CollectiveRun, RankPlace
 from hpcverify_checks.collectives.hangs import HEARTBEAT, SILENT_SECONDS, Heartbeat
 from hpcverify_checks.collectives.meeting import LauncherArrival, list_nodes
@@ -83,7 +83,7 @@ class StandIn:
         """
         if self.server is None:
             text = f"the node of rank 0, {self.arrivals[0].node}, does not answer any more"
-            raise Unable(text, Cause.TIMEOUT, Remedy.RERUN)
+            raise hv.Unable(text, hv.Cause.TIMEOUT, hv.Remedy.RERUN)
         messages = self.server.read_messages(HEARTBEAT)
         recent = {
             first: message.content
@@ -95,9 +95,9 @@ class StandIn:
         world = len(self.arrivals)
         if len(here) < world / 2:
             text = f"{len(here)} of {world} ranks are heard of here: this node may be cut off"
-            raise Unable(text, Cause.TIMEOUT, Remedy.RERUN)
+            raise hv.Unable(text, hv.Cause.TIMEOUT, hv.Remedy.RERUN)
         if self.server.is_crowded:
-            raise Unable(f"{CROWDED} {self.server.address}", Cause.BUSY, Remedy.RERUN)
+            raise hv.Unable(f"{CROWDED} {self.server.address}", hv.Cause.BUSY, hv.Remedy.RERUN)
         missing = tuple(rank for rank in range(world) if rank not in here)
         return CollectiveRun(
             id="",

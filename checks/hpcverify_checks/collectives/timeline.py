@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from hpcverify.check import operation as breadcrumb
+import hpcverify.check as hv
 from hpcverify.records.collectives import RankSteps, Transfers
 from hpcverify.units import KIB, MIB
 from hpcverify_checks.common.board import BoardError, open_board
@@ -81,9 +81,9 @@ def measure_timeline(group: RankGroup, rank: int, node: str, device: torch.devic
         for answer in exchange_messages(group, rank, "node", node.encode())
     ]
     before = read_clock(group.folder)
-    with breadcrumb(f"equal steps of {group.world} ranks"):
+    with hv.operation(f"equal steps of {group.world} ranks"):
         arrivals, ends = take_steps(group, device, STEPS_SECONDS)
-    with breadcrumb(f"transfers among {group.world} ranks"):
+    with hv.operation(f"transfers among {group.world} ranks"):
         distances = choose_distances(nodes)
         transfers = take_transfers(group, rank, device, distances, TRANSFER_SECONDS)
     after = read_clock(group.folder)

@@ -14,7 +14,7 @@ from time import monotonic, sleep
 import msgspec
 from msgspec import Struct
 
-from hpcverify.check import Cause, Unable
+import hpcverify.check as hv
 from hpcverify.processes import run_tool
 from hpcverify.records.collectives import WireOpinion
 from hpcverify_checks.collectives.meeting import LauncherArrival
@@ -62,7 +62,7 @@ def take_part(
             elif rank == pair.sender:
                 rate = _write(pair, board, arrivals[pair.receiver].address)
                 board.post(ANSWER, rank, msgspec.json.encode(rate))
-        except Unable as exc:
+        except hv.Unable as exc:
             board.post(ANSWER, pair.sender, msgspec.json.encode(str(exc)))
 
 
@@ -76,7 +76,7 @@ def _write(pair: WirePair, board: Board, address: str) -> float:
                 port = msgspec.json.decode(message, type=Port)
             except UNREADABLE as exc:
                 text = f"the other node {describe_unreadable(exc)}"
-                raise Unable(text, Cause.MISCONFIGURED) from exc
+                raise hv.Unable(text, hv.Cause.MISCONFIGURED) from exc
             command = [PROGRAM, *ARGUMENTS, "-p", str(port), address]
             done = run_tool(command, timeout=TIMEOUT_SECONDS, package=PACKAGE)
             text = done.stdout.decode(errors="replace")
@@ -85,7 +85,7 @@ def _write(pair: WirePair, board: Board, address: str) -> float:
             lines = [*text.splitlines(), *done.stderr.decode(errors="replace").splitlines()]
             last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
         sleep(board.pause)  # its server may not listen yet
-    raise Unable(f"{PROGRAM}: {last}", Cause.CRASHED)
+    raise hv.Unable(f"{PROGRAM}: {last}", hv.Cause.CRASHED)
 
 
 def parse_rate(text: str) -> float:

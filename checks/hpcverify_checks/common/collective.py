@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from hpcverify.check import operation as breadcrumb
+import hpcverify.check as hv
 from hpcverify.records.collectives import CollectiveTiming
 from hpcverify.stats import find_percentile
 from hpcverify.units import GIGA, MIB
@@ -207,7 +207,7 @@ def _measure_size(
     for operation in operations:
         benchmark = CollectiveBenchmark(job, rank, device, operation, size, made, known)
         name = operation.name.replace("_", "-")
-        with breadcrumb(f"the {name} of {size} bytes over {job.world} ranks"):
+        with hv.operation(f"the {name} of {size} bytes over {job.world} ranks"):
             timed = benchmark.measure(job.seconds / (len(operations) * len(job.sizes)))
         yield timed
 

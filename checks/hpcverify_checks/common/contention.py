@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcverify.check import CheckItem, Coverage, Measurement, matches
+import hpcverify.check as hv
 from hpcverify.telemetry import sysfs
 
 MAX_OTHER_CORES = 0.25
@@ -50,8 +50,8 @@ class CpuUsage:
         return max(0.0, used / max(now.wall - self.wall, 1e-3))
 
     def omit_if_busy(
-        self, names: Sequence[str], items: Iterable[CheckItem], now: CpuUsage | None = None
-    ) -> Iterator[CheckItem]:
+        self, names: Sequence[str], items: Iterable[hv.CheckItem], now: CpuUsage | None = None
+    ) -> Iterator[hv.CheckItem]:
         """Leave out measurements that match *names* if others were busy until *now*."""
         others = self.count_other_cores(now or CpuUsage.read())
         if others <= MAX_OTHER_CORES:
@@ -59,10 +59,10 @@ class CpuUsage:
             return
         part_id = "node"
         for item in items:
-            if isinstance(item, Measurement):
+            if isinstance(item, hv.Measurement):
                 part_id = item.part_id
-                if any(matches(item.name, name) for name in names):
+                if any(hv.matches(item.name, name) for name in names):
                     continue
             yield item
         text = f"other processes used {others:.1f} cores during the measurement; left out:"
-        yield Coverage(part_id, f"{text} {', '.join(names)}")
+        yield hv.Coverage(part_id, f"{text} {', '.join(names)}")

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from hpcverify.check import CORES_LEFT_OUT_CODE, Cause, Context, Finding, Remedy, Unable
+import hpcverify.check as hv
 from hpcverify.telemetry import aer, cpu
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ def use_all_cores(root: Path = Path("/")) -> None:
             os.sched_setaffinity(0, cpu.read_cores(root).online)
 
 
-def report_left_out_cores(ctx: Context, root: Path = Path("/")) -> Iterator[Finding]:
+def report_left_out_cores(ctx: hv.Context, root: Path = Path("/")) -> Iterator[hv.Finding]:
     """Report the cores that are online and may not be used, so that even a PASS says so."""
     cores = cpu.read_cores(root)
     left = sorted(set(cores.online) - set(cores.allowed))
@@ -39,17 +39,17 @@ def report_left_out_cores(ctx: Context, root: Path = Path("/")) -> Iterator[Find
             f"tested on {len(cores.online) - len(left)} of {len(cores.online)} online cores: the "
             f"cpuset or affinity of this process excludes {format_ranges(left)}"
         )
-        yield Finding(CORES_LEFT_OUT_CODE, ctx.device.part, text)
+        yield hv.Finding(hv.CORES_LEFT_OUT_CODE, ctx.device.part, text)
 
 
-def list_near_cores(ctx: Context, part: str, root: Path = Path("/")) -> frozenset[int]:
+def list_near_cores(ctx: hv.Context, part: str, root: Path = Path("/")) -> frozenset[int]:
     """List the cores on the same socket as the GPU *part* that we may use; none if unknown."""
     gpu = ctx.inventory.find_part(part)
     address = gpu.facts.get("pci_address", "") if gpu else ""
     return aer.list_local_cpus(address, root) & os.sched_getaffinity(0)
 
 
-def bind_near_gpu(ctx: Context, root: Path = Path("/")) -> int:
+def bind_near_gpu(ctx: hv.Context, root: Path = Path("/")) -> int:
     """
     Keep this thread, and those that it starts, to the cores near the GPU of *ctx*.
 
@@ -121,13 +121,15 @@ def _run_pinned(core: int, work: Callable[[int], T]) -> T:
         os.sched_setaffinity(0, {core})
     except PermissionError as exc:
         reason = "the seccomp profile of this container forbids sched_setaffinity"
-        raise Unable(reason, Cause.DENIED, fix="allow it, or run outside the container") from exc
+        raise hv.Unable(
+            reason, hv.Cause.DENIED, fix="allow it, or run outside the container"
+        ) from exc
     except OSError as exc:
-        raise Unable(
+        raise hv.Unable(
             f"core {core} may not be used any more ({exc.strerror}): it went offline, or the "
             "cpuset of the job was changed meanwhile; run it again",
-            Cause.PARTIAL_VIEW,
-            Remedy.RERUN,
+            hv.Cause.PARTIAL_VIEW,
+            hv.Remedy.RERUN,
         ) from exc
     torch.set_num_threads(1)
     return work(core)

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hpcverify.check import CarryOver, Context, Sample
+import hpcverify.check as hv
 from hpcverify.telemetry import sysfs
 from hpcverify.units import HOUR_SECONDS
 
@@ -87,7 +87,7 @@ class Growth(Struct, frozen=True, kw_only=True):
     """Whether the driver or the node was started after the last run."""
     shown: Mapping[str, int]
     """The values of the counters; the last known one if it was not read now."""
-    carry_over: CarryOver
+    carry_over: hv.CarryOver
 
     @property
     def start(self) -> str:
@@ -106,7 +106,7 @@ class Growth(Struct, frozen=True, kw_only=True):
 
 
 def compare_with_last_run(
-    ctx: Context, part_id: str, counts: Mapping[str, int], now: Moment
+    ctx: hv.Context, part_id: str, counts: Mapping[str, int], now: Moment
 ) -> Growth:
     """Compare the *counts* of the part *part_id* with those of the last run."""
     known = None
@@ -149,7 +149,7 @@ def compare_with_last_run(
         from_last_run=before is not fresh,
         restarted=known is not None and before is fresh,
         shown=snapshot.counts,
-        carry_over=CarryOver(SNAPSHOT_NAME, msgspec.json.encode(snapshot).decode(), part_id),
+        carry_over=hv.CarryOver(SNAPSHOT_NAME, msgspec.json.encode(snapshot).decode(), part_id),
     )
 
 
@@ -158,14 +158,14 @@ def compute_increase(before: float, after: float) -> float:
     return after - before if after >= before else after
 
 
-def sum_increases(samples: Sequence[Sample]) -> list[tuple[float, float]]:
+def sum_increases(samples: Sequence[hv.Sample]) -> list[tuple[float, float]]:
     """List when a counter was sampled, and its count since the first sample."""
     kept = _drop_dips(samples)
     steps = (compute_increase(a.value, b.value) for a, b in pairwise(kept))
     return list(zip((s.t for s in kept), accumulate(steps, initial=0.0), strict=True))
 
 
-def find_peak_increase(samples: Sequence[Sample], seconds: float) -> int:
+def find_peak_increase(samples: Sequence[hv.Sample], seconds: float) -> int:
     """Find the most that a counter counted within any *seconds* of its *samples*."""
     totals = sum_increases(samples)
     most, first = 0.0, 0
@@ -176,7 +176,7 @@ def find_peak_increase(samples: Sequence[Sample], seconds: float) -> int:
     return int(most)
 
 
-def find_peak_rate(samples: Sequence[Sample], seconds: float, shortest: float) -> float:
+def find_peak_rate(samples: Sequence[hv.Sample], seconds: float, shortest: float) -> float:
     """
     Find the highest rate (1/s) over any *seconds*, or over all samples if they are fewer.
 
@@ -193,14 +193,14 @@ def find_peak_rate(samples: Sequence[Sample], seconds: float, shortest: float) -
     return highest
 
 
-def _drop_dips(samples: Sequence[Sample]) -> list[Sample]:
+def _drop_dips(samples: Sequence[hv.Sample]) -> list[hv.Sample]:
     """
     Leave out samples where a counter fell and came back: part of its sum was not read.
 
     A counter that was reset stays low.
     """
     highest_later = list(accumulate((s.value for s in reversed(samples)), max))[::-1]
-    kept: list[Sample] = []
+    kept: list[hv.Sample] = []
     for sample, later in zip(samples, highest_later, strict=True):
         if not kept or not sample.value < kept[-1].value <= later:
             kept.append(sample)

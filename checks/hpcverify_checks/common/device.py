@@ -19,7 +19,7 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Cause, Context, Coverage, Finding, Unable, operation
+import hpcverify.check as hv
 from hpcverify.telemetry import cpu
 from hpcverify.telemetry.cuda_errors import DRIVER_TOO_OLD, find_cuda_error
 from hpcverify.telemetry.memory import read_free_bytes
@@ -106,12 +106,12 @@ def remove_overrides(environ: MutableMapping[str, str]) -> list[str]:
     return names
 
 
-def report_overrides(ctx: Context) -> Iterator[Coverage | Finding]:
+def report_overrides(ctx: hv.Context) -> Iterator[hv.Coverage | hv.Finding]:
     """Report which settings were ignored, and which cores may not be used, if any."""
     yield from report_left_out_cores(ctx)
     if _removed_overrides:
         names = ", ".join(sorted(_removed_overrides))
-        yield Coverage(ctx.device.part, f"set in the environment and ignored: {names}")
+        yield hv.Coverage(ctx.device.part, f"set in the environment and ignored: {names}")
 
 
 PROBE_SIZE, PROBE_COUNT = 128, 5
@@ -121,7 +121,7 @@ twice as long; with a reference kernel 17 to 30 times (AMD Zen 5, oneDNN as of t
 elsewhere up to thousands of times."""
 
 
-def find_torch_device(ctx: Context) -> torch.device:
+def find_torch_device(ctx: hv.Context) -> torch.device:
     """
     Find the torch device of the part of *ctx*.
 
@@ -149,7 +149,7 @@ def find_torch_device(ctx: Context) -> torch.device:
     return device
 
 
-def _start_gpu(ctx: Context) -> torch.device:
+def _start_gpu(ctx: hv.Context) -> torch.device:
     """Start CUDA or ROCm, and make the GPU of *ctx* the current device."""
     import torch
 
@@ -163,8 +163,8 @@ def _start_gpu(ctx: Context) -> torch.device:
         if vendor != AMD:
             fix = write_torch_fix(torch, facts.get("compute_capability", ""), driver)
         reason = f"torch {torch.__version__} is a build without {platform}"
-        raise Unable(reason, Cause.MISSING, code="torch_without_platform", fix=fix)
-    with operation(f"the start of {platform}", ctx.device):
+        raise hv.Unable(reason, hv.Cause.MISSING, code="torch_without_platform", fix=fix)
+    with hv.operation(f"the start of {platform}", ctx.device):
         try:
             # Reports why it cannot start, where a count would only be 0.
             torch.cuda.init()  # type: ignore[no-untyped-call]
@@ -174,7 +174,7 @@ def _start_gpu(ctx: Context) -> torch.device:
                 raise
             reason = f"the NVIDIA driver {driver} is too old for torch {torch.__version__}"
             fix = write_torch_fix(torch, facts.get("compute_capability", ""), driver)
-            raise Unable(reason, error.cause, code=error.code, fix=fix) from exc
+            raise hv.Unable(reason, error.cause, code=error.code, fix=fix) from exc
         device = torch.device("cuda", find_gpu_index(ctx.device.part, list_torch_ids(), vendor))
         torch.cuda.set_device(device)
     require_kernels(torch, torch.cuda.get_device_capability(device), driver)
@@ -186,10 +186,10 @@ def find_gpu_index(part: str, ids: Sequence[str], vendor: str = NVIDIA) -> int:
     for index, torch_ids in enumerate(ids):
         if matches_torch_ids(part, torch_ids):
             return index
-    raise Unable(
+    raise hv.Unable(
         f"torch sees {len(ids)} GPUs, and {part} is not one of them: "
         f"{write_fix('show_all', vendor)}",
-        Cause.PARTIAL_VIEW,
+        hv.Cause.PARTIAL_VIEW,
     )
 
 
@@ -273,7 +273,7 @@ def _time_product(dtype: str) -> float:
     return best
 
 
-def report_left_out(ctx: Context, device: torch.device) -> Iterator[Coverage]:
+def report_left_out(ctx: hv.Context, device: torch.device) -> Iterator[hv.Coverage]:
     """Report which types the part may have units for and is not tested with, and why."""
     import torch
 
@@ -282,14 +282,14 @@ def report_left_out(ctx: Context, device: torch.device) -> Iterator[Coverage]:
             f"{dtype}: left out: the CPU has units for it, but torch does not use them (a product "
             f"takes {slowdown:.0f} times as long as in fp32)"
         )
-        yield Coverage(ctx.device.part, text)
+        yield hv.Coverage(ctx.device.part, text)
     if device.type != "cpu" and torch.version.hip is not None:
         architecture = read_amd_architecture(device)
         missing = ", ".join(sorted(FAMILIES.keys() - choose_amd_dtypes(architecture)))
         text = (
             f"{missing}: left out: not known to be exact with torch's ROCm build on {architecture}"
         )
-        yield Coverage(ctx.device.part, text)
+        yield hv.Coverage(ctx.device.part, text)
 
 
 def wait_for_device(*devices: torch.device) -> None:
@@ -322,15 +322,15 @@ def require_memory(device: torch.device, needed: int, memory: str = "GPU memory"
     """Raise `Unable` unless *needed* bytes of the GPU's *memory* are free."""
     free = read_gpu_free_bytes(device)
     if free < needed:
-        raise Unable(
+        raise hv.Unable(
             f"{free / 2**30:.1f} GiB of {memory} are free but {needed / 2**30:.1f} "
             f"are needed: {write_fix('free_memory', name_torch_vendor())}",
-            Cause.NO_SPACE,
+            hv.Cause.NO_SPACE,
         )
 
 
 @contextmanager
-def reserve_gpu_cores(ctx: Context) -> Generator[None]:
+def reserve_gpu_cores(ctx: hv.Context) -> Generator[None]:
     """Leave a core for each GPU's worker while the host's CPU is loaded at the same time."""
     import torch
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Finding, FindingRule, Remedy, Verdict
+import hpcverify.check as hv
 from hpcverify_checks.common.exact import Operands, PlannedOperands, ProductPlan, Shape
 from hpcverify_checks.common.sparse import (
     BF16,
@@ -352,17 +352,17 @@ def find_refusal(exc: RuntimeError) -> str:
 
 
 DTYPE_REFUSED_CODE = "dtype_refused"
-DTYPE_REFUSED_RULE = FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION)
+DTYPE_REFUSED_RULE = hv.FindingRule(hv.Verdict.WARN, hv.Remedy.FIX_CONFIGURATION)
 """A type that the library declines is left out: it says nothing of the part."""
 
 
-def report_refused_dtype(part_id: str, dtype: str, status: str, undone: str) -> Finding:
+def report_refused_dtype(part_id: str, dtype: str, status: str, undone: str) -> hv.Finding:
     """Report that *dtype* is *undone*, as in "not verified", for the library's *status*."""
     text = (
         f"{dtype} is {undone}: the library refuses its products ({status}): install a torch "
         "whose CUDA libraries support this GPU"
     )
-    return Finding(DTYPE_REFUSED_CODE, part_id, text, {"dtype": dtype, "status": status})
+    return hv.Finding(DTYPE_REFUSED_CODE, part_id, text, {"dtype": dtype, "status": status})
 
 
 Multiply = Callable[["Tensor", "Tensor", "Tensor"], None]

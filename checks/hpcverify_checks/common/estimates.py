@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcverify.check import Context
+import hpcverify.check as hv
 from hpcverify.limits.specs import DTYPES
 from hpcverify.units import GIB
 from hpcverify_checks.common.dtypes import FAMILIES
@@ -13,7 +13,7 @@ SLOWEST_MEMORY_BYTES = 150e9
 """Bytes per second: half of what the slowest part in the data sheets (L4, 300 GB/s) has."""
 
 
-def count_dtypes(ctx: Context) -> int:
+def count_dtypes(ctx: hv.Context) -> int:
     """Count the types that the device of *ctx* may have units for, at most."""
     facts = _read_facts(ctx)
     if ctx.device.kind == "cpu":
@@ -25,23 +25,23 @@ def count_dtypes(ctx: Context) -> int:
     return sum(capability >= family.capability for family in FAMILIES.values())
 
 
-def find_gpu_bytes(ctx: Context) -> int:
+def find_gpu_bytes(ctx: hv.Context) -> int:
     """Find how much memory the GPU of *ctx* has."""
     number, _, _ = _read_facts(ctx).get("memory", f"{LARGEST_GPU_GIB} GiB").partition(" ")
     return int(number) * GIB
 
 
-def count_threads(ctx: Context) -> int:
+def count_threads(ctx: hv.Context) -> int:
     """Count the hardware threads of the host; 0 if they are not known."""
     part = ctx.inventory.find_part("cpu")
     return int(part.facts.get("threads", "0")) if part else 0
 
 
-def count_gpus(ctx: Context) -> int:
+def count_gpus(ctx: hv.Context) -> int:
     """Count the GPUs that can be computed on."""
     return sum(device.kind == "cuda" for device in ctx.inventory.devices)
 
 
-def _read_facts(ctx: Context) -> dict[str, str]:
+def _read_facts(ctx: hv.Context) -> dict[str, str]:
     part = ctx.inventory.find_part(ctx.device.part)
     return part.facts if part else {}

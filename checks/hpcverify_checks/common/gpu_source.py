@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpcverify.check import Cause, CheckItem, Context, Remedy, Skip, Unable
+import hpcverify.check as hv
 from hpcverify.telemetry import problems, vendors
 from hpcverify.telemetry.gpus import GpuAnswers, GpuSource, NotStartedError
 from hpcverify.telemetry.vendors import SourceFinder
 
 
-def open_gpu_source(ctx: Context, find: SourceFinder = vendors.find_source) -> GpuSource:
+def open_gpu_source(ctx: hv.Context, find: SourceFinder = vendors.find_source) -> GpuSource:
     """
     Open the source that answers for the node's GPUs, which *find* knows by vendor.
 
@@ -25,23 +25,23 @@ def open_gpu_source(ctx: Context, find: SourceFinder = vendors.find_source) -> G
     source = find(vendor)
     if source is None:
         text = f"this node's GPUs are {vendor}: hpcverify reads no telemetry of them"
-        raise Skip(text, Cause.NOT_OBSERVABLE)
+        raise hv.Skip(text, hv.Cause.NOT_OBSERVABLE)
     try:
         gpus = source.list_gpus()
     except NotStartedError as exc:
         ruling = problems.PROBLEM_RULES[exc.code]
-        raise Unable(str(exc), ruling.cause, ruling.remedy, code=exc.code) from exc
+        raise hv.Unable(str(exc), ruling.cause, ruling.remedy, code=exc.code) from exc
     if not gpus:
-        raise Unable("the driver lists no GPU", Cause.MISSING, Remedy.REBOOT)
+        raise hv.Unable("the driver lists no GPU", hv.Cause.MISSING, hv.Remedy.REBOOT)
     return source
 
 
-def name_vendor(ctx: Context) -> str:
+def name_vendor(ctx: hv.Context) -> str:
     """Name the vendor of the node's GPUs, or of those that it had."""
     return vendors.name_vendor(ctx.inventory, ctx.previous)
 
 
-def require_gpus(ctx: Context) -> None:
+def require_gpus(ctx: hv.Context) -> None:
     """Raise `Skip` where there is no GPU, and `Unable` where no driver runs them."""
     gpus = ctx.inventory.of_kind("gpu")
     if any("driver" in gpu.facts for gpu in gpus):
@@ -49,12 +49,12 @@ def require_gpus(ctx: Context) -> None:
     blocked = next(iter(problems.list_view_problems(ctx.inventory)), None)
     if blocked:
         ruling = problems.PROBLEM_RULES[blocked.code]
-        raise Unable(blocked.text, ruling.cause, ruling.remedy, code=blocked.code)
+        raise hv.Unable(blocked.text, ruling.cause, ruling.remedy, code=blocked.code)
     if not gpus and not (ctx.previous and ctx.previous.of_kind("gpu")):
-        raise Skip("no GPU on this node")
+        raise hv.Skip("no GPU on this node")
 
 
-def report_troubles(answers: GpuAnswers[object]) -> Iterator[CheckItem]:
+def report_troubles(answers: GpuAnswers[object]) -> Iterator[hv.CheckItem]:
     """Yield which GPUs are in trouble, and which questions had no answer."""
     yield from answers.findings
     yield from answers.unanswered

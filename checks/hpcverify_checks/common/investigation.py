@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hpcverify.check import Finding
+import hpcverify.check as hv
 from hpcverify.units import format_count
 from hpcverify_checks.common.bits import compute_digest, format_word, view_words
 from hpcverify_checks.common.cores import list_other_cores, run_on_each
@@ -29,7 +29,7 @@ Known = tuple[dict[str, str], dict[str, Any]]
 """Evidence for people, and fields of an `ProductFault`."""
 
 
-def investigate_corruption(bench: ProductBench, wrong: WrongProduct) -> Finding:
+def investigate_corruption(bench: ProductBench, wrong: WrongProduct) -> hv.Finding:
     """
     Find out what a vendor asks about a *wrong* product, and put it in words.
 
@@ -56,7 +56,7 @@ def investigate_corruption(bench: ProductBench, wrong: WrongProduct) -> Finding:
         f"{format_count(wrong.words, 'wrong word')}: {details}"
     )
     data = msgspec.to_builtins(ProductFault(**data))
-    return Finding(CORRUPTION_CODE, bench.part_id, text, evidence, data)
+    return hv.Finding(CORRUPTION_CODE, bench.part_id, text, evidence, data)
 
 
 def _look_closer(bench: ProductBench, wrong: WrongProduct) -> Iterator[Known]:

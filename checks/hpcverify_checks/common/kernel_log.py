@@ -10,17 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hpcverify.check import (
-    CarryOver,
-    Context,
-    Coverage,
-    Finding,
-    Remedy,
-    Unable,
-    Verdict,
-    listed,
-    warn_on,
-)
+import hpcverify.check as hv
 from hpcverify.telemetry import kernel_log
 from hpcverify.telemetry.fault_table import KnownFault
 from hpcverify.telemetry.kernel_log import KernelLog, format_moment
@@ -30,8 +20,8 @@ from hpcverify_checks.common.log_events import LogEvent
 CURSOR, UNRESOLVED_FAILURE = "cursor", "standing"
 LOG_RULES = {
     # Every check that reads the log meets the same gap.
-    **warn_on("log_gap", remedy=Remedy.FIX_CONFIGURATION, shared=True),
-    **listed("before_first_run"),
+    **hv.warn_on("log_gap", remedy=hv.Remedy.FIX_CONFIGURATION, shared=True),
+    **hv.listed("before_first_run"),
 }
 NAME_PATTERN = r"(?:\\x[0-9a-f]{2}|#[0-7]{3}|[\s\S]){1,15}?"
 """The name of a process, which its user chooses."""
@@ -90,8 +80,8 @@ class PartFailure(Struct, frozen=True):
 
 
 def read_new_part(
-    ctx: Context, words: Sequence[bytes], root: Path
-) -> Generator[CarryOver, None, KernelLog]:
+    ctx: hv.Context, words: Sequence[bytes], root: Path
+) -> Generator[hv.CarryOver, None, KernelLog]:
     """
     Read the messages with one of *words* since this check's last run on this node.
 
@@ -104,31 +94,31 @@ def read_new_part(
     """
     try:
         return kernel_log.read(ctx.recall(CURSOR), words, root)
-    except Unable:
+    except hv.Unable:
         yield from ctx.carry_overs
         raise
 
 
-def report_reading(log: KernelLog) -> Iterator[Finding | Coverage | CarryOver]:
+def report_reading(log: KernelLog) -> Iterator[hv.Finding | hv.Coverage | hv.CarryOver]:
     """Report what was read and what was not; keep the mark from which the next run reads on."""
     if log.gap:
         fix = "boot with a larger log_buf_len, or keep a journal"
-        yield Finding("log_gap", "node", f"{log.source}: {log.gap}: {fix}")
+        yield hv.Finding("log_gap", "node", f"{log.source}: {log.gap}: {fix}")
     span = f"{format_moment(log.first)} to {format_moment(log.last)}"
     text = f"read {format_count(log.message_count, 'kernel message')} from {log.source}, {span}"
-    yield Coverage("node", text if log.message_count else f"no new message in {log.source}")
+    yield hv.Coverage("node", text if log.message_count else f"no new message in {log.source}")
     if log.unseen:
         text = f"{log.unseen}: the kernel log of this node is not kept across reboots"
-        yield Coverage("node", text)
-    yield CarryOver(CURSOR, log.cursor)
+        yield hv.Coverage("node", text)
+    yield hv.CarryOver(CURSOR, log.cursor)
 
 
 def report_unresolved(
-    ctx: Context,
+    ctx: hv.Context,
     log: KernelLog,
     groups: Mapping[tuple[str, str], Sequence[LogEvent[KnownFault]]],
     choose_code: Callable[[str], str],
-) -> Iterator[Finding | CarryOver]:
+) -> Iterator[hv.Finding | hv.CarryOver]:
     """
     Report what failed a part in an earlier run and may still be there.
 
@@ -141,12 +131,12 @@ def report_unresolved(
     failures: dict[str, PartFailure] = {}
     for (part_id, code), group in groups.items():
         when = group[-1].time
-        if group[-1].row.verdict is Verdict.FAIL and when:
+        if group[-1].row.verdict is hv.Verdict.FAIL and when:
             known = failures.get(part_id)
             if known is None or known.when <= when:
                 failures[part_id] = PartFailure(log.boot, when, code)
     for part_id, failure in failures.items():
-        yield CarryOver(UNRESOLVED_FAILURE, msgspec.json.encode(failure).decode(), part_id)
+        yield hv.CarryOver(UNRESOLVED_FAILURE, msgspec.json.encode(failure).decode(), part_id)
     for mark in ctx.carry_overs:
         if mark.name != UNRESOLVED_FAILURE or mark.part_id in failures:
             continue
@@ -157,5 +147,5 @@ def report_unresolved(
         if past.boot == log.boot and past.when > time.time() - DAY_SECONDS:
             moment = format_moment(past.when)
             text = f"failed at {moment} with {past.code}; the node has not rebooted since"
-            yield Finding(choose_code(past.code), mark.part_id, text)
+            yield hv.Finding(choose_code(past.code), mark.part_id, text)
             yield mark

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from hpcverify.check import Context, Coverage
+import hpcverify.check as hv
 from hpcverify_checks.common.device import wait_for_device
 from hpcverify_checks.common.product_loop import Compare, compare
 
@@ -75,11 +75,11 @@ def load_comparison(device: torch.device) -> tuple[Compare, str]:
     return (compare, failure) if failure else (compare_fused, "")
 
 
-def report_comparison(ctx: Context, device: torch.device) -> Iterator[Coverage]:
+def report_comparison(ctx: hv.Context, device: torch.device) -> Iterator[hv.Coverage]:
     """Load the comparison for *device* before it is needed; report if Triton compiles none."""
     if failure := load_comparison(device)[1]:
         text = f"products are compared by torch, since Triton compiles no kernel here: {failure}"
-        yield Coverage(ctx.device.part, text)
+        yield hv.Coverage(ctx.device.part, text)
 
 
 def prepare_comparison(device: torch.device) -> Callable[[], None]:

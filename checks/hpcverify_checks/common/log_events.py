@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from hpcverify.check import Finding
+import hpcverify.check as hv
 from hpcverify.telemetry.fault_table import KnownFault
 from hpcverify.telemetry.kernel_log import format_moment
 from hpcverify.units import format_count
@@ -67,7 +67,7 @@ def make_finding(
     count: str,
     *,
     fix: bool = True,
-) -> Finding:
+) -> hv.Finding:
     """
     Report the events of *group*, all of one code, as one finding on a part.
 
@@ -89,7 +89,7 @@ def make_finding(
     }
     if last.text != first.text:
         evidence |= {f"last {name}": text for name, text in last.quotation.items()}
-    return Finding(row.code + suffix, part_id, text, evidence)
+    return hv.Finding(row.code + suffix, part_id, text, evidence)
 
 
 def format_span(group: Sequence[LogEvent[KnownFault]]) -> str:
@@ -98,7 +98,9 @@ def format_span(group: Sequence[LogEvent[KnownFault]]) -> str:
     return f"{begin} to {end}" if end != begin else begin
 
 
-def report_older(events: Iterable[Event], find_part: Callable[[Event], str]) -> Iterator[Finding]:
+def report_older(
+    events: Iterable[Event], find_part: Callable[[Event], str]
+) -> Iterator[hv.Finding]:
     """List *events* from long before the first run, by part: they may be mended by now."""
     parts: dict[str, list[Event]] = {}
     for event in events:
@@ -110,4 +112,4 @@ def report_older(events: Iterable[Event], find_part: Callable[[Event], str]) -> 
             f"{format_count(len(group), 'line')} from {first} to {last}, logged before the first "
             f"run; the worst: {worst.row.meaning}: {worst.text[:MAX_LINE_CHARACTERS]}"
         )
-        yield Finding("before_first_run", part_id, text, {"line": worst.text})
+        yield hv.Finding("before_first_run", part_id, text, {"line": worst.text})

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, count
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Cause, Metric, Remedy, Unable, fail_on
+import hpcverify.check as hv
 from hpcverify_checks.common.bits import (
     WORD_BITS,
     WORD_BYTES,
@@ -57,16 +57,16 @@ ACCESSES_PER_PASS = 10
 """Each word is written five times and compared five times."""
 CORRUPTED_CODE = "memory_corrupted"
 MARCH_METRICS = {
-    "passes": Metric("", "low", "passes of March C-"),
-    "mismatches": Metric("", "high", "wrong 64-bit words").fail(
+    "passes": hv.Metric("", "low", "passes of March C-"),
+    "mismatches": hv.Metric("", "high", "wrong 64-bit words").fail(
         high=0,
-        remedy=Remedy.REPLACE,
+        remedy=hv.Remedy.REPLACE,
         conclusive=True,
         optional=False,
         source="memory holds what was written",
     ),
 }
-MARCH_FINDING_RULES = fail_on(CORRUPTED_CODE, remedy=Remedy.REPLACE, conclusive=True)
+MARCH_FINDING_RULES = hv.fail_on(CORRUPTED_CODE, remedy=hv.Remedy.REPLACE, conclusive=True)
 """Every check that marches over memory has these, so that a fault counts the same in each."""
 MAX_DESCRIBED_WORDS = 3
 
@@ -372,11 +372,11 @@ class MarchPass:
             found = [*run_on_each(cores, lambda _: self.compare(piece, PLAIN))]
             # What it found besides has changed in the memory since the pass.
             is_common = not wrong and len(found) > 1 and not any(found)
-            raise Unable(
+            raise hv.Unable(
                 f"the comparison did not notice a flipped bit: it found {seen}, not "
                 f"{(1, place, mask)}: do not trust its other answers",
-                Cause.CHECKER,
-                Remedy.FIX_CHECKER if is_common else Remedy.INSPECT,
+                hv.Cause.CHECKER,
+                hv.Remedy.FIX_CHECKER if is_common else hv.Remedy.INSPECT,
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hpcverify.check import Cause, Context, Finding, Inventory, Remedy, Unable
+import hpcverify.check as hv
 
 MOUNT_KIND = "mount"
 """The kind of the part that stands for the file system that the checks write to."""
@@ -38,7 +38,7 @@ def is_remote(kind: str) -> bool:
     return kind in NETWORK_FILE_SYSTEMS or kind.partition(".")[0] == "fuse"
 
 
-def require_mounted(ctx: Context) -> None:
+def require_mounted(ctx: hv.Context) -> None:
     """
     Refuse to verify the disk below instead of the one that was mounted before.
 
@@ -49,10 +49,10 @@ def require_mounted(ctx: Context) -> None:
     changes = compare_mounts(ctx.inventory, ctx.previous) if ctx.previous else ()
     for change in changes:
         if change.code == MOUNT_MISSING:
-            raise Unable(change.text, Cause.MISCONFIGURED, Remedy.FIX_CONFIGURATION)
+            raise hv.Unable(change.text, hv.Cause.MISCONFIGURED, hv.Remedy.FIX_CONFIGURATION)
 
 
-def compare_mounts(now: Inventory, before: Inventory) -> Iterator[Finding]:
+def compare_mounts(now: hv.Inventory, before: hv.Inventory) -> Iterator[hv.Finding]:
     """
     Report if the checks write to another file system than in the earlier run.
 
@@ -69,9 +69,9 @@ def compare_mounts(now: Inventory, before: Inventory) -> Iterator[Finding]:
         text = f"{part.label} is now on {describe_mount(part.facts)}, before {describe_mount(old)}"
         if Path(part.facts["mount"]) in Path(old["mount"]).parents:
             fix = "mount it again, or run once with --accept-parts"
-            yield Finding(MOUNT_MISSING, part.id, f"{text}: {fix}", evidence)
+            yield hv.Finding(MOUNT_MISSING, part.id, f"{text}: {fix}", evidence)
         else:
-            yield Finding("mount_changed", part.id, text, evidence)
+            yield hv.Finding("mount_changed", part.id, text, evidence)
 
 
 def identify_file_system(facts: Mapping[str, str]) -> tuple[str | None, ...]:

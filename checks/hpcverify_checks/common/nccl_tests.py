@@ -12,7 +12,7 @@ from math import isfinite
 
 from msgspec import Struct
 
-from hpcverify.check import Cause, Unable
+import hpcverify.check as hv
 from hpcverify.processes import run_tool
 
 PROGRAM = "all_reduce_perf"
@@ -59,7 +59,7 @@ def run_all_reduce(
         done = run_tool(command, timeout=timeout, env=env)
     except OSError as exc:  # as when it was built for other processors
         text = f"{PROGRAM} cannot be started: {exc.strerror}: build it on this node"
-        raise Unable(text, Cause.MISCONFIGURED) from exc
+        raise hv.Unable(text, hv.Cause.MISCONFIGURED) from exc
     text = done.stdout.decode(errors="replace")
     rows = parse_rows(text)
     # It also ends with 1 if it counted wrong elements (common.cu, at its end).
@@ -67,10 +67,10 @@ def run_all_reduce(
     if not rows or not is_whole:
         lines = [*text.splitlines(), *done.stderr.decode(errors="replace").splitlines()]
         last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-        raise Unable(
+        raise hv.Unable(
             f"{PROGRAM} ended with {done.returncode}; its last line: {last}: run it by hand: "
             f"{' '.join(command)}",
-            Cause.CRASHED,
+            hv.Cause.CRASHED,
         )
     return rows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcverify.check import Context, Device
+import hpcverify.check as hv
 from hpcverify.limits.specs import Spec, find_spec
 
 LINKS_PER_BRIDGE = {
@@ -37,13 +37,13 @@ MIN_LINKS_ALL_PAIRS = 8
 have none (V100)."""
 
 
-def look_up_spec(ctx: Context, part_id: str) -> Spec | None:
+def look_up_spec(ctx: hv.Context, part_id: str) -> Spec | None:
     """Find the data sheet of the part *part_id*; None if it is not known."""
     part = ctx.inventory.find_part(part_id)
     return find_spec(part) if part else None
 
 
-def find_model(ctx: Context, part_id: str) -> str:
+def find_model(ctx: hv.Context, part_id: str) -> str:
     """Find the model name of *part_id*: parts with the same one may be compared."""
     part = ctx.inventory.find_part(part_id)
     return part.facts.get("name", "") if part else ""
@@ -56,7 +56,7 @@ def has_optional_links(sheet: Spec | None) -> bool:
     return sheet.key in LINKS_PER_BRIDGE or sheet.key.startswith(SINGLE_GPU_KEY_PREFIX)
 
 
-def classify_wiring(gpus: Sequence[Device], ctx: Context) -> str:
+def classify_wiring(gpus: Sequence[hv.Device], ctx: hv.Context) -> str:
     """
     Name how *gpus* are wired to each other.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcverify.check import Context
+import hpcverify.check as hv
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.parts import look_up_spec
 
@@ -31,7 +31,7 @@ class Peak:
     source: str
 
 
-def find_peak(ctx: Context, dtype: str) -> Peak | None:
+def find_peak(ctx: hv.Context, dtype: str) -> Peak | None:
     """Find the dense peak of the part: from its data sheet, or derived for a CPU."""
     if ctx.device.kind == "cpu":
         return derive_peak(cpu.describe_cpu().facts, cpu.read_cpuinfo(), dtype)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hpcverify.check import Cause, Context, Coverage, Remedy, Unable
+import hpcverify.check as hv
 from hpcverify.telemetry.cuda_errors import find_cuda_error
 from hpcverify_checks.common.board import (
     UNREADABLE,
@@ -218,7 +218,7 @@ def _reset_group_count() -> Generator[None]:
 
     try:
         yield
-    except (RuntimeError, Unable):
+    except (RuntimeError, hv.Unable):
         if not dist.is_initialized():
             store = dist.HashStore()  # type: ignore[attr-defined]
             dist.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -354,7 +354,7 @@ def _reduce(group: RankGroup, tensor: Tensor, operation: str) -> None:
     work.wait()  # raises what went wrong, if anything did
 
 
-def call_roll(group: RankGroup, rank: int, device: torch.device) -> Unable:
+def call_roll(group: RankGroup, rank: int, device: torch.device) -> hv.Unable:
     """Find out, after a wait in vain, whether another rank is lost, this one or none."""
     try:
         with miss_silent_board(group):
@@ -363,7 +363,7 @@ def call_roll(group: RankGroup, rank: int, device: torch.device) -> Unable:
         return exc
 
 
-def _call_roll(group: RankGroup, rank: int, device: torch.device, board: Board) -> Unable:
+def _call_roll(group: RankGroup, rank: int, device: torch.device, board: Board) -> hv.Unable:
     if failures := read_failures(board):
         return LostRanks(failures)
     if group.backend == "nccl":  # else this GPU would only wait for its peers
@@ -387,32 +387,32 @@ def _call_roll(group: RankGroup, rank: int, device: torch.device, board: Board) 
 
 def _judge_roll(
     group: RankGroup, rank: int, answers: Mapping[int, bytes], took: float, device: torch.device
-) -> Unable:
+) -> hv.Unable:
     """Say from the *answers* of all ranks which of them is at fault, if one is."""
     stuck, late = ([r for r, a in answers.items() if a == word] for word in (STUCK, HELD_UP))
     if rank in stuck:
-        return Unable(
+        return hv.Unable(
             f"its own work did not end within {group.timeout:g} s: see its Xid errors, and "
             "reset the GPU",
-            Cause.TIMEOUT,
-            Remedy.RESET_GPU,
+            hv.Cause.TIMEOUT,
+            hv.Remedy.RESET_GPU,
         )
     if stuck:
         return LostRanks(dict.fromkeys(stuck, "was lost: it has work that does not end"))
     if late and len(late) < group.world:
         if rank not in late:
             return LostRanks(dict.fromkeys(late, "held up the others with its own work"))
-        return Unable(
+        return hv.Unable(
             f"its own work, between two sums, took {took:.0f} s, and the others waited: see its "
             "Xid errors and its clocks, and run again",
-            Cause.TIMEOUT,
-            Remedy.INSPECT,
+            hv.Cause.TIMEOUT,
+            hv.Remedy.INSPECT,
         )
-    return Unable(
+    return hv.Unable(
         f"a sum over {group.world} ranks did not end within {group.timeout:g} s, though "
         "all ranks are there: see what nvlink, xid and p2p found, and run again",
-        Cause.TIMEOUT,
-        Remedy.INSPECT if device.type == "cuda" else Remedy.RERUN,
+        hv.Cause.TIMEOUT,
+        hv.Remedy.INSPECT if device.type == "cuda" else hv.Remedy.RERUN,
     )
 
 
@@ -430,18 +430,18 @@ def _is_idle(device: torch.device) -> bool:
     return True
 
 
-def report_nccl_settings(ctx: Context) -> Iterator[Coverage]:
+def report_nccl_settings(ctx: hv.Context) -> Iterator[hv.Coverage]:
     """Report the settings of NCCL in the environment, and those that were ignored."""
     if ctx.rank != 0:
         return
     forced = {**_choose_loopback(open_board(str(ctx.shared))), **NCCL_SETTINGS}
     ignored = [name for name, value in forced.items() if os.environ.get(name, value) != value]
     if ignored:
-        yield Coverage("node", f"set in the environment and ignored: {', '.join(ignored)}")
+        yield hv.Coverage("node", f"set in the environment and ignored: {', '.join(ignored)}")
     settings = [
         f"{name}={value}"
         for name, value in sorted(os.environ.items())
         if name.startswith("NCCL_") and name not in ignored
     ]
     if settings and ctx.device.kind == "cuda":
-        yield Coverage("node", f"NCCL's settings in the environment: {', '.join(settings)}")
+        yield hv.Coverage("node", f"NCCL's settings in the environment: {', '.join(settings)}")

@@ -26,7 +26,7 @@ from math import gcd
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Cause, Context, Remedy, Unable
+import hpcverify.check as hv
 from hpcverify_checks.common.bits import GOLDEN, WORD_BITS, count_from, view_words, wrap_int64
 from hpcverify_checks.common.cores import list_other_cores, run_on_each
 from hpcverify_checks.common.dtypes import Family, Multiply, multiply
@@ -213,7 +213,7 @@ class ProductBench:
 class ProductTask:
     """One type and shape of products with which to load one device."""
 
-    ctx: Context
+    ctx: hv.Context
     family: Family
     shape: Shape
     device: torch.device
@@ -323,12 +323,12 @@ def hunt(
     return HuntResult(products, clock() - start)
 
 
-class BlindComparison(Unable):
+class BlindComparison(hv.Unable):
     """Raised if the comparison on the part or core *part_id* misses flipped bits."""
 
     def __init__(self, part_id: str, reason: str, *, is_common: bool) -> None:
-        remedy = Remedy.FIX_CHECKER if is_common else Remedy.INSPECT
-        super().__init__(f"{part_id}: {reason}", Cause.CHECKER, remedy)
+        remedy = hv.Remedy.FIX_CHECKER if is_common else hv.Remedy.INSPECT
+        super().__init__(f"{part_id}: {reason}", hv.Cause.CHECKER, remedy)
         self.part_id = part_id
         self.is_common = is_common
         """Whether another core misses the same words: else the part may err, and not the check."""

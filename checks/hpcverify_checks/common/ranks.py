@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from hpcverify.check import Cause, Remedy, Unable
+import hpcverify.check as hv
 from hpcverify_checks.common.board import open_board
 from hpcverify_checks.common.rendezvous import POLL_SECONDS, RankGroup, require_loopback
 
@@ -62,7 +62,7 @@ class Peer:
         result = self.read_result(kind)
         if result is None:
             text = f"rank {self.rank} ended without a result"
-            raise Unable(text, Cause.CRASHED, Remedy.RERUN)
+            raise hv.Unable(text, hv.Cause.CRASHED, hv.Remedy.RERUN)
         return result
 
     def read_result(self, kind: type[T]) -> T | None:
@@ -80,7 +80,7 @@ class Peer:
             self.require_alive()
             if monotonic() > deadline:
                 text = f"rank {self.rank} did not answer for {patience:g} s"
-                raise Unable(text, Cause.TIMEOUT, Remedy.RERUN)
+                raise hv.Unable(text, hv.Cause.TIMEOUT, hv.Remedy.RERUN)
             sleep(POLL_SECONDS)
 
     def require_alive(self) -> None:
@@ -91,7 +91,7 @@ class Peer:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         last = lines[-1] if lines else "it printed nothing"
         text = f"rank {self.rank} died with status {status}: {last}"
-        raise Unable(text, Cause.CRASHED, Remedy.RERUN)
+        raise hv.Unable(text, hv.Cause.CRASHED, hv.Remedy.RERUN)
 
     def require_survived(self) -> None:
         """After a broken connection: raise `Unable` if this is the rank that died."""
@@ -120,7 +120,7 @@ def start_peers(group: RankGroup, work: str) -> Generator[list[Peer]]:
             peer.await_ready()
         try:
             yield started
-        except (RuntimeError, Unable):  # a connection broke: gloo has no other exception
+        except (RuntimeError, hv.Unable):  # a connection broke: gloo has no other exception
             for peer in started:
                 peer.require_survived()
             raise

@@ -17,20 +17,7 @@ from time import monotonic, sleep
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.check import (
-    RANK_LOST_CODE,
-    Cause,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    FindingRule,
-    Inventory,
-    JudgedItem,
-    Remedy,
-    Unable,
-    Verdict,
-)
+import hpcverify.check as hv
 from hpcverify_checks.common.board import (
     Board,
     BoardError,
@@ -44,7 +31,7 @@ LOOPBACK_SECONDS = 5.0
 POLL_SECONDS = 0.02
 MAX_REASON_CHARACTERS = 300
 """The length of the reason why a rank failed, as its peers read it."""
-RANK_LOST_RULE = FindingRule(Verdict.ERROR, Remedy.RERUN, cause=Cause.TIMEOUT)
+RANK_LOST_RULE = hv.FindingRule(hv.Verdict.ERROR, hv.Remedy.RERUN, cause=hv.Cause.TIMEOUT)
 """The mildest remedy: a finding of the lost part itself goes before it."""
 
 
@@ -59,12 +46,12 @@ class RankGroup(Struct, frozen=True):
     """Seconds after which a peer that does not answer counts as lost."""
 
 
-class LostRanks(Unable):
+class LostRanks(hv.Unable):
     """Raised by a rank that cannot go on without others; its own part is not judged."""
 
     def __init__(self, lost: Mapping[int, str]) -> None:
         reasons = "; ".join(f"rank {rank} {why}" for rank, why in lost.items())
-        super().__init__(f"{reasons}: run the check again", Cause.TIMEOUT, Remedy.RERUN)
+        super().__init__(f"{reasons}: run the check again", hv.Cause.TIMEOUT, hv.Remedy.RERUN)
         self.lost = dict(lost)
 
 
@@ -76,7 +63,7 @@ def announce_failure(board: Board, rank: int) -> Generator[None]:
     except LostRanks:
         raise
     except Exception as exc:  # whatever it is, the peers must not wait; it is raised again
-        reason = str(exc) if isinstance(exc, Unable) else f"{type(exc).__name__}: {exc}"
+        reason = str(exc) if isinstance(exc, hv.Unable) else f"{type(exc).__name__}: {exc}"
         first_line = reason.strip().partition("\n")[0][:MAX_REASON_CHARACTERS]
         with suppress(BoardError):  # then those that wait for the board know enough
             board.post("lost", rank, f"was lost: it failed with {first_line!r}".encode())
@@ -147,7 +134,7 @@ def require_loopback() -> None:
         except OSError as exc:
             why = exc.strerror or exc
             text = f"the loopback does not work ({why}): ip link set lo up"
-            raise Unable(text, Cause.MISCONFIGURED) from exc
+            raise hv.Unable(text, hv.Cause.MISCONFIGURED) from exc
 
 
 @contextmanager
@@ -165,7 +152,7 @@ def set_environment(values: Mapping[str, str]) -> Generator[None]:
                 os.environ[name] = value
 
 
-def report_lost_ranks(ctx: Context, items: Iterator[CheckItem]) -> Iterator[CheckItem]:
+def report_lost_ranks(ctx: hv.Context, items: Iterator[hv.CheckItem]) -> Iterator[hv.CheckItem]:
     """
     Yield the *items* of a rank; if others are lost, report them and not this part.
 
@@ -179,16 +166,18 @@ def report_lost_ranks(ctx: Context, items: Iterator[CheckItem]) -> Iterator[Chec
             raise
         for rank, why in exc.lost.items():
             witness = {"witness": ctx.device.part}
-            yield Finding(RANK_LOST_CODE, ctx.peers[rank].part, why, data=witness)
+            yield hv.Finding(hv.RANK_LOST_CODE, ctx.peers[rank].part, why, data=witness)
         labels = ", ".join(ctx.peers[rank].label for rank in exc.lost)
-        yield Coverage(ctx.device.part, f"could not be judged without {labels}")
+        yield hv.Coverage(ctx.device.part, f"could not be judged without {labels}")
 
 
-def merge_lost_ranks(items: Collection[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
+def merge_lost_ranks(
+    items: Collection[hv.JudgedItem], inventory: hv.Inventory
+) -> Iterator[hv.JudgedItem]:
     """Merge the findings of several witnesses about one lost rank into one about its part."""
-    lost: dict[str, list[Finding]] = {}
+    lost: dict[str, list[hv.Finding]] = {}
     for item in items:
-        if isinstance(item, Finding) and item.code == RANK_LOST_CODE:
+        if isinstance(item, hv.Finding) and item.code == hv.RANK_LOST_CODE:
             lost.setdefault(item.part_id, []).append(item)
         else:
             yield item

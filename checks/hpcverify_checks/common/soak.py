@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.check import Finding, Measurement, Metric, Remedy, operation
+import hpcverify.check as hv
 from hpcverify_checks.common.bits import compute_digest, format_word, hash_places
 from hpcverify_checks.common.exact import HOST_DEVICE, PAD_DEPTH, iter_blocks, view_shifted
 from hpcverify_checks.common.investigation import investigate_corruption
@@ -66,19 +66,19 @@ OWN_REFERENCE = "own first product"
 MISMATCH_METRIC = "stress.mismatched"
 SOAK_METRICS = {
     # Where all parts agree, the words are disputed instead.
-    MISMATCH_METRIC: Metric(
+    MISMATCH_METRIC: hv.Metric(
         "", "high", "64-bit words that differed from the part's own first product"
     ).fail(
         high=0,
-        remedy=Remedy.REPLACE,
+        remedy=hv.Remedy.REPLACE,
         conclusive=True,
         source="the same product of the same part has the same bits",
     ),
-    "stress.disputed": Metric(
+    "stress.disputed": hv.Metric(
         "", "high", "words in which all parts contradict their own first product alike"
     ),
     "stress.stall": STALL,
-    "stress.products": Metric("", "low", "products compared with the part's own first"),
+    "stress.products": hv.Metric("", "low", "products compared with the part's own first"),
 }
 """Every check that soaks a part has these, so that a fault counts the same in each."""
 FIRST_PRODUCTS = 2
@@ -280,7 +280,7 @@ class PartSoak:
     is_witnessed: bool = True
     """Whether the host found the digests that the part took of its first products."""
     done: list[StretchResult] = field(default_factory=list[StretchResult])
-    corruption: Finding | None = None
+    corruption: hv.Finding | None = None
     """The first wrong product, which ends the soak."""
 
     @classmethod
@@ -340,7 +340,7 @@ class PartSoak:
         late = began >= stretch.end
         doing = f"{self.task.family.name} products, {stretch.describe()},"
         hunted = HuntResult(0, 0.0)
-        with operation(doing, self.task.ctx.device):
+        with hv.operation(doing, self.task.ctx.device):
             if not late:
                 with self.task.stalls.time_batches(self.task.device) as tick:
                     hunted = hunt(self.bench, load, lambda n: (tick(n), note(n)))
@@ -378,7 +378,7 @@ class PartSoak:
             data={**finding.data, "metric": MISMATCH_METRIC},
         )
 
-    def make_answer(self, group: str) -> Finding:
+    def make_answer(self, group: str) -> hv.Finding:
         """Make the part's vote, its first products, in its *group*, if the host bears it out."""
         name = self.task.family.name
         text = f"{name}: its first products of {self.operands}"
@@ -388,7 +388,7 @@ class PartSoak:
                 "core of the host or its memory erred, or the part that took the digest: run "
                 "cpu_units and host_memory"
             )
-            return Finding(UNWITNESSED_CODE, self.bench.part_id, text)
+            return hv.Finding(UNWITNESSED_CODE, self.bench.part_id, text)
         return make_answer(self.bench.part_id, text, Ballot(group, name, self.digest))
 
 
@@ -411,12 +411,12 @@ def name_vote_group(task: ProductTask) -> str:
     return f"{kind}, torch {torch.__version__}, {size} x {depth}, draw {task.draw}"
 
 
-def count_by_part(soaks: Sequence[PartSoak]) -> Iterator[Measurement]:
+def count_by_part(soaks: Sequence[PartSoak]) -> Iterator[hv.Measurement]:
     """Add up the results with all types for each part or core."""
     for part_id in dict.fromkeys(soak.bench.part_id for soak in soaks):
         done = [d for soak in soaks if soak.bench.part_id == part_id for d in soak.done]
-        yield Measurement("stress.products", sum(d.products for d in done), "", part_id)
-        yield Measurement(MISMATCH_METRIC, sum(d.mismatched_words for d in done), "", part_id)
+        yield hv.Measurement("stress.products", sum(d.products for d in done), "", part_id)
+        yield hv.Measurement(MISMATCH_METRIC, sum(d.mismatched_words for d in done), "", part_id)
         meters = [soak.task.stalls for soak in soaks if soak.bench.part_id == part_id]
         stood = [meter.longest for meter in meters if not math.isnan(meter.longest)]
         yield from StallMeter(max(stood, default=math.nan)).report(part_id, "stress.stall")

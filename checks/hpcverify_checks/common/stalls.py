@@ -25,12 +25,12 @@ from threading import Event, Lock, Thread
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
 
-from hpcverify.check import Measurement, Metric
+import hpcverify.check as hv
 
 if TYPE_CHECKING:
     import torch
 
-STALL = Metric("s", "high", "by how much its longest step exceeds the median one").warn(
+STALL = hv.Metric("s", "high", "by how much its longest step exceeds the median one").warn(
     high=5.0, source="hpcverify default: a step takes well below a second on any GPU"
 )
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
@@ -124,10 +124,10 @@ class StallMeter:
             times = [after - before for before, after in pairwise(ends)]
             self.note(times, read_core_wait() - began)
 
-    def report(self, part_id: str, name: str = "stall") -> Iterator[Measurement]:
+    def report(self, part_id: str, name: str = "stall") -> Iterator[hv.Measurement]:
         """Measure how long the part *part_id* stood still, if that is known."""
         if not math.isnan(self.longest):
-            yield Measurement(name, self.longest, "s", part_id)
+            yield hv.Measurement(name, self.longest, "s", part_id)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from hpcverify.check import Cause, Unable
+import hpcverify.check as hv
 from hpcverify.errors import explain_shortage, write_install_command
 
 INDEX = "https://download.pytorch.org/whl"
@@ -41,15 +41,15 @@ def require_torch() -> None:
         if isinstance(exc, ModuleNotFoundError) and exc.name == "torch":
             fix = write_install_command("torch")
             missing = "torch is not installed"
-            raise Unable(missing, Cause.MISSING, code="torch_missing", fix=fix) from exc
+            raise hv.Unable(missing, hv.Cause.MISSING, code="torch_missing", fix=fix) from exc
         found = find_version()
         what = str(exc).strip().partition("\n")[0]
         fix = write_reinstall_command(found) if found else write_install_command("torch")
         if suspects := [name for name in LOADER_VARIABLES if os.environ.get(name)]:
             fix = f"unset {' '.join(suspects)}, or {fix}"
-        raise Unable(
+        raise hv.Unable(
             f"torch {found} does not import ({type(exc).__name__}: {what})".replace("  ", " "),
-            Cause.MISCONFIGURED,
+            hv.Cause.MISCONFIGURED,
             code="torch_broken",
             fix=fix,
         ) from exc
@@ -119,10 +119,10 @@ def require_kernels(torch: Any, capability: tuple[int, int], driver: str) -> Non
     if not any(map(parse_architecture, built)) or has_kernels(capability, built):
         return
     number = "{}.{}".format(*capability)
-    raise Unable(
+    raise hv.Unable(
         f"torch {torch.__version__} has no kernels for a GPU of compute capability {number}, only "
         f"{' '.join(built)}",
-        Cause.MISCONFIGURED,
+        hv.Cause.MISCONFIGURED,
         code="cuda_no_kernel_image",
         fix=write_torch_fix(torch, number, driver),
     )

@@ -38,19 +38,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.check import (
-    ANSWER_CODE,
-    Cause,
-    Finding,
-    Inventory,
-    JudgedItem,
-    Measurement,
-    Remedy,
-    error_on,
-    fail_on,
-    listed,
-    warn_on,
-)
+import hpcverify.check as hv
 from hpcverify_checks.common.reruns import Reruns
 
 T = TypeVar("T", bound=Hashable)
@@ -75,16 +63,16 @@ MEMORY_TEXT = (
 )
 CORES_GROUP = "cores"
 PRODUCT_FINDING_RULES = {
-    **fail_on(CORRUPTION_CODE, remedy=Remedy.REPLACE, conclusive=True),
+    **hv.fail_on(CORRUPTION_CODE, remedy=hv.Remedy.REPLACE, conclusive=True),
     # No proof: the library may compute otherwise on a GPU with its SMs in other clusters.
-    **warn_on("outvoted"),
-    **warn_on("dissent", remedy=Remedy.RERUN),
-    **error_on("disagreement", remedy=Remedy.RERUN, cause=Cause.NOISY),
-    **error_on("inexact", remedy=Remedy.FIX_CHECKER, cause=Cause.CHECKER),
-    **error_on(UNWITNESSED_CODE, cause=Cause.CHECKER),
+    **hv.warn_on("outvoted"),
+    **hv.warn_on("dissent", remedy=hv.Remedy.RERUN),
+    **hv.error_on("disagreement", remedy=hv.Remedy.RERUN, cause=hv.Cause.NOISY),
+    **hv.error_on("inexact", remedy=hv.Remedy.FIX_CHECKER, cause=hv.Cause.CHECKER),
+    **hv.error_on(UNWITNESSED_CODE, cause=hv.Cause.CHECKER),
     # Not conclusive: it may have been the core that wrote them.
-    **fail_on(MEMORY_CODE),
-    **listed(ANSWER_CODE),
+    **hv.fail_on(MEMORY_CODE),
+    **hv.listed(hv.ANSWER_CODE),
 }
 """Every check that compares products has these, so that a fault has the same remedy in each."""
 SOAKED_METRIC = "stress.products"
@@ -137,10 +125,10 @@ class ProductFault(Struct, frozen=True):
         return bool(self.expected and self.digest) and self.in_memory is False and wrong_each_time
 
 
-ReportedFault = tuple[Finding, ProductFault]
+ReportedFault = tuple[hv.Finding, ProductFault]
 
 
-def identify_kind(inventory: Inventory, part_id: str) -> str:
+def identify_kind(inventory: hv.Inventory, part_id: str) -> str:
     """List what must be the same for two parts to compute the same bits."""
     part = next((p for p in inventory.parts if p.id == part_id), None)
     if part is None:
@@ -148,14 +136,14 @@ def identify_kind(inventory: Inventory, part_id: str) -> str:
     return " ".join((part.kind, *(part.facts[name] for name in KIND_FACTS if name in part.facts)))
 
 
-def make_answer(part_id: str, text: str, answer: Ballot) -> Finding:
+def make_answer(part_id: str, text: str, answer: Ballot) -> hv.Finding:
     """Make the finding of a part's vote."""
-    return Finding(ANSWER_CODE, part_id, text, data=msgspec.to_builtins(answer))
+    return hv.Finding(hv.ANSWER_CODE, part_id, text, data=msgspec.to_builtins(answer))
 
 
-def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
+def reconcile(items: Sequence[hv.JudgedItem], inventory: hv.Inventory) -> Iterator[hv.JudgedItem]:
     """Hold the votes, and keep parts that all err in the same bits from failing."""
-    answers = [f for f in items if isinstance(f, Finding) and f.code == ANSWER_CODE]
+    answers = [f for f in items if isinstance(f, hv.Finding) and f.code == hv.ANSWER_CODE]
     others = list(move_to_memory([item for item in items if item not in answers]))
     left = list(move_to_plan(others, list_part_groups(others, inventory)))
     gpus = frozenset(d.part for d in inventory.devices if d.kind == "cuda")
@@ -168,7 +156,7 @@ def is_of_host(part_id: str) -> bool:
     return part_id == HOST or CORE_PATTERN.fullmatch(part_id) is not None
 
 
-def move_to_memory(items: Sequence[JudgedItem]) -> Iterator[JudgedItem]:
+def move_to_memory(items: Sequence[hv.JudgedItem]) -> Iterator[hv.JudgedItem]:
     """
     Yield *items*, but report what changed in the host's memory as its fault and no core's.
 
@@ -182,21 +170,21 @@ def move_to_memory(items: Sequence[JudgedItem]) -> Iterator[JudgedItem]:
     yield from _dispute(items, changed, faults)
 
 
-def list_faults(items: Iterable[JudgedItem]) -> list[ReportedFault]:
+def list_faults(items: Iterable[hv.JudgedItem]) -> list[ReportedFault]:
     """List the findings of wrong products, with their data."""
-    findings = [f for f in items if isinstance(f, Finding) and f.code == CORRUPTION_CODE]
+    findings = [f for f in items if isinstance(f, hv.Finding) and f.code == CORRUPTION_CODE]
     return [(finding, finding.data_as(ProductFault)) for finding in findings]
 
 
 def _dispute(
-    items: Sequence[JudgedItem], moved: Sequence[ReportedFault], faults: Sequence[ReportedFault]
-) -> Iterator[JudgedItem]:
+    items: Sequence[hv.JudgedItem], moved: Sequence[ReportedFault], faults: Sequence[ReportedFault]
+) -> Iterator[hv.JudgedItem]:
     """Yield *items* without the *moved* ones of *faults*, whose words count as disputed."""
     remaining = {(f.part_id, fault.metric) for f, fault in faults if (f, fault) not in moved}
     disputed = {(f.part_id, fault.metric) for f, fault in moved} - remaining
     moved_findings = [finding for finding, _ in moved]
     for item in items:
-        if isinstance(item, Measurement) and (item.part_id, item.name) in disputed:
+        if isinstance(item, hv.Measurement) and (item.part_id, item.name) in disputed:
             yield replace(item, name=DISPUTED_METRICS[item.name])
         elif item not in moved_findings:
             yield item
@@ -211,16 +199,16 @@ def find_majority(votes: Sequence[T]) -> T | None:
 
 
 def hold_votes(
-    answers: Iterable[Finding], items: Iterable[JudgedItem], gpus: frozenset[str]
-) -> Iterator[Finding]:
+    answers: Iterable[hv.Finding], items: Iterable[hv.JudgedItem], gpus: frozenset[str]
+) -> Iterator[hv.Finding]:
     """
     Yield each vote with its result, by group and work.
 
     The vote of a part that already computed wrongly, by *items* or by an earlier check,
     proves nothing.
     """
-    wrong = {f.part_id for f in items if isinstance(f, Finding) and f.code == CORRUPTION_CODE}
-    polls: dict[tuple[str, str], list[tuple[Finding, Ballot]]] = {}
+    wrong = {f.part_id for f in items if isinstance(f, hv.Finding) and f.code == CORRUPTION_CODE}
+    polls: dict[tuple[str, str], list[tuple[hv.Finding, Ballot]]] = {}
     for finding in answers:
         answer = finding.data_as(Ballot)
         if finding.part_id not in wrong and not answer.void:
@@ -230,8 +218,8 @@ def hold_votes(
 
 
 def _declare_results(
-    name: str, answers: Sequence[tuple[Finding, Ballot]], gpus: frozenset[str]
-) -> Iterator[Finding]:
+    name: str, answers: Sequence[tuple[hv.Finding, Ballot]], gpus: frozenset[str]
+) -> Iterator[hv.Finding]:
     digests: dict[str, set[str]] = {}
     for finding, answer in answers:
         digests.setdefault(finding.part_id, set()).add(answer.digest)
@@ -296,12 +284,18 @@ class PartGroup:
                 yield finding, fault
 
 
-def list_part_groups(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[PartGroup]:
+def list_part_groups(
+    items: Sequence[hv.JudgedItem], inventory: hv.Inventory
+) -> Iterator[PartGroup]:
     """Yield the node's GPUs, and the cores of the CPU that computed."""
     gpus = frozenset(d.part for d in inventory.devices if d.kind == "cuda")
     counts: dict[str, set[float | None]] = {}
     for item in items:
-        if isinstance(item, Measurement) and item.name in DISPUTED_METRICS and item.part_id in gpus:
+        if (
+            isinstance(item, hv.Measurement)
+            and item.name in DISPUTED_METRICS
+            and item.part_id in gpus
+        ):
             counts.setdefault(item.name, set()).add(item.value)
     # With other numbers of wrong words, one of them also erred elsewhere.
     if all(len(values) == 1 for values in counts.values()):
@@ -309,7 +303,9 @@ def list_part_groups(items: Sequence[JudgedItem], inventory: Inventory) -> Itera
     cores = frozenset(
         f.part_id
         for f in items
-        if isinstance(f, Measurement) and f.name == "products" and CORE_PATTERN.fullmatch(f.part_id)
+        if isinstance(f, hv.Measurement)
+        and f.name == "products"
+        and CORE_PATTERN.fullmatch(f.part_id)
     )
     other_cause = "the plan, the library, the reference or the cores' shared memory"
     facts = next((p.facts for p in inventory.of_kind("cpu")), {})
@@ -319,7 +315,9 @@ def list_part_groups(items: Sequence[JudgedItem], inventory: Inventory) -> Itera
     yield PartGroup(cores, sharing + 1, other_cause, single_plan=True)
 
 
-def move_to_plan(items: Sequence[JudgedItem], groups: Iterable[PartGroup]) -> Iterator[JudgedItem]:
+def move_to_plan(
+    items: Sequence[hv.JudgedItem], groups: Iterable[PartGroup]
+) -> Iterator[hv.JudgedItem]:
     """Yield *items*, but fail no part for what all parts of its kind did."""
     faults, common = list_faults(items), list[ReportedFault]()
     for group in groups:
@@ -341,10 +339,10 @@ def move_to_plan(items: Sequence[JudgedItem], groups: Iterable[PartGroup]) -> It
 
 
 def list_reordered(
-    items: Iterable[JudgedItem], faults: Sequence[ReportedFault]
+    items: Iterable[hv.JudgedItem], faults: Sequence[ReportedFault]
 ) -> Iterator[ReportedFault]:
     """Yield the *faults* of all cores, or of all GPUs, if another order of sums explains each."""
-    soaked = {i.part_id for i in items if isinstance(i, Measurement) and i.name == SOAKED_METRIC}
+    soaked = {i.part_id for i in items if isinstance(i, hv.Measurement) and i.name == SOAKED_METRIC}
     cores = {part_id for part_id in soaked if is_of_host(part_id)}
     for parts, least in ((cores, 1), (soaked - cores, 2)):  # a GPU's library promises the same bits
         mine = [(f, fault) for f, fault in faults if f.part_id in parts]

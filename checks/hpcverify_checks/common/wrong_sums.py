@@ -14,21 +14,21 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from hpcverify.check import Finding, FindingRule, Inventory, fail_on, listed
+import hpcverify.check as hv
 
 S = TypeVar("S", int, tuple[int, int])
 """What orders the sums of a check."""
 
 WRONG_SUM_CODE, COMMON_CODE, WITNESS_CODE = "wrong_sum", "wrong_sums", "sum_of_wrong"
-WRONG_SUM_RULES: Mapping[str, FindingRule] = {
-    **fail_on(WRONG_SUM_CODE, COMMON_CODE, conclusive=True),
-    **listed(WITNESS_CODE),
+WRONG_SUM_RULES: Mapping[str, hv.FindingRule] = {
+    **hv.fail_on(WRONG_SUM_CODE, COMMON_CODE, conclusive=True),
+    **hv.listed(WITNESS_CODE),
 }
 
 
 def attribute_wrong_sums(
-    sums: Sequence[Finding], step_of: Callable[[Finding], S], inventory: Inventory
-) -> Iterator[Finding]:
+    sums: Sequence[hv.Finding], step_of: Callable[[hv.Finding], S], inventory: hv.Inventory
+) -> Iterator[hv.Finding]:
     """
     Report one part for wrong *sums*, or the node if several got the first of them wrong.
 
@@ -48,17 +48,17 @@ def attribute_wrong_sums(
             "or on the links between them, and the place is not known: see what nvlink, p2p, "
             "gpu_memory and xid found, and run the suite burnin"
         )
-        yield Finding(COMMON_CODE, "node", text, first[0].evidence)
+        yield hv.Finding(COMMON_CODE, "node", text, first[0].evidence)
         yield from map(explain, first)
     # What another part got wrong later may come from the one that was wrong first.
     yield from (explain(finding) for finding in sums if finding not in first)
 
 
-def blame(wrong: Finding) -> Finding:
+def blame(wrong: hv.Finding) -> hv.Finding:
     """Report the part that got a *wrong* sum for it."""
     return replace(wrong, code=WRONG_SUM_CODE)
 
 
-def explain(wrong: Finding, why: str = "several got wrong sums") -> Finding:
+def explain(wrong: hv.Finding, why: str = "several got wrong sums") -> hv.Finding:
     """Say why a *wrong* sum does not fail the part that got it."""
     return replace(wrong, text=f"{wrong.text}: {why}")

@@ -24,22 +24,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from hpcverify.check import (
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Remedy,
-    error_on,
-    fail_on,
-    operation,
-)
+import hpcverify.check as hv
 from hpcverify.errors import write_install_command
 from hpcverify.stats import compute_excluded_rate
 from hpcverify.telemetry import cpu
@@ -66,25 +51,25 @@ ROUND_SECONDS = 5.0
 """The longest round, in which the time may end, of 64 cores that share Python's lock."""
 
 
-class CpuUnitsParams(Params, frozen=True):
+class CpuUnitsParams(hv.Params, frozen=True):
     """How long the check takes, in seconds."""
 
     seconds: Annotated[float, Meta(gt=0)] = 30.0
 
 
-def estimate(ctx: Context, params: CpuUnitsParams) -> float:
+def estimate(ctx: hv.Context, params: CpuUnitsParams) -> float:
     """Add a last round for each wave of cores."""
     waves = -(-(count_threads(ctx) or 1) // MAX_CORES)
     return params.seconds + waves * ROUND_SECONDS
 
 
 def measure(
-    ctx: Context,
+    ctx: hv.Context,
     params: CpuUnitsParams,
     units: Sequence[Unit] | None = None,
     shared_units: Sequence[SharedUnit] = SHARED_UNITS,
     run: CoreRunner = run_on_each,
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """Examine the cores that this run has the time for, and say what was exercised."""
     find_torch_device(ctx)
     yield from report_overrides(ctx)
@@ -97,20 +82,22 @@ def measure(
         cores = CoreSet(group, {c: physical.get(c, ("", str(c))) for c in group}, run)
         every = (*list_units(), *list_vector_units()) if units is None else units
         exam = Examination(cores, every, shared_units, ctx.seed)
-        with operation(f"the units of cores {format_ranges(group)}", ctx.device):
+        with hv.operation(f"the units of cores {format_ranges(group)}", ctx.device):
             yield from examine(exam, params.seconds / len(groups))
     if units is None and not has_aes():
         fix = write_install_command("cryptography")
-        yield Coverage(HOST, f"AES was not exercised, since cryptography is not installed: {fix}")
+        yield hv.Coverage(
+            HOST, f"AES was not exercised, since cryptography is not installed: {fix}"
+        )
     if len(chosen) < len(allowed):
         left = format_ranges(sorted(set(allowed) - set(chosen)))
-        yield Coverage(HOST, f"no time for cores {left}, which have their turn in a later run")
+        yield hv.Coverage(HOST, f"no time for cores {left}, which have their turn in a later run")
 
 
-def examine(exam: Examination, seconds: float) -> Iterator[CheckItem]:
+def examine(exam: Examination, seconds: float) -> Iterator[hv.CheckItem]:
     """Run rounds for *seconds*, at least one, and report each core and unit."""
     end = perf_counter() + seconds
-    findings: list[Finding] = []
+    findings: list[hv.Finding] = []
     number = 0
     while not number or perf_counter() < end:
         for finding in exam.run_round(number):
@@ -119,11 +106,11 @@ def examine(exam: Examination, seconds: float) -> Iterator[CheckItem]:
         number += 1
     for core in exam.cores.numbers:
         done = sum(tally.results for (_, c), tally in exam.tallies.items() if c == core)
-        yield Measurement("results", done, "", f"cpu{core}")
-        yield Measurement("wrong_units", count_wrong(findings, core), "", f"cpu{core}")
+        yield hv.Measurement("results", done, "", f"cpu{core}")
+        yield hv.Measurement("wrong_units", count_wrong(findings, core), "", f"cpu{core}")
     names = [u.name for u in exam.units] + [u.name for u in exam.shared_units]
     for name in names:
-        yield Coverage(HOST, describe_unit(exam, name))
+        yield hv.Coverage(HOST, describe_unit(exam, name))
 
 
 def describe_unit(exam: Examination, name: str) -> str:
@@ -148,26 +135,31 @@ def describe_unit(exam: Examination, name: str) -> str:
     )
 
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="the host's cores beyond products: integers, division, functions, AES, locks",
     measure=measure,
     estimate=estimate,
     params=CpuUnitsParams,
     metrics={
-        "results": Metric("", "low", "answers that another core verified").error(
+        "results": hv.Metric("", "low", "answers that another core verified").error(
             low=1, source="nothing made, nothing known"
         ),
-        "wrong_units": Metric("", "high", "units in which the core was found to err").fail(
-            high=0, remedy=Remedy.REPLACE, conclusive=True, source="a core gives the right answer"
+        "wrong_units": hv.Metric("", "high", "units in which the core was found to err").fail(
+            high=0,
+            remedy=hv.Remedy.REPLACE,
+            conclusive=True,
+            source="a core gives the right answer",
         ),
     },
     finding_rules={
-        **fail_on(DEFECTIVE_CODE, remedy=Remedy.REPLACE, conclusive=True),
-        **error_on(UNATTRIBUTED_CODE, cause=Cause.NOISY),
-        **error_on(INEXACT_CODE, BLIND_CODE, remedy=Remedy.FIX_CHECKER, cause=Cause.CHECKER),
-        **error_on(BLIND_PART_CODE, cause=Cause.CHECKER),
+        **hv.fail_on(DEFECTIVE_CODE, remedy=hv.Remedy.REPLACE, conclusive=True),
+        **hv.error_on(UNATTRIBUTED_CODE, cause=hv.Cause.NOISY),
+        **hv.error_on(
+            INEXACT_CODE, BLIND_CODE, remedy=hv.Remedy.FIX_CHECKER, cause=hv.Cause.CHECKER
+        ),
+        **hv.error_on(BLIND_PART_CODE, cause=hv.Cause.CHECKER),
     },
-    placement=Placement.NODE,
+    placement=hv.Placement.NODE,
     timeout=300.0,
     selftest=selftest,
 )

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import product
 from time import thread_time
 
-from hpcverify.check import Finding
+import hpcverify.check as hv
 from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.common.vote import BLIND_PART_CODE
 from hpcverify_checks.cpu_units.digests import SHIPPED_DRAWS
@@ -67,7 +67,7 @@ class Examination:
     closed: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     """The units of cores that were found to err, which prove nothing any more."""
 
-    def run_round(self, number: int) -> Iterator[Finding]:
+    def run_round(self, number: int) -> Iterator[hv.Finding]:
         """Let each core make, verify and share; report who errs."""
         made = self.cores.run(self.cores.numbers, partial(self._make_on_core, number))
         answers = [answer for of_core in made for answer in of_core]
@@ -86,13 +86,13 @@ class Examination:
                     text += f", which cores {format_ranges(awake)} refuse"
                 alone = len(self.cores.numbers) == 1
                 code = BLIND_PART_CODE if awake or alone else BLIND_CODE
-                yield Finding(code, f"cpu{review.core}", text)
+                yield hv.Finding(code, f"cpu{review.core}", text)
             elif review.is_disputed:
                 yield self._close(unit, ask_witnesses(review, self.cores))
         if number % SHARED_EVERY == 0:
             yield from self._share(number // SHARED_EVERY)
 
-    def _close(self, unit: str, finding: Finding) -> Finding:
+    def _close(self, unit: str, finding: hv.Finding) -> hv.Finding:
         cores = [c for c in self.cores.numbers if finding.part_id == f"cpu{c}"]
         self.closed.update((unit, core) for core in cores or self.cores.numbers)
         return finding
@@ -130,7 +130,7 @@ class Examination:
         made.seconds += answer.seconds
         self.tallies[answer.unit.name, review.core].seconds += review.seconds
 
-    def _share(self, number: int) -> Iterator[Finding]:
+    def _share(self, number: int) -> Iterator[hv.Finding]:
         for unit in self.shared_units:
             able = [core for core in self.cores.numbers if (unit.name, core) not in self.closed]
             pairs = pair_cores(able, number)
@@ -166,6 +166,6 @@ def flip_bit(made: bytes) -> bytes:
     return bytes(changed)
 
 
-def count_wrong(findings: Sequence[Finding], core: int) -> int:
+def count_wrong(findings: Sequence[hv.Finding], core: int) -> int:
     """Count the units in which *core* was found to err."""
     return sum(f.code == DEFECTIVE_CODE and f.part_id == f"cpu{core}" for f in findings)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Finding
+import hpcverify.check as hv
 from hpcverify_checks.common.vote import HOST
 from hpcverify_checks.cpu_units.units import MODULUS
 from hpcverify_checks.cpu_units.witnesses import (
@@ -226,7 +226,7 @@ def _run(unit: SharedUnit, shared: SharedLines, turn: int) -> str:
     return f"{wrong} of {SHARED_WORDS // 2} words of a core were wrong" if wrong else ""
 
 
-def find_wrong_core(unit: SharedUnit, cores: CoreSet, first: PairResult) -> Finding:
+def find_wrong_core(unit: SharedUnit, cores: CoreSet, first: PairResult) -> hv.Finding:
     """
     Find out who is wrong in a pair: repeat it, and ask each core with others.
 
@@ -251,9 +251,9 @@ def find_wrong_core(unit: SharedUnit, cores: CoreSet, first: PairResult) -> Find
     text = f"{unit.name}, cores {pair[0]} and {pair[1]}: {fault}"
     if core is None:
         text += "; which of them is at fault, or what lies between, is not known"
-        return Finding(UNATTRIBUTED_CODE, HOST, text, evidence, {"unit": unit.name})
+        return hv.Finding(UNATTRIBUTED_CODE, HOST, text, evidence, {"unit": unit.name})
     text += f"; so it is for core {core} with other cores, and not for those without it"
-    return Finding(DEFECTIVE_CODE, f"cpu{core}", text, evidence, {"unit": unit.name})
+    return hv.Finding(DEFECTIVE_CODE, f"cpu{core}", text, evidence, {"unit": unit.name})
 
 
 def find_common_core(failed: Mapping[Pair, int]) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 
-from hpcverify.check import FOUND_NOTHING, Context, Trial
+import hpcverify.check as hv
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.cores import run_on_each
 from hpcverify_checks.common.device import find_torch_device
@@ -30,7 +30,7 @@ Damage = Callable[[bytes], bool]
 """Whether an answer is to be damaged, by its data."""
 
 
-def selftest(ctx: Context) -> Iterator[Trial]:
+def selftest(ctx: hv.Context) -> Iterator[hv.Trial]:
     """Try each unit without a fault, with a rare one, and with one at certain data."""
     find_torch_device(ctx)
     numbers = cpu.read_cores().allowed[:MAX_WITNESSES]
@@ -39,7 +39,7 @@ def selftest(ctx: Context) -> Iterator[Trial]:
     cores = CoreSet(numbers, physical, run_on_each)
     bad = numbers[-1]
     several = len(set(physical.values()))
-    yield _try(cores, ctx.seed, (*list_units(), *list_vector_units()), "none", FOUND_NOTHING)
+    yield _try(cores, ctx.seed, (*list_units(), *list_vector_units()), "none", hv.FOUND_NOTHING)
     if several < MIN_VOTES:
         return
     for unit in (*list_units(), *list_vector_units()):
@@ -65,11 +65,11 @@ def damage_on(core: int, unit: Unit, damage: Damage) -> Unit:
     return replace(unit, make=make)
 
 
-def _try(cores: CoreSet, seed: int, units: tuple[Unit, ...], fault: str, expected: str) -> Trial:
+def _try(cores: CoreSet, seed: int, units: tuple[Unit, ...], fault: str, expected: str) -> hv.Trial:
     shared = () if len(units) == 1 else SHARED_UNITS
     exam = Examination(cores, units, shared, seed)
     findings = [f for n in range(TRIAL_ROUNDS) for f in exam.run_round(n)]
     places = {NOT_ATTRIBUTED if f.part_id == HOST else f"found: {f.part_id}" for f in findings}
-    outcome = " and ".join(sorted(places)) or FOUND_NOTHING
+    outcome = " and ".join(sorted(places)) or hv.FOUND_NOTHING
     detail = "; ".join(f.text for f in findings)
-    return Trial(fault=fault, part_id=HOST, expected=expected, outcome=outcome, detail=detail)
+    return hv.Trial(fault=fault, part_id=HOST, expected=expected, outcome=outcome, detail=detail)

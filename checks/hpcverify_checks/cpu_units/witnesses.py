@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
-from hpcverify.check import Finding
+import hpcverify.check as hv
 from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.common.vote import HOST, find_majority
 from hpcverify_checks.cpu_units.digests import SHIPPED_DIGESTS
@@ -125,7 +125,7 @@ class Testimony:
     """How often it accepted what it had just made itself."""
 
 
-def ask_witnesses(review: Review, cores: CoreSet) -> Finding:
+def ask_witnesses(review: Review, cores: CoreSet) -> hv.Finding:
     """Ask witnesses who is wrong in *review*."""
     unit, seed, refused = review.answer.unit, review.answer.seed, review.answer.made
 
@@ -144,7 +144,7 @@ def ask_witnesses(review: Review, cores: CoreSet) -> Finding:
 
 def decide(
     review: Review, testimonies: Sequence[Testimony], physical: Mapping[int, PhysicalCore]
-) -> Finding:
+) -> hv.Finding:
     """Decide who is wrong by what all witnesses of *review* say."""
     report = partial(_report, review, testimonies)
     right = _find_right(review, testimonies, physical)
@@ -201,7 +201,7 @@ def _decide_by_digests(review: Review, right: Answer, *, alone: bool) -> tuple[s
 
 def _report(
     review: Review, testimonies: Sequence[Testimony], code: str, part_id: str, text: str
-) -> Finding:
+) -> hv.Finding:
     answers = {
         f"cpu{t.core}": ", ".join(f"{d} {'accepts' if ok else 'refuses'}" for d, ok in t.answers)
         for t in testimonies
@@ -217,4 +217,4 @@ def _report(
     asked = format_ranges([t.core for t in testimonies])
     made = f"made on core {review.answer.core} and verified on core {review.core}"
     whole = f"{review.answer.unit.name}, {made}: {text} (asked: cores {asked})"
-    return Finding(code, part_id, whole, evidence, {"unit": review.answer.unit.name})
+    return hv.Finding(code, part_id, whole, evidence, {"unit": review.answer.unit.name})

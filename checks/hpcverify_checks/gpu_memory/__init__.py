@@ -35,22 +35,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from hpcverify.check import (
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Remedy,
-    Skip,
-    Unable,
-    operation,
-)
+import hpcverify.check as hv
 from hpcverify.telemetry.gpus import NotStartedError
 from hpcverify.telemetry.vendors import SourceFinder, find_source
 from hpcverify.units import GIB, GIGA, MIB
@@ -98,7 +83,7 @@ FLOAT_BYTES = 4
 WARM_UP_SECONDS = 0.3
 
 
-class GpuMemoryParams(Params, frozen=True):
+class GpuMemoryParams(hv.Params, frozen=True):
     """Times in seconds."""
 
     seconds: Annotated[float, Meta(gt=0)] = 20.0
@@ -109,37 +94,37 @@ class GpuMemoryParams(Params, frozen=True):
     """The time of each of reading, writing and copying."""
 
 
-def applies(ctx: Context) -> None:
+def applies(ctx: hv.Context) -> None:
     """Raise `Skip` for the host."""
     if ctx.device.kind == "cpu":
-        raise Skip("this check does not test host memory")
+        raise hv.Skip("this check does not test host memory")
 
 
-def estimate(ctx: Context, params: GpuMemoryParams) -> float:
+def estimate(ctx: hv.Context, params: GpuMemoryParams) -> float:
     """Add the pass that the time may end in, at the speed of the slowest GPUs."""
     bandwidths = 3 * (WARM_UP_SECONDS + params.bandwidth_seconds)
     one_pass = ACCESSES_PER_PASS * find_gpu_bytes(ctx) / SLOWEST_MEMORY_BYTES
     return bandwidths + max(params.seconds, PAUSES * params.pause) + one_pass
 
 
-def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[CheckItem]:
+def measure(ctx: hv.Context, params: GpuMemoryParams) -> Iterator[hv.CheckItem]:
     """Measure the bandwidth, then fill the memory and test it."""
     applies(ctx)
     device = find_torch_device(ctx)
     import torch
 
     if torch.cuda.get_device_properties(device).is_integrated:
-        raise Skip("this GPU has no memory of its own: it shares the host's")
+        raise hv.Skip("this GPU has no memory of its own: it shares the host's")
     part_id = ctx.device.part
     whole = torch.cuda.mem_get_info(device)[1]
     size = min(BUFFER_BYTES, int(whole * MAX_BUFFER_SHARE) // MIB * MIB)
     require_memory(device, 2 * size + RESERVE_BYTES)
     timer = choose_timer(device)
-    with operation("reading, writing and copying its memory", ctx.device):
+    with hv.operation("reading, writing and copying its memory", ctx.device):
         yield from measure_bandwidths(
             make_steps(device, size), part_id, params.bandwidth_seconds, timer
         )
-    with operation("the patterns in its memory", ctx.device):
+    with hv.operation("the patterns in its memory", ctx.device):
         room = query_gpu_memory(device, partial(count_withheld, ctx))
         memory = Memory(allocate_chunks(room), WORDS_PER_PIECE)
         end = perf_counter() + params.seconds
@@ -153,7 +138,7 @@ def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[CheckItem]:
         )
 
 
-def count_withheld(ctx: Context, used: int, find: SourceFinder = find_source) -> int:
+def count_withheld(ctx: hv.Context, used: int, find: SourceFinder = find_source) -> int:
     """
     Count the bytes of the GPU that others hold by right, of *used* before our allocations.
 
@@ -188,7 +173,7 @@ def make_steps(device: torch.device, size: int = BUFFER_BYTES) -> Mapping[str, t
 
 def measure_bandwidths(
     steps: Mapping[str, tuple[Step, int]], part_id: str, seconds: float, timer: Timer
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """Time each of *steps* for *seconds*; the median counts."""
     stalls = StallMeter()
     for name, (step, moved) in steps.items():
@@ -196,10 +181,10 @@ def measure_bandwidths(
         began, times = read_core_wait(), timer(step, seconds)
         stalls.note(times, read_core_wait() - began)
         rate = moved / median(times) / GIGA
-        yield Measurement(f"memory.{name}", rate, "GB/s", part_id)
+        yield hv.Measurement(f"memory.{name}", rate, "GB/s", part_id)
     yield from stalls.report(part_id)
     size = steps["read"][1] / GIB
-    yield Coverage(
+    yield hv.Coverage(
         part_id,
         f"bandwidth with {size:g} GiB buffers: a float32 sum reads, a fill writes, a "
         f"negation copies (both ways counted), {seconds:g} s each",
@@ -214,7 +199,7 @@ def examine_memory(
     *,
     enough: Callable[[], bool],
     rest: Callable[[], None],
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """
     Make passes over *memory* until it is *enough* or a pass finds a wrong word.
 
@@ -223,10 +208,10 @@ def examine_memory(
 
     """
     if not memory.chunks:
-        raise Unable(
+        raise hv.Unable(
             f"none of {room.total / GIB:.1f} GiB GPU memory could be allocated: "
             f"{write_fix('free_memory', name_torch_vendor())}",
-            Cause.NO_SPACE,
+            hv.Cause.NO_SPACE,
         )
     tally, chance = PassTally(), random.Random(seed)  # noqa: S311 - no secret
     for background in generate_backgrounds(memory.words_per_piece, seed):
@@ -243,27 +228,27 @@ def examine_memory(
 
 def report_pass(
     march: MarchPass, part_id: str, tally: PassTally, rest: Callable[[], None]
-) -> Iterator[Finding]:
+) -> Iterator[hv.Finding]:
     """Make one pass and describe the first wrong words."""
     for wrong in run_pass(march.background.name, march.sweep, tally, rest):
-        yield Finding(CORRUPTED_CODE, part_id, wrong.describe(), wrong.to_evidence())
+        yield hv.Finding(CORRUPTED_CODE, part_id, wrong.describe(), wrong.to_evidence())
     if not tally.mismatches and not march.is_table_intact():
         tally.mismatches += 1
-        yield Finding(CORRUPTED_CODE, part_id, "the reference table in GPU memory changed")
+        yield hv.Finding(CORRUPTED_CODE, part_id, "the reference table in GPU memory changed")
 
 
 def _report_tally(
     memory: Memory, part_id: str, room: DeviceMemory, tally: PassTally
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     reachable = room.total
     if memory.size < MIN_COVERED * reachable:
         reachable -= room.withheld()
     covered = min(1.0, memory.size / max(reachable, 1))
-    yield Measurement("covered", covered, "ratio", part_id)
-    yield Measurement("passes", tally.passes.total(), "", part_id)
-    yield Measurement("mismatches", tally.mismatches, "", part_id)
+    yield hv.Measurement("covered", covered, "ratio", part_id)
+    yield hv.Measurement("passes", tally.passes.total(), "", part_id)
+    yield hv.Measurement("mismatches", tally.mismatches, "", part_id)
     size = f"{memory.size / GIB:.2f} of {reachable / GIB:.2f} GiB that a process can have"
-    yield Coverage(part_id, f"{size}, {tally.describe()}")
+    yield hv.Coverage(part_id, f"{size}, {tally.describe()}")
 
 
 CLOCK_SOURCE = (
@@ -271,20 +256,20 @@ CLOCK_SOURCE = (
     "power limit lowers, may bound a sum"
 )
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="GPU memory: patterns over nearly all of it, and its bandwidth",
     measure=measure,
     estimate=estimate,
     applies=applies,
     params=GpuMemoryParams,
     metrics={
-        "memory.*": Metric("GB/s", "low", "bandwidth; a copy counts both ways")
+        "memory.*": hv.Metric("GB/s", "low", "bandwidth; a copy counts both ways")
         .fail(of_spec=0.9, of_siblings=0.9, of_baseline=0.9, source=CLOCK_SOURCE)
         .warn("memory*", of_spec=0.9, of_siblings=0.95, source=CLOCK_SOURCE),
-        "covered": Metric("ratio", "low", "tested share of what a process can have").error(
+        "covered": hv.Metric("ratio", "low", "tested share of what a process can have").error(
             low=MIN_COVERED,
-            cause=Cause.NO_SPACE,
-            remedy=Remedy.FIX_CONFIGURATION,
+            cause=hv.Cause.NO_SPACE,
+            remedy=hv.Remedy.FIX_CONFIGURATION,
             source="hpcverify default: untested memory does not pass; end the processes "
             "of others that use the GPU",
         ),
@@ -292,6 +277,6 @@ CHECK = Check(
         "stall": STALL,
     },
     finding_rules=MARCH_FINDING_RULES,
-    placement=Placement.DEVICES,
+    placement=hv.Placement.DEVICES,
     timeout=600.0,
 )

@@ -26,23 +26,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.check import (
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Finding,
-    Metric,
-    Placement,
-    Remedy,
-    Rule,
-    Verdict,
-    error_on,
-    fail_on,
-    listed,
-    not_set_up,
-    warn_on,
-)
+import hpcverify.check as hv
 from hpcverify.processes import ToolRunner, run_tool
 from hpcverify.telemetry.blockdev import list_mounts
 from hpcverify.telemetry.memory import read_memory
@@ -89,12 +73,12 @@ class HostSeams(Struct, frozen=True):
     read_clock: KernelClockReader = read_kernel_clock
 
 
-def measure(ctx: Context, params: HostParams) -> Iterator[CheckItem]:
+def measure(ctx: hv.Context, params: HostParams) -> Iterator[hv.CheckItem]:
     """Report on this node, by default and as the site expects."""
     yield from inspect(ctx, params, HostSeams())
 
 
-def inspect(ctx: Context, params: HostParams, node: HostSeams) -> Iterator[CheckItem]:
+def inspect(ctx: hv.Context, params: HostParams, node: HostSeams) -> Iterator[hv.CheckItem]:
     """Report on *node*, the quick and the certain first."""
     needs = [need for need in params.expect if names_node(need.nodes, ctx.node)]
     root, seconds = node.root, params.deadline
@@ -128,7 +112,7 @@ def inspect(ctx: Context, params: HostParams, node: HostSeams) -> Iterator[Check
         scratch=ctx.scratch,
     ):
         yield item
-        if isinstance(item, Finding) and item.code in {"mount_hung", "fuse_hung"}:
+        if isinstance(item, hv.Finding) and item.code in {"mount_hung", "fuse_hung"}:
             hung.append(item.part_id)
     yield from compare_files([file for need in needs for file in need.files], seconds, hung)
     users = [user for need in needs for user in need.users]
@@ -141,21 +125,21 @@ def inspect(ctx: Context, params: HostParams, node: HostSeams) -> Iterator[Check
     yield from measure_disks(ctx, root / "dev", smartctl, seconds=seconds, smartctl=params.smartctl)
 
 
-def demand(params: HostParams, node: str) -> Iterator[Rule]:
+def demand(params: HostParams, node: str) -> Iterator[hv.Rule]:
     """List the limits that the site's expectations of *node* are, the strictest first."""
-    rules: list[Rule] = []
+    rules: list[hv.Rule] = []
     for need in (n for n in params.expect if names_node(n.nodes, node)):
         bounds: list[tuple[str, str, Bound]] = [(n, "", bound) for n, bound in need.bounds.items()]
         for want in need.space:
             bounds += [(SPACE_METRICS[n][0], want.path, bound) for n, bound in want.bounds.items()]
         bounds.append(("clock.offset", "", Bound(high=need.clock_offset or None)))
         for metric, part, bound in bounds:
-            rule = Rule(
+            rule = hv.Rule(
                 metric=metric,
                 part=part,
-                otherwise=Verdict.ERROR,
-                cause=Cause.MISCONFIGURED,
-                remedy=Remedy.FIX_CONFIGURATION,
+                otherwise=hv.Verdict.ERROR,
+                cause=hv.Cause.MISCONFIGURED,
+                remedy=hv.Remedy.FIX_CONFIGURATION,
                 optional=metric not in need.bounds,
                 source="the site's params.host.expect",
             )
@@ -166,48 +150,48 @@ def demand(params: HostParams, node: str) -> Iterator[Rule]:
 
 NHC_SOURCE = "NHC's sample configuration"
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="what a job needs of the host: mounts, space, memory, cores, services, clock, disks",
     measure=measure,
     params=HostParams,
     demand=demand,
     metrics={
-        "sockets": Metric("", "low", "processors"),
-        "cores": Metric("", "low", "physical cores"),
-        "threads": Metric("", "low", "logical CPUs that are online"),
-        "numa_nodes": Metric("", "neither", "NUMA nodes with cores and memory"),
-        "memory.total": Metric("GiB", "low", "memory that the kernel manages"),
-        "memory.available": Metric("GiB", "low", "memory that a job can have"),
-        "memory.available_share": Metric("ratio", "low", "the same as a share of all").warn(
+        "sockets": hv.Metric("", "low", "processors"),
+        "cores": hv.Metric("", "low", "physical cores"),
+        "threads": hv.Metric("", "low", "logical CPUs that are online"),
+        "numa_nodes": hv.Metric("", "neither", "NUMA nodes with cores and memory"),
+        "memory.total": hv.Metric("GiB", "low", "memory that the kernel manages"),
+        "memory.available": hv.Metric("GiB", "low", "memory that a job can have"),
+        "memory.available_share": hv.Metric("ratio", "low", "the same as a share of all").warn(
             low=0.01, source="hpcverify default: nearly none"
         ),
-        "swap.total": Metric("GiB", "neither", "swap"),
-        "swap.free": Metric("GiB", "neither", "swap that is not used"),
-        "load.*": Metric("", "neither", "tasks that run or wait, mean of 1, 5 and 15 minutes"),
-        "processes.zombies": Metric("", "high", "processes that were not reaped"),
-        "processes.share": Metric("ratio", "high", "threads of all that there may be").warn(
+        "swap.total": hv.Metric("GiB", "neither", "swap"),
+        "swap.free": hv.Metric("GiB", "neither", "swap that is not used"),
+        "load.*": hv.Metric("", "neither", "tasks that run or wait, mean of 1, 5 and 15 minutes"),
+        "processes.zombies": hv.Metric("", "high", "processes that were not reaped"),
+        "processes.share": hv.Metric("ratio", "high", "threads of all that there may be").warn(
             high=0.9, source="hpcverify default: nearly all taken"
         ),
-        "processes.stuck": Metric("", "high", "in uninterruptible sleep for over 120 s"),
-        "processes.left_over": Metric("", "high", "processes of Slurm jobs that are over"),
-        "clock.error": Metric("s", "neither", "error of the clock as reported to the kernel"),
-        "clock.offset": Metric("s", "neither", "absolute offset, by the time daemon").error(
+        "processes.stuck": hv.Metric("", "high", "in uninterruptible sleep for over 120 s"),
+        "processes.left_over": hv.Metric("", "high", "processes of Slurm jobs that are over"),
+        "clock.error": hv.Metric("s", "neither", "error of the clock as reported to the kernel"),
+        "clock.offset": hv.Metric("s", "neither", "absolute offset, by the time daemon").error(
             high=300,
-            cause=Cause.MISCONFIGURED,
-            remedy=Remedy.FIX_CONFIGURATION,
+            cause=hv.Cause.MISCONFIGURED,
+            remedy=hv.Remedy.FIX_CONFIGURATION,
             optional=True,
             source="munge and Kerberos: what is older than 300 s is refused",
         ),
-        "space.size": Metric("GiB", "neither", "size of a file system"),
-        "space.free": Metric("GiB", "neither", "free for users"),
-        "space.used": Metric("GiB", "neither", "used"),
-        "space.free_share": Metric(
+        "space.size": hv.Metric("GiB", "neither", "size of a file system"),
+        "space.free": hv.Metric("GiB", "neither", "free for users"),
+        "space.used": hv.Metric("GiB", "neither", "used"),
+        "space.free_share": hv.Metric(
             "ratio", "neither", "free for users, of what they can have"
         ).warn(low=0.03, source=f"{NHC_SOURCE}: check_fs_free / 3%"),
-        "inodes.total": Metric("", "neither", "inodes, where the site bounds them"),
-        "inodes.free": Metric("", "neither", "inodes that are free, likewise"),
-        "inodes.used": Metric("", "neither", "inodes in use, likewise"),
-        "inodes.free_share": Metric("ratio", "neither", "inodes that are free").warn(
+        "inodes.total": hv.Metric("", "neither", "inodes, where the site bounds them"),
+        "inodes.free": hv.Metric("", "neither", "inodes that are free, likewise"),
+        "inodes.used": hv.Metric("", "neither", "inodes in use, likewise"),
+        "inodes.free_share": hv.Metric("ratio", "neither", "inodes that are free").warn(
             low=0.01, source="hpcverify default: nearly none left"
         ),
         **SMART_METRICS,
@@ -216,27 +200,27 @@ CHECK = Check(
     finding_rules={
         **SMART_FINDINGS,
         # What the hardware lost, or what its failure did.
-        **fail_on("cores_missing", "turned_read_only"),
+        **hv.fail_on("cores_missing", "turned_read_only"),
         # What a job would meet, and no part of this node need be bad for.
-        **error_on("full", remedy=Remedy.FIX_CONFIGURATION, cause=Cause.NO_SPACE),
-        **error_on("mount_hung", "disk_hung", cause=Cause.HUNG),
-        **error_on("mount_stale", cause=Cause.MISCONFIGURED),
-        **error_on("names_hung", cause=Cause.TIMEOUT),
+        **hv.error_on("full", remedy=hv.Remedy.FIX_CONFIGURATION, cause=hv.Cause.NO_SPACE),
+        **hv.error_on("mount_hung", "disk_hung", cause=hv.Cause.HUNG),
+        **hv.error_on("mount_stale", cause=hv.Cause.MISCONFIGURED),
+        **hv.error_on("names_hung", cause=hv.Cause.TIMEOUT),
         # What the site needs, and the node is not.
-        **not_set_up(
+        **hv.not_set_up(
             *(MOUNT_MISSING, "mount_wrong", "mount_read_only"),
             *("service_down", "service_unknown", "process_missing", "process_unwanted"),
             *("file_wrong", "module_missing", "kernel_argument", "sysctl", "hugepages"),
             *("governor", "frequency", "smt", "name_unknown", "clock_unsynchronized"),
         ),
-        **warn_on(
+        **hv.warn_on(
             *("cores_fewer", "file_system_errors", "maybe_read_only", "numa_missing", "fuse_hung"),
             *("fuse_stale", "process_left_over", "memory_left_over"),
         ),
-        **warn_on("cores_offline", remedy=Remedy.FIX_CONFIGURATION),
-        **warn_on("process_stuck", remedy=Remedy.REBOOT),
-        **listed("clock_free"),
+        **hv.warn_on("cores_offline", remedy=hv.Remedy.FIX_CONFIGURATION),
+        **hv.warn_on("process_stuck", remedy=hv.Remedy.REBOOT),
+        **hv.listed("clock_free"),
     },
-    placement=Placement.PASSIVE,
+    placement=hv.Placement.PASSIVE,
     timeout=120,
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
-from hpcverify.check import CheckItem, Coverage, Finding, Measurement, Unable
+import hpcverify.check as hv
 from hpcverify.processes import ToolRunner
 
 TIME_DAEMONS = ("chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys")
@@ -49,7 +49,7 @@ KernelClockReader = Callable[[], KernelClock | None]
 
 def measure_clock(
     names: Iterable[str], read: KernelClockReader, tool: ToolRunner, wanted: float, seconds: float
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """
     Report the offset of the clock, among processes of these *names*.
 
@@ -59,31 +59,31 @@ def measure_clock(
     running = [daemon for daemon in TIME_DAEMONS if daemon in set(names)]
     state = read()
     if not running or state is None:
-        yield Coverage("node", "the clock is not judged: no time daemon runs here")
+        yield hv.Coverage("node", "the clock is not judged: no time daemon runs here")
         if wanted:
             text = "no time daemon runs: systemctl start chronyd, or install chrony"
             fix = "systemctl start chronyd"
-            yield Finding("clock_unsynchronized", "node", text, fix=fix)
+            yield hv.Finding("clock_unsynchronized", "node", text, fix=fix)
         return
     steering = [daemon for daemon in running if daemon in STEERING]
     offset: float | None = None
     in_step = state.in_step or not steering
     if steering and state.in_step:
         offset = state.estimated_error
-        yield Measurement("clock.error", offset, "s")
+        yield hv.Measurement("clock.error", offset, "s")
     if wanted or not in_step:
         asked, in_step_by_daemon = _ask(running, tool, seconds)
         offset = asked if asked is not None else offset
         in_step = in_step_by_daemon if in_step_by_daemon is not None else in_step
     if offset is not None:
-        yield Measurement("clock.offset", offset, "s")
-    yield Coverage("node", f"the clock is kept by {', '.join(running)}")
+        yield hv.Measurement("clock.offset", offset, "s")
+    yield hv.Coverage("node", f"the clock is kept by {', '.join(running)}")
     if not in_step:
         code = "clock_unsynchronized" if wanted else "clock_free"
-        yield Finding(code, "node", f"{running[0]} runs and has no time to follow: {FIX}")
+        yield hv.Finding(code, "node", f"{running[0]} runs and has no time to follow: {FIX}")
     elif wanted and offset is None:
         text = f"{', '.join(running)} does not say how far off it is: install chrony or linuxptp"
-        yield Finding("clock_unsynchronized", "node", text)
+        yield hv.Finding("clock_unsynchronized", "node", text)
 
 
 def _ask(
@@ -95,7 +95,7 @@ def _ask(
         if ask is not None:
             try:
                 return ask(tool, seconds)
-            except Unable:  # not installed, or without an answer: the kernel's word stands
+            except hv.Unable:  # not installed, or without an answer: the kernel's word stands
                 return None, None
     return None, None
 

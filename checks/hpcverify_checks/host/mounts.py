@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from hpcverify.check import CarryOver, CheckItem, Coverage, Finding, Measurement
+import hpcverify.check as hv
 from hpcverify.telemetry import sysfs
 from hpcverify.telemetry.blockdev import (
     Mount,
@@ -79,7 +79,7 @@ def measure_mounts(
     seconds: float,
     root: Path,
     scratch: Path,
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """Report what is mounted against *needs*, and ask each file system for its *space*."""
     missing = [need.path for need in needs if not _find(table, need.path)]
     if missing:  # an automounter may mount it when it is asked for
@@ -98,7 +98,7 @@ def measure_mounts(
     replies = ask_apart(_list_questions(watched, waiting, needs, space, table), seconds)
     hung = waiting | {point: stuck for point, stuck in replies.hung.items() if point in watched}
     left = {path: [h.pid, h.started, watched[path].device] for path, h in hung.items() if h.pid}
-    yield CarryOver(LEFT_BEHIND, msgspec.json.encode(left).decode())
+    yield hv.CarryOver(LEFT_BEHIND, msgspec.json.encode(left).decode())
     needed = {need.path for need in needs} | {need.path for need in space}
     for point, stuck in hung.items():
         yield _report_hung(watched[point], point, stuck, is_needed=point in needed)
@@ -122,7 +122,7 @@ def measure_mounts(
     text = f"{answered} of {len(watched)} file systems answered"
     if unasked := len(watched.keys() - {*replies.answers, *replies.errors, *hung}):
         text += f"; {unasked} were not asked, since so many others do not answer"
-    yield Coverage("node", text)
+    yield hv.Coverage("node", text)
 
 
 def _list_questions(
@@ -212,7 +212,7 @@ def _write_block(point: str) -> None:
         os.unlink(path)  # noqa: PTH108 - in a child that was forked
 
 
-def _report_hung(mount: Mount, point: str, stuck: Hung, *, is_needed: bool) -> Finding:
+def _report_hung(mount: Mount, point: str, stuck: Hung, *, is_needed: bool) -> hv.Finding:
     since = f"in {stuck.seconds:g} s" if stuck.seconds else "since an earlier run"
     kept = f"; process {stuck.pid} of ours still waits for it" if stuck.pid else ""
     text = (
@@ -221,24 +221,24 @@ def _report_hung(mount: Mount, point: str, stuck: Hung, *, is_needed: bool) -> F
         "or reboot the node"
     )
     code = _choose_code("hung", mount, is_needed)
-    return Finding(code, point, text, {"waits in": stuck.waits_in} if stuck.waits_in else {})
+    return hv.Finding(code, point, text, {"waits in": stuck.waits_in} if stuck.waits_in else {})
 
 
 def _report_error(
     mount: Mount, point: str, error: OSError, root: Path, *, is_needed: bool
-) -> Iterator[Finding]:
+) -> Iterator[hv.Finding]:
     if error.errno in NOT_FOR_US or (error.errno in UNMOUNTED and not is_needed):
         return
     name = f"{mount.kind} of {mount.source}"
     if error.errno == errno.EIO and mount.kind in DISK_FILE_SYSTEMS and _is_here(mount, root):
         text = f"{name} answers {error.strerror}: see the kernel log, and check its disk"
-        yield Finding("turned_read_only", point, text)
+        yield hv.Finding("turned_read_only", point, text)
     else:
         text = (
             f"{name} answers {error.strerror}: see the kernel log and its server; then "
             f"umount -l {point}, and mount it again"
         )
-        yield Finding(_choose_code("stale", mount, is_needed), point, text)
+        yield hv.Finding(_choose_code("stale", mount, is_needed), point, text)
 
 
 def _choose_code(what: str, mount: Mount, is_needed: bool) -> str:  # noqa: FBT001 - private
@@ -252,10 +252,10 @@ def _may_be_users(mount: Mount, is_needed: bool) -> bool:  # noqa: FBT001 - priv
 
 def _compare(
     need: MountNeed, table: Sequence[Mount], answers: Mapping[str, Any]
-) -> Iterator[Finding]:
+) -> Iterator[hv.Finding]:
     mount = _find(table, need.path)
     if mount is None:
-        yield Finding(MOUNT_MISSING, need.path, f"not mounted: mount {need.path}")
+        yield hv.Finding(MOUNT_MISSING, need.path, f"not mounted: mount {need.path}")
         return
     # As /proc/mounts has it: writable only where mount and file system both are.
     options = dict.fromkeys((*mount.flags, *mount.options))
@@ -274,20 +274,20 @@ def _compare(
     ]
     for text in wrong:
         fix = "correct /etc/fstab or the automounter, and mount it again"
-        yield Finding("mount_wrong", need.path, f"{text}: {fix}")
+        yield hv.Finding("mount_wrong", need.path, f"{text}: {fix}")
     answer = answers.get(need.path)
     if answer is None or need.writable is None:
         return
     if need.writable is False and not answer["read_only"]:
-        yield Finding("mount_wrong", need.path, f"is writable: mount -o remount,ro {need.path}")
+        yield hv.Finding("mount_wrong", need.path, f"is writable: mount -o remount,ro {need.path}")
     elif need.writable and answer["read_only"]:
         fix = f"see the kernel log for why; then mount -o remount,rw {need.path}"
-        yield Finding("mount_read_only", need.path, f"is read-only: {fix}")
+        yield hv.Finding("mount_read_only", need.path, f"is read-only: {fix}")
     elif need.writable and answer.get("write_errno", errno.EACCES) not in NOT_PERMITTED:
         no_room = answer["write_errno"] in NO_ROOM
         fix = "free some space, or see quota -u root" if no_room else "see the kernel log"
         text = f"cannot be written ({answer['write_error']}): {fix}"
-        yield Finding("full" if no_room else "mount_read_only", need.path, text)
+        yield hv.Finding("full" if no_room else "mount_read_only", need.path, text)
 
 
 def _has_option(every: str, wanted: str) -> bool:
@@ -302,7 +302,7 @@ def _report_read_only(
     before: Sequence[str],
     reported: Sequence[str],
     root: Path,
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     # Who mounts or remounts read-only sets both; after an error the kernel sets only that
     # of the file system. So does a container's bind mount of a read-only image, which was
     # never writable. Where another of its mounts is read-only too, it may have been asked for.
@@ -327,7 +327,7 @@ def _report_read_only(
                 f"{mount.kind} of {mount.source} {since} and takes no writes now, as after an "
                 "error: see the kernel log, and check the file system and its disk"
             )
-            yield Finding(code, point, text, {"options": ",".join(mount.options)})
+            yield hv.Finding(code, point, text, {"options": ",".join(mount.options)})
             writable += [name] * was  # until it is writable again, or gone
         elif name in reported:
             read_only.append(name)
@@ -340,10 +340,10 @@ def _report_read_only(
                 "a read-only file system"
             )
             text = f"{mount.kind} of {mount.source} {how}; see the kernel log (reported once)"
-            yield Finding("maybe_read_only", point, text, {"options": ",".join(mount.options)})
+            yield hv.Finding("maybe_read_only", point, text, {"options": ",".join(mount.options)})
             read_only.append(name)
-    yield CarryOver(WRITABLE, msgspec.json.encode(writable).decode())
-    yield CarryOver(READ_ONLY, msgspec.json.encode(read_only).decode())
+    yield hv.CarryOver(WRITABLE, msgspec.json.encode(writable).decode())
+    yield hv.CarryOver(READ_ONLY, msgspec.json.encode(read_only).decode())
 
 
 def _is_here(mount: Mount, root: Path) -> bool:
@@ -354,7 +354,7 @@ def _is_here(mount: Mount, root: Path) -> bool:
 
 def _report_new_errors(
     watched: Mapping[str, Mount], recalled: str | None, root: Path
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     before: Mapping[str, float] = msgspec.json.decode(recalled) if recalled else {}
     now: dict[str, float] = {}
     for point, mount in watched.items():
@@ -371,8 +371,8 @@ def _report_new_errors(
                 f"ext4 of {mount.source} has found {count - before[name]:.0f} errors since the "
                 "last run: see the kernel log; then unmount it, and e2fsck -f "
             )
-            yield Finding("file_system_errors", point, f"{text}{mount.source}")
-    yield CarryOver(ERRORS, msgspec.json.encode(now).decode())
+            yield hv.Finding("file_system_errors", point, f"{text}{mount.source}")
+    yield hv.CarryOver(ERRORS, msgspec.json.encode(now).decode())
 
 
 def _is_filled_here(mount: Mount, point: str, answer: Mapping[str, int]) -> bool:
@@ -381,11 +381,11 @@ def _is_filled_here(mount: Mount, point: str, answer: Mapping[str, int]) -> bool
     return is_own and not is_remote(mount.kind) and not answer["read_only"]
 
 
-def _report_full(mount: Mount, point: str, answer: Mapping[str, int]) -> Iterator[Finding]:
+def _report_full(mount: Mount, point: str, answer: Mapping[str, int]) -> Iterator[hv.Finding]:
     for what, total, left in (("space", "size", "free"), ("inodes", "inodes", "free_inodes")):
         if answer[total] and not answer[left]:
             text = f"no {what} is left on {mount.kind} of {mount.source}: free some"
-            yield Finding("full", point, text)
+            yield hv.Finding("full", point, text)
 
 
 def _measure_space(
@@ -393,7 +393,7 @@ def _measure_space(
     space: Iterable[SpaceNeed],
     table: Sequence[Mount],
     answers: Mapping[str, Any],
-) -> Iterator[Measurement]:
+) -> Iterator[hv.Measurement]:
     names = {point: set(USUAL_SPACE) for point in local}
     for want in space:
         names.setdefault(want.path, set()).update(want.bounds)
@@ -403,7 +403,7 @@ def _measure_space(
         for name, value in list_space(answer).items() if answer else ():
             if name in asked:
                 metric, unit = SPACE_METRICS[name]
-                yield Measurement(metric, value, unit, path)
+                yield hv.Measurement(metric, value, unit, path)
 
 
 def list_space(answer: Mapping[str, int]) -> dict[str, float]:

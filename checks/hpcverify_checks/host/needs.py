@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from hpcverify.check import Params
+import hpcverify.check as hv
 
 NodeMetric = Literal[
     "sockets",
@@ -181,7 +181,7 @@ class Expectation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             refuse_bad_pattern(pattern)
 
 
-class HostParams(Params, frozen=True):
+class HostParams(hv.Params, frozen=True):
     """What the site needs of its nodes, and how long to wait for an answer."""
 
     expect: tuple[Expectation, ...] = ()

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hpcverify.check import CarryOver, CheckItem, Finding, Measurement
+import hpcverify.check as hv
 from hpcverify.telemetry import sysfs
 from hpcverify.telemetry.blockdev import list_mounts
 from hpcverify.units import MINUTE_SECONDS
@@ -74,26 +74,30 @@ def list_tasks(root: Path) -> list[Task]:
 
 def measure_processes(
     tasks: Sequence[Task], root: Path, recall_stuck: str | None, recall_left: str | None
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """Report how many there are, and those that were stuck or left over in the last run too."""
-    yield Measurement("processes.zombies", sum(task.state == "Z" for task in tasks))
+    yield hv.Measurement("processes.zombies", sum(task.state == "Z" for task in tasks))
     yield from _measure_share(root)
     yield from _report_stuck(tasks, root, recall_stuck)
     yield from _report_left_over(tasks, root, recall_left)
 
 
-def _measure_share(root: Path) -> Iterator[Measurement]:
+def _measure_share(root: Path) -> Iterator[hv.Measurement]:
     # loadavg counts threads, each of which takes a pid.
     words = (sysfs.read_text(root / "proc/loadavg") or "").split()
     limits = [sysfs.read_number(root / f"proc/sys/kernel/{n}") for n in ("pid_max", "threads-max")]
     known = [limit for limit in limits if limit]
     if len(words) > 3 and known:  # noqa: PLR2004 - the fourth is running/all
         for name, word in zip(("load.1m", "load.5m", "load.15m"), words, strict=False):
-            yield Measurement(name, float(word))
-        yield Measurement("processes.share", int(words[3].partition("/")[2]) / min(known), "ratio")
+            yield hv.Measurement(name, float(word))
+        yield hv.Measurement(
+            "processes.share", int(words[3].partition("/")[2]) / min(known), "ratio"
+        )
 
 
-def _report_stuck(tasks: Iterable[Task], root: Path, recalled: str | None) -> Iterator[CheckItem]:
+def _report_stuck(
+    tasks: Iterable[Task], root: Path, recalled: str | None
+) -> Iterator[hv.CheckItem]:
     uptime = float((sysfs.read_text(root / "proc/uptime") or "0").partition(" ")[0])
     # By process: how often it had run, and since when it is known to wait.
     before: dict[str, list[float]] = msgspec.json.decode(recalled) if recalled else {}
@@ -110,15 +114,15 @@ def _report_stuck(tasks: Iterable[Task], root: Path, recalled: str | None) -> It
         now[task.key] = [switches, since]
         if uptime - since >= STUCK_SECONDS:
             stuck.append(task)
-    yield CarryOver(STUCK, msgspec.json.encode(now).decode())
-    yield Measurement("processes.stuck", len(stuck))
+    yield hv.CarryOver(STUCK, msgspec.json.encode(now).decode())
+    yield hv.Measurement("processes.stuck", len(stuck))
     if stuck:
         names = _name_tasks(stuck, root)
         text = (
             f"in uninterruptible sleep for over {STUCK_SECONDS:.0f} s: {names}: see the kernel "
             "log for the disk, GPU or server that it waits for; reboot the node if it is none"
         )
-        yield Finding("process_stuck", "node", text)
+        yield hv.Finding("process_stuck", "node", text)
 
 
 def _name_tasks(tasks: Sequence[Task], root: Path) -> str:
@@ -138,7 +142,7 @@ def _read_wait(root: Path, pid: int) -> str:
 
 def _report_left_over(
     tasks: Sequence[Task], root: Path, recalled: str | None
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """
     Report processes in the cgroup of a Slurm job that has no step on this node any more.
 
@@ -159,9 +163,9 @@ def _report_left_over(
     jobs = {t: job for t in tasks if t.parent != 2 and (job := _find_job(root, t.pid))}  # noqa: PLR2004 - kthreadd
     over = {t: job for t, job in jobs.items() if job not in alive and t not in steps}
     before = msgspec.json.decode(recalled) if recalled else []
-    yield CarryOver(LEFT_OVER, msgspec.json.encode([t.key for t in over]).decode())
+    yield hv.CarryOver(LEFT_OVER, msgspec.json.encode([t.key for t in over]).decode())
     again = [t for t in over if t.key in before]
-    yield Measurement("processes.left_over", len(again))
+    yield hv.Measurement("processes.left_over", len(again))
     if again:
         listed = ", ".join(dict.fromkeys(f"job {over[t]}" for t in again))
         pids = " ".join(str(t.pid) for t in again[:MAX_NAMED])
@@ -169,7 +173,7 @@ def _report_left_over(
             f"{listed} is over and left behind {_name_tasks(again, root)}: kill -9 {pids}, and "
             "see why Slurm did not (ProctrackType, UnkillableStepTimeout)"
         )
-        yield Finding("process_left_over", "node", text)
+        yield hv.Finding("process_left_over", "node", text)
 
 
 def _find_job(root: Path, pid: int) -> str:
@@ -179,7 +183,7 @@ def _find_job(root: Path, pid: int) -> str:
 
 def compare_processes(
     needs: Iterable[ProcessNeed], tasks: Sequence[Task], root: Path
-) -> Iterator[Finding]:
+) -> Iterator[hv.Finding]:
     """Report what must run and does not, and what runs and must not."""
     for need in needs:
         running = [t for t in tasks if t.state != "Z"]
@@ -189,10 +193,10 @@ def compare_processes(
             named = _keep_owned(others, need.user, root)
         of = f" of {need.user}" if need.user else ""
         if need.running and not named:
-            yield Finding("process_missing", "node", f"no process {need.name}{of}: start it")
+            yield hv.Finding("process_missing", "node", f"no process {need.name}{of}: start it")
         elif named and not need.running:
             text = f"{_name_tasks(named, root)}{of} must not run: stop it"
-            yield Finding("process_unwanted", "node", text)
+            yield hv.Finding("process_unwanted", "node", text)
 
 
 def _keep_owned(tasks: Sequence[Task], user: str, root: Path) -> Sequence[Task]:
@@ -247,7 +251,7 @@ def _sum_sizes(folder: Path, mounted: Collection[str]) -> list[tuple[int, int]]:
 
 def report_shared_memory(
     folder: Path, tasks: Iterable[Task], root: Path, least: float, seconds: float
-) -> Iterator[Finding]:
+) -> Iterator[hv.Finding]:
     """
     Report files of people in *folder* who run nothing here, from *least* bytes on.
 
@@ -259,7 +263,7 @@ def report_shared_memory(
     replies = ask_apart({name: partial(_sum_sizes, folder, mounted)}, seconds)
     for stuck in replies.hung.values():
         text = f"what is below it has not answered in {stuck.seconds:g} s: see findmnt -R {folder}"
-        yield Finding("fuse_hung", name, text)
+        yield hv.Finding("fuse_hung", name, text)
     sizes = dict(replies.answers.get(name, ()))
     if sum(sizes.values()) < least:
         return
@@ -270,4 +274,4 @@ def report_shared_memory(
                 f"{size / 2**30:.3g} GiB of memory is held by files of user {owner}, who runs "
                 f"nothing here: find {folder} -xdev -user {owner} -delete"
             )
-            yield Finding("memory_left_over", str(folder), text)
+            yield hv.Finding("memory_left_over", str(folder), text)

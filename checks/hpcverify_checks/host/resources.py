@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcverify.check import CarryOver, CheckItem, Context, Finding, Measurement, Part
+import hpcverify.check as hv
 from hpcverify.telemetry import cpu, sysfs
 from hpcverify.units import GIB
 from hpcverify_checks.host.needs import Expectation, fits, is_pattern
@@ -22,7 +22,7 @@ COUNTS_MARK = "counts"
 SMT_OFF = frozenset({"off", "forceoff", "notsupported", "notimplemented"})
 
 
-def measure_memory(memory: Mapping[str, float]) -> Iterator[Measurement]:
+def measure_memory(memory: Mapping[str, float]) -> Iterator[hv.Measurement]:
     """Report what there is and what is left, of memory and swap."""
     for name, field in (
         ("memory.total", "MemTotal"),
@@ -31,13 +31,13 @@ def measure_memory(memory: Mapping[str, float]) -> Iterator[Measurement]:
         ("swap.free", "SwapFree"),
     ):
         if field in memory:
-            yield Measurement(name, memory[field] / GIB, "GiB")
+            yield hv.Measurement(name, memory[field] / GIB, "GiB")
     if memory.get("MemTotal") and "MemAvailable" in memory:
         share = memory["MemAvailable"] / memory["MemTotal"]
-        yield Measurement("memory.available_share", share, "ratio")
+        yield hv.Measurement("memory.available_share", share, "ratio")
 
 
-def measure_cores(ctx: Context, root: Path) -> Iterator[CheckItem]:
+def measure_cores(ctx: hv.Context, root: Path) -> Iterator[hv.CheckItem]:
     """
     Count sockets, cores, threads and NUMA nodes, and report those that are gone.
 
@@ -48,7 +48,7 @@ def measure_cores(ctx: Context, root: Path) -> Iterator[CheckItem]:
     for part in parts:
         for fact in CPU_FACTS:
             if fact in part.facts:
-                yield Measurement(fact, float(part.facts[fact]), "", part.id)
+                yield hv.Measurement(fact, float(part.facts[fact]), "", part.id)
     if cpu.is_virtual(root):  # it may be resized
         return
     offline = list_offline(root)
@@ -58,21 +58,21 @@ def measure_cores(ctx: Context, root: Path) -> Iterator[CheckItem]:
             f"CPU {numbers} is offline: see the kernel log for why; then "
             f"echo 1 > /sys/devices/system/cpu/cpu{offline[0]}/online"
         )
-        yield Finding("cores_offline", "cpu", text)
+        yield hv.Finding("cores_offline", "cpu", text)
     for part in parts:
         have = _list_counts(part)
         had = _recall_counts(ctx, part)
         if not offline and not cpu.list_limits(root):
             yield from _compare_counts(part.id, have, had, root)
         most = {fact: max(have.get(fact, 0), had.get(fact, 0)) for fact in {**have, **had}}
-        yield CarryOver(COUNTS_MARK, msgspec.json.encode(most).decode(), part.id)
+        yield hv.CarryOver(COUNTS_MARK, msgspec.json.encode(most).decode(), part.id)
 
 
-def _list_counts(part: Part) -> dict[str, int]:
+def _list_counts(part: hv.Part) -> dict[str, int]:
     return {fact: int(part.facts[fact]) for fact in HELD_FACTS if fact in part.facts}
 
 
-def _recall_counts(ctx: Context, part: Part) -> dict[str, int]:
+def _recall_counts(ctx: hv.Context, part: hv.Part) -> dict[str, int]:
     if ctx.previous is None:  # the first run, or --accept-parts
         return {}
     if mark := ctx.recall(COUNTS_MARK, part.id):
@@ -83,7 +83,7 @@ def _recall_counts(ctx: Context, part: Part) -> dict[str, int]:
 
 def _compare_counts(
     part_id: str, have: Mapping[str, int], had: Mapping[str, int], root: Path
-) -> Iterator[Finding]:
+) -> Iterator[hv.Finding]:
     # The firmware can turn cores off too, but only as many in each socket: what fails does
     # so in one.
     for fact, code in HELD_FACTS.items():
@@ -96,7 +96,7 @@ def _compare_counts(
             )
             per_socket = Counter(socket for socket, _ in cpu.list_cores(root)).values()
             is_setting = fact == "cores" and len(per_socket) > 1 == len(set(per_socket))
-            yield Finding("cores_fewer" if is_setting else code, part_id, text)
+            yield hv.Finding("cores_fewer" if is_setting else code, part_id, text)
             return  # a lost socket takes its cores and NUMA nodes with it
 
 
@@ -116,12 +116,12 @@ def list_offline(root: Path) -> tuple[int, ...]:
     return tuple(sorted(absent))
 
 
-def compare_settings(need: Expectation, root: Path) -> Iterator[Finding]:
+def compare_settings(need: Expectation, root: Path) -> Iterator[hv.Finding]:
     """Report each setting of kernel and processor that is not as the site needs it."""
     for module in need.modules:
         if not _is_loaded(module, root):
             text = f"module {module} is not loaded: modprobe {module}"
-            yield Finding("module_missing", "node", text)
+            yield hv.Finding("module_missing", "node", text)
     yield from _compare_arguments(need.kernel_arguments, root)
     yield from _compare_sysctls(need.sysctls, root)
     yield from _compare_huge_pages(need.hugepages, root)
@@ -132,10 +132,10 @@ def compare_settings(need: Expectation, root: Path) -> Iterator[Finding]:
             words = {True: "on", False: "off"}
             fix = f"echo {words[need.smt]} > /sys/devices/system/cpu/smt/control"
             text = f"simultaneous multithreading is {words[active]}: {fix}, or set it in the BIOS"
-            yield Finding("smt", "cpu", text)
+            yield hv.Finding("smt", "cpu", text)
 
 
-def _compare_sysctls(wanted_values: Mapping[str, str], root: Path) -> Iterator[Finding]:
+def _compare_sysctls(wanted_values: Mapping[str, str], root: Path) -> Iterator[hv.Finding]:
     for name, wanted in wanted_values.items():
         # As sysctl(8) has it, a slash is a dot in the name of a part: eth0/100.
         file = root / "proc/sys" / name.translate({46: "/", 47: "."})
@@ -143,14 +143,14 @@ def _compare_sysctls(wanted_values: Mapping[str, str], root: Path) -> Iterator[F
         if shown is None:
             unknown = "is unknown to this kernel: correct its name, or load the module that has it"
             text = "cannot be read: run as root" if file.exists() else unknown
-            yield Finding("sysctl", "node", f"{name} {text}")
+            yield hv.Finding("sysctl", "node", f"{name} {text}")
         elif not fits(value := " ".join(shown.split()), wanted):
             fix = "correct it" if is_pattern(wanted) else f"sysctl -w {name}={wanted}"
             text = f"{name} is {value}, not {wanted}: {fix}, and set it in /etc/sysctl.d"
-            yield Finding("sysctl", "node", text)
+            yield hv.Finding("sysctl", "node", text)
 
 
-def _compare_huge_pages(wanted_counts: Mapping[str, int], root: Path) -> Iterator[Finding]:
+def _compare_huge_pages(wanted_counts: Mapping[str, int], root: Path) -> Iterator[hv.Finding]:
     for size, count in wanted_counts.items():
         place = f"sys/kernel/mm/hugepages/hugepages-{size}/nr_hugepages"
         have = sysfs.read_number(root / place)
@@ -158,10 +158,10 @@ def _compare_huge_pages(wanted_counts: Mapping[str, int], root: Path) -> Iterato
             folders = sysfs.list_entries((root / place).parents[1])
             known = ", ".join(folder.name.removeprefix("hugepages-") for folder in folders)
             text = f"this kernel has no huge pages of {size} (it has: {known or 'none'})"
-            yield Finding("hugepages", "node", f"{text}: correct params.host.expect")
+            yield hv.Finding("hugepages", "node", f"{text}: correct params.host.expect")
         elif have is not None and have < count:
             text = f"{have:.0f} huge pages of {size}, not {count}: echo {count} > /{place}"
-            yield Finding("hugepages", "node", text)
+            yield hv.Finding("hugepages", "node", text)
 
 
 def _is_loaded(module: str, root: Path) -> bool:
@@ -174,7 +174,7 @@ def _is_loaded(module: str, root: Path) -> bool:
     return f"/{name}.ko" in built_in.replace("-", "_")
 
 
-def _compare_arguments(wanted: Iterable[str], root: Path) -> Iterator[Finding]:
+def _compare_arguments(wanted: Iterable[str], root: Path) -> Iterator[hv.Finding]:
     arguments = (sysfs.read_text(root / "proc/cmdline") or "").split()
     for pattern in wanted:
         if pattern.startswith("!"):
@@ -184,10 +184,10 @@ def _compare_arguments(wanted: Iterable[str], root: Path) -> Iterator[Finding]:
             there = [argument for argument in arguments if fits(argument, pattern)]
             text = "" if there else f"the kernel was started without {pattern}: add it"
         if text:
-            yield Finding("kernel_argument", "node", f"{text} (grub), and reboot the node")
+            yield hv.Finding("kernel_argument", "node", f"{text} (grub), and reboot the node")
 
 
-def _compare_frequency(need: Expectation, root: Path) -> Iterator[Finding]:
+def _compare_frequency(need: Expectation, root: Path) -> Iterator[hv.Finding]:
     if not (need.governor or need.frequency_mhz):
         return
     policies = sysfs.list_entries(root / cpu.CPU_FOLDER / "cpufreq", "policy*")
@@ -202,13 +202,13 @@ def _compare_frequency(need: Expectation, root: Path) -> Iterator[Finding]:
             slow.append(mhz)
     if not policies:
         text = "the kernel has no cpufreq driver here: turn on P-states in the BIOS"
-        yield Finding("governor", "cpu", text)
+        yield hv.Finding("governor", "cpu", text)
     for governor, count in other.items():
         text = f"the governor of {count} of {len(policies)} cpufreq policies is {governor}"
-        yield Finding("governor", "cpu", f"{text}: cpupower frequency-set -g {need.governor}")
+        yield hv.Finding("governor", "cpu", f"{text}: cpupower frequency-set -g {need.governor}")
     if slow:
         text = (
             f"{len(slow)} of {len(policies)} cpufreq policies may not run above {min(slow):.0f} "
             f"MHz: cpupower frequency-set -u {need.frequency_mhz:.0f}MHz"
         )
-        yield Finding("frequency", "cpu", text)
+        yield hv.Finding("frequency", "cpu", text)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from hpcverify.check import CheckItem, Finding, Unable
+import hpcverify.check as hv
 from hpcverify.processes import ToolRunner
 from hpcverify.telemetry import sysfs
 from hpcverify_checks.host.apart import Question, Replies, ask_apart
@@ -37,7 +37,7 @@ MAX_FILE_BYTES = 2**20
 
 def compare_services(
     units: Iterable[str], root: Path, tool: ToolRunner, seconds: float
-) -> Iterator[Finding]:
+) -> Iterator[hv.Finding]:
     """Report each of *units* that is not active."""
     named = [unit if "." in unit else f"{unit}.service" for unit in units]
     # A daemon has a cgroup with processes in it: then nobody needs to be asked.
@@ -47,9 +47,9 @@ def compare_services(
     command = ["systemctl", "show", "--property=Id,LoadState,ActiveState,SubState", *unsure]
     try:
         done = tool(command, timeout=seconds)
-    except Unable as exc:
+    except hv.Unable as exc:
         names = ", ".join(unsure)
-        yield Finding("service_unknown", "node", f"whether {names} runs is not known: {exc}")
+        yield hv.Finding("service_unknown", "node", f"whether {names} runs is not known: {exc}")
         return
     answers = done.stdout.decode(errors="replace").strip().split("\n\n")
     properties = [
@@ -61,22 +61,22 @@ def compare_services(
         text = (
             f"whether {', '.join(unsure)} runs is not known: systemctl says {message or 'nothing'}"
         )
-        yield Finding("service_unknown", "node", f"{text}: list processes instead of services")
+        yield hv.Finding("service_unknown", "node", f"{text}: list processes instead of services")
         return
     for unit, fields in zip(unsure, properties, strict=True):
         state = fields["ActiveState"]
         if fields.get("LoadState") == "not-found":
             text = f"{unit} is not installed: install it, or take it out of params.host.expect"
-            yield Finding("service_down", "node", text)
+            yield hv.Finding("service_down", "node", text)
         elif state == "activating":
             text = (
                 f"{unit} still starts ({fields.get('SubState', '')}): run again; if it stays so: "
             )
-            yield Finding("service_down", "node", f"{text}journalctl -u {unit}")
+            yield hv.Finding("service_down", "node", f"{text}journalctl -u {unit}")
         elif state not in UP:
             text = f"{unit} is {state} ({fields.get('SubState', '')}): systemctl start {unit}"
             text = f"{text}; if it ends again: journalctl -u {unit}"
-            yield Finding("service_down", "node", text, fix=f"systemctl start {unit}")
+            yield hv.Finding("service_down", "node", text, fix=f"systemctl start {unit}")
 
 
 def _runs(unit: str, root: Path) -> bool:
@@ -93,7 +93,7 @@ def _runs(unit: str, root: Path) -> bool:
 
 def measure_names(
     users: Iterable[str], hosts: Iterable[str], root: Path, seconds: float
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """Report names that are not known, and a name service that does not answer in time."""
     questions: dict[str, Question] = {
         **{f"user {name}": partial(_find_user, name) for name in users},
@@ -105,16 +105,16 @@ def measure_names(
     yield from report_names(ask_apart(questions, seconds), servers)
 
 
-def report_names(replies: Replies, servers: str) -> Iterator[CheckItem]:
+def report_names(replies: Replies, servers: str) -> Iterator[hv.CheckItem]:
     """Report what came of looking up names, where *servers* answer for users."""
     for name in replies.hung:
         text = f"the name service ({servers or 'files and DNS'}) has not answered for {name}"
         fix = "see that sssd or nslcd runs and reaches its server, and /etc/resolv.conf"
-        yield Finding("names_hung", "node", f"{text} in {replies.hung[name].seconds:g} s: {fix}")
+        yield hv.Finding("names_hung", "node", f"{text} in {replies.hung[name].seconds:g} s: {fix}")
     for name, known in replies.answers.items():
         if not known and name != "user of no name":
             text = f"{name} is not known: getent passwd or getent hosts says what is; see sssd, "
-            yield Finding("name_unknown", "node", f"{text}/etc/nsswitch.conf and DNS")
+            yield hv.Finding("name_unknown", "node", f"{text}/etc/nsswitch.conf and DNS")
 
 
 def list_servers(root: Path) -> str:
@@ -146,7 +146,7 @@ def _find_host(name: str) -> bool:
 
 def compare_files(
     needs: Iterable[FileNeed], seconds: float, hung: Sequence[str] = ()
-) -> Iterator[Finding]:
+) -> Iterator[hv.Finding]:
     """Report each file that is not as it must be; none below the mounts that are *hung*."""
     questions: dict[str, Question] = {
         f"{number} {need.path}": partial(_list_wrongs, need)
@@ -157,13 +157,13 @@ def compare_files(
     wrong: Mapping[str, list[str]] = replies.answers
     for name, texts in wrong.items():
         for text in texts:
-            yield Finding("file_wrong", name.partition(" ")[2], text)
+            yield hv.Finding("file_wrong", name.partition(" ")[2], text)
     for name, error in replies.errors.items():
         text = f"{error.strerror}: create it, or take it out of params.host.expect"
-        yield Finding("file_wrong", name.partition(" ")[2], text)
+        yield hv.Finding("file_wrong", name.partition(" ")[2], text)
     for name in replies.hung:
         text = f"no answer in {seconds:g} s: see the file system that it is on"
-        yield Finding("mount_hung", name.partition(" ")[2], text)
+        yield hv.Finding("mount_hung", name.partition(" ")[2], text)
 
 
 def _list_wrongs(need: FileNeed) -> list[str]:

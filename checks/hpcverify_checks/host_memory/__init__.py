@@ -23,21 +23,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from hpcverify.check import (
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Remedy,
-    Unable,
-    operation,
-)
+import hpcverify.check as hv
 from hpcverify.telemetry import cpu
 from hpcverify.telemetry.edac import EdacReader
 from hpcverify.units import GIB, MIB
@@ -63,7 +49,7 @@ END_SECONDS = 2.0
 """The memory is given back, and the sweep in which the time ends is completed."""
 
 
-class HostMemoryParams(Params, frozen=True):
+class HostMemoryParams(hv.Params, frozen=True):
     """
     Times in seconds: of the whole check, and of each of the two pauses within it.
 
@@ -76,14 +62,14 @@ class HostMemoryParams(Params, frozen=True):
     """The rest before the second and the third sweep of the first pass."""
 
 
-def estimate(_ctx: Context, params: HostMemoryParams) -> float:
+def estimate(_ctx: hv.Context, params: HostMemoryParams) -> float:
     """Count the pauses even where they take all of the time."""
     return max(params.seconds, PAUSES * params.pause) + END_SECONDS
 
 
 def measure(
-    ctx: Context, params: HostMemoryParams, host: HostMemory | None = None
-) -> Iterator[CheckItem]:
+    ctx: hv.Context, params: HostMemoryParams, host: HostMemory | None = None
+) -> Iterator[hv.CheckItem]:
     """
     Take memory and march over it, and say how much of it there was.
 
@@ -106,15 +92,15 @@ def measure(
         began=host.read_clock(),
     )
     before = count_errors()
-    with die_first(), operation("March C- over the host's memory", ctx.device):
+    with die_first(), hv.operation("March C- over the host's memory", ctx.device):
         for finding in exam.run():
             yield add_dimms(ctx, finding, before)
     if not exam.regions:
-        raise Unable(
+        raise hv.Unable(
             f"of {free / GIB:.2f} GiB free memory none could be tested: "
             f"{2 * host.chunk_bytes / GIB:.2f} GiB and as much again must be free: end the "
             "processes that hold the memory, or raise the limit of the job",
-            Cause.NO_SPACE,
+            hv.Cause.NO_SPACE,
         )
     yield from report(exam)
 
@@ -127,7 +113,7 @@ def count_errors() -> Mapping[str, float]:
     return counts
 
 
-def add_dimms(ctx: Context, finding: Finding, before: Mapping[str, float]) -> Finding:
+def add_dimms(ctx: hv.Context, finding: hv.Finding, before: Mapping[str, float]) -> hv.Finding:
     """Add to *finding* the DIMMs whose errors EDAC has counted meanwhile."""
     now = count_errors()
     risen = [part_id for part_id, count in now.items() if count > before.get(part_id, 0.0)]
@@ -137,20 +123,20 @@ def add_dimms(ctx: Context, finding: Finding, before: Mapping[str, float]) -> Fi
     return _extend(finding, f"EDAC counted errors of {ctx.inventory.format_names(risen)}")
 
 
-def _extend(finding: Finding, note: str) -> Finding:
-    return Finding(
+def _extend(finding: hv.Finding, note: str) -> hv.Finding:
+    return hv.Finding(
         finding.code, finding.part_id, f"{finding.text}; {note}", {**finding.evidence, "edac": note}
     )
 
 
-def report(exam: HostExamination) -> Iterator[CheckItem]:
+def report(exam: HostExamination) -> Iterator[hv.CheckItem]:
     """Report what was tested of each NUMA node, and what was wrong."""
     tested, is_known = count_tested(exam.regions, exam.host)
     for node in exam.host.nodes:
         part_id, size = name_node(node.number), tested[node.number]
         share = size / node.free if node.free else 0.0
-        yield Measurement("tested", size, "B", part_id)
-        yield Measurement("covered", share, "ratio", part_id)
+        yield hv.Measurement("tested", size, "B", part_id)
+        yield hv.Measurement("covered", share, "ratio", part_id)
         cores = sorted({r.core for r in exam.regions if r.node == node.number})
         text = (
             f"NUMA node {node.number}: {size / GIB:.2f} of {node.free / GIB:.2f} GiB free "
@@ -159,36 +145,36 @@ def report(exam: HostExamination) -> Iterator[CheckItem]:
         short = "; there was no time or no room for half of it" if share < TESTED_SHARE else ""
         if 0 < size < EVICTING_FACTOR * exam.host.cache_bytes:
             short += f"; a cache of {exam.host.cache_bytes / MIB:.0f} MiB may have answered"
-        yield Coverage(part_id, text + short)
+        yield hv.Coverage(part_id, text + short)
     for part_id, words in exam.count_wrong().items():
-        yield Measurement("mismatches", words, "", part_id)
-    yield Measurement("passes", exam.tally.passes.total(), "", HOST_MEMORY)
+        yield hv.Measurement("mismatches", words, "", part_id)
+    yield hv.Measurement("passes", exam.tally.passes.total(), "", HOST_MEMORY)
     placed = "" if is_known else "; the kernel does not say on which NUMA node the pages are"
-    yield Coverage(
+    yield hv.Coverage(
         HOST_MEMORY,
         f"{exam.tally.describe()}; {exam.pause:g} s of rest before the second and the third "
         f"sweep of the first pass{placed}",
     )
 
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="the host's memory: March C- over half of what is free, on every NUMA node",
     measure=measure,
     estimate=estimate,
     params=HostMemoryParams,
     metrics={
-        "tested": Metric("B", "low", "memory that was tested").error(
+        "tested": hv.Metric("B", "low", "memory that was tested").error(
             low=1,
-            cause=Cause.NO_SPACE,
-            remedy=Remedy.FIX_CONFIGURATION,
+            cause=hv.Cause.NO_SPACE,
+            remedy=hv.Remedy.FIX_CONFIGURATION,
             source="hpcverify default: untested memory does not pass; end the processes that "
             "hold the memory of this NUMA node",
         ),
-        "covered": Metric("ratio", "low", "share of the free memory that was tested"),
+        "covered": hv.Metric("ratio", "low", "share of the free memory that was tested"),
         **MARCH_METRICS,
     },
     finding_rules=MARCH_FINDING_RULES,
-    placement=Placement.NODE,
+    placement=hv.Placement.NODE,
     timeout=300.0,
     selftest=selftest,
 )

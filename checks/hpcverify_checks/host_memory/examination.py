@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from hpcverify.check import Finding
+import hpcverify.check as hv
 from hpcverify_checks.common.cores import run_on_each
 from hpcverify_checks.common.march import (
     CORRUPTED_CODE,
@@ -81,7 +81,7 @@ class HostExamination:
         """The bytes of all regions."""
         return sum(region.size for region in self.regions)
 
-    def run(self) -> Iterator[Finding]:
+    def run(self) -> Iterator[hv.Finding]:
         """Take memory, as much as there is time for, and make passes over it."""
         yield from self._take_memory()
         rest: Callable[[], None] = partial(self.host.rest, self.pause)
@@ -98,7 +98,7 @@ class HostExamination:
                     self.tally.mismatches += 1
                     self.wrong[region.core, region.node] += 1
                     text = f"the reference table of core {region.core} changed in memory"
-                    yield Finding(CORRUPTED_CODE, name_node(region.node), text)
+                    yield hv.Finding(CORRUPTED_CODE, name_node(region.node), text)
             if not self.tally.mismatches:
                 chance.choice(self.marches).require_canary(chance)
             paused = 0.0 if rest is go_on else PAUSES * self.pause
@@ -107,7 +107,7 @@ class HostExamination:
                 break
             rest = go_on
 
-    def _take_memory(self) -> Iterator[Finding]:
+    def _take_memory(self) -> Iterator[hv.Finding]:
         """Measure with the first chunks how long a pass takes, then take what there is time for."""
         grow(self.regions, self.host, self.reserve, has_least)
         self.regions = [region for region in self.regions if has_least(region)]
@@ -174,7 +174,7 @@ class HostExamination:
                 self.marches[number] = self.marches[number].keep_chunks(kept)
             self.last_sweep_seconds *= self.size / size
 
-    def _build_finding(self, wrong: WrongPiece) -> Finding:
+    def _build_finding(self, wrong: WrongPiece) -> hv.Finding:
         """Ask whether another core sees the same, and describe the place."""
         region = self._find_region(wrong)
         march = self.marches[self.regions.index(region)]
@@ -202,7 +202,7 @@ class HostExamination:
             f"read again by the same core: {evidence['same_core']}; by another core: "
             f"{evidence['another_core']}"
         )
-        return Finding(CORRUPTED_CODE, part_id, text, evidence)
+        return hv.Finding(CORRUPTED_CODE, part_id, text, evidence)
 
     def _find_node(self, wrong: WrongPiece) -> int:
         nodes = find_nodes([wrong.address])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from hpcverify.check import CHECKER_BROKEN, FOUND_NOTHING, Context, Trial, Unable
+import hpcverify.check as hv
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common import march
 from hpcverify_checks.common.device import find_torch_device
@@ -33,11 +33,11 @@ Harm = Callable[["Tensor"], "Tensor | None"]
 """What becomes of that word."""
 
 
-def selftest(ctx: Context) -> Iterator[Trial]:
+def selftest(ctx: hv.Context) -> Iterator[hv.Trial]:
     """Try sound memory, cells that are bad in some way, and a comparison that is blind."""
     find_torch_device(ctx)
     mask = 1 << BIT
-    yield _try(ctx, "none", FOUND_NOTHING)
+    yield _try(ctx, "none", hv.FOUND_NOTHING)
     for fault, harm in (
         ("a bit stuck at 0", lambda word: word.bitwise_and_(~mask)),
         ("a bit stuck at 1", lambda word: word.bitwise_or_(mask)),
@@ -46,7 +46,7 @@ def selftest(ctx: Context) -> Iterator[Trial]:
         yield _try(ctx, fault, "found", on_write=harm)
     yield _try(ctx, "a bit is lost in the pauses", "found", lambda word: word.bitwise_and_(~mask))
     fault = "a comparison that sees nothing"
-    yield _try(ctx, fault, CHECKER_BROKEN, compare=lambda _found, _expected: None)
+    yield _try(ctx, fault, hv.CHECKER_BROKEN, compare=lambda _found, _expected: None)
 
 
 def keep(_word: Tensor) -> None:
@@ -54,14 +54,14 @@ def keep(_word: Tensor) -> None:
 
 
 def _try(
-    ctx: Context,
+    ctx: hv.Context,
     fault: str,
     expected: str,
     on_rest: Harm = keep,
     *,
     on_write: Harm = keep,
     compare: march.Compare = find_mismatch,
-) -> Trial:
+) -> hv.Trial:
     real = find_host_memory()
     mapped: list[Tensor] = []
 
@@ -91,10 +91,10 @@ def _try(
     )
     outcome, detail = _examine(ctx, host)
     part_id = name_node(little.number)
-    return Trial(fault=fault, part_id=part_id, expected=expected, outcome=outcome, detail=detail)
+    return hv.Trial(fault=fault, part_id=part_id, expected=expected, outcome=outcome, detail=detail)
 
 
-def _examine(ctx: Context, host: HostMemory) -> tuple[str, str]:
+def _examine(ctx: hv.Context, host: HostMemory) -> tuple[str, str]:
     exam = HostExamination(
         host=host,
         regions=plan_regions(host, cpu.read_cores().allowed, ctx.rotation),
@@ -106,9 +106,9 @@ def _examine(ctx: Context, host: HostMemory) -> tuple[str, str]:
     )
     try:
         findings = list(exam.run())
-    except Unable as exc:
-        return CHECKER_BROKEN, str(exc)
+    except hv.Unable as exc:
+        return hv.CHECKER_BROKEN, str(exc)
     places = {f.part_id for f in findings}
     if places - {name_node(host.nodes[0].number)}:
         return f"found: {', '.join(sorted(places))}", findings[0].text
-    return ("found", findings[0].text) if findings else (FOUND_NOTHING, "")
+    return ("found", findings[0].text) if findings else (hv.FOUND_NOTHING, "")

@@ -23,24 +23,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hpcverify.check import (
-    CarryOver,
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Finding,
-    Inventory,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Remedy,
-    Skip,
-    Unable,
-    Verdict,
-    warn_on,
-)
+import hpcverify.check as hv
 from hpcverify.telemetry import blockdev, fault_table, kernel_log, pci, sysfs
 from hpcverify.units import DAY_SECONDS, format_count
 from hpcverify_checks.common.kernel_log import (
@@ -75,12 +58,12 @@ Groups = Mapping[tuple[str, str], Sequence[LineEvent]]
 """Events by part and code."""
 
 
-def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
+def measure(ctx: hv.Context, params: hv.Params) -> Iterator[hv.CheckItem]:
     """Report what the kernel said since this node's last run."""
     yield from read_log(ctx, Path("/"))
 
 
-def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
+def read_log(ctx: hv.Context, root: Path) -> Iterator[hv.CheckItem]:
     """
     Read the log of the machine with file system *root*.
 
@@ -91,9 +74,9 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
     """
     try:
         log = yield from read_new_part(ctx, LINE_MARKERS, root)
-    except Unable as unable:
-        if unable.cause is Cause.DENIED and ctx.recall(CURSOR) is None:
-            raise Skip(str(unable), Cause.NOT_OBSERVABLE) from None
+    except hv.Unable as unable:
+        if unable.cause is hv.Cause.DENIED and ctx.recall(CURSOR) is None:
+            raise hv.Skip(str(unable), hv.Cause.NOT_OBSERVABLE) from None
         raise
     last_look = kernel_log.parse_last_look(ctx.recall(CURSOR))
     dumped, dumps = read_dumps(root, ctx.recall(DUMPS), time.time() - DAY_SECONDS, last_look)
@@ -121,13 +104,13 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
         yield _report_outside(find_part(part, ctx.inventory), told, ways[part])
     yield from report_unresolved(ctx, log, groups, _choose_unresolved_code)
     yield from report_older(read_events(log.older), lambda _: "node")
-    faults = [event for event in events if event.row.verdict > Verdict.PASS]
-    yield Measurement("lines", float(len(faults)), "")
+    faults = [event for event in events if event.row.verdict > hv.Verdict.PASS]
+    yield hv.Measurement("lines", float(len(faults)), "")
     yield from report_reading(log)
-    yield CarryOver(DUMPS, dumps)
+    yield hv.CarryOver(DUMPS, dumps)
 
 
-def find_part(part: tuple[str, ...], inventory: Inventory) -> str:
+def find_part(part: tuple[str, ...], inventory: hv.Inventory) -> str:
     """
     Find the id of the *part*, a kind and the names that the kernel gives it; failing that, a name.
 
@@ -152,7 +135,7 @@ def find_part(part: tuple[str, ...], inventory: Inventory) -> str:
             return "node"
 
 
-def _find_dimm(names: Sequence[str], inventory: Inventory) -> str:
+def _find_dimm(names: Sequence[str], inventory: hv.Inventory) -> str:
     """
     Find a DIMM by EDAC's label, or by its locator or handle in the firmware's table (SMBIOS).
 
@@ -194,10 +177,10 @@ def _is_on_disk(name: str, disk: str) -> bool:
 
 
 def _may_fail(row: LineRow) -> bool:
-    return any(rule.verdict is Verdict.FAIL for rule in row.rules.values())
+    return any(rule.verdict is hv.Verdict.FAIL for rule in row.rules.values())
 
 
-def _find_way(kind: str, name: str, ctx: Context, root: Path) -> str:
+def _find_way(kind: str, name: str, ctx: hv.Context, root: Path) -> str:
     """
     Say by which way the disk *name* is reached, if it is not a part of this node; else nothing.
 
@@ -225,7 +208,7 @@ def _may_be_ours(disk: Path) -> bool:
     return blockdev.is_local(disk) or not (is_known or blockdev.find_network(disk))
 
 
-def _report_outside(part_id: str, events: Sequence[LineEvent], way: str) -> Finding:
+def _report_outside(part_id: str, events: Sequence[LineEvent], way: str) -> hv.Finding:
     """Report *events* of a disk that is reached by *way*: its server may be at fault."""
     worst = max(events, key=lambda event: event.row.verdict)
     count = f"{format_count(len(events), 'line')}, {format_span(events)}"
@@ -234,7 +217,7 @@ def _report_outside(part_id: str, events: Sequence[LineEvent], way: str) -> Find
         f"{worst.row.meaning}, but it is reached by {way} and is not a part of this node: check "
         f"its server or cable ({count}): {line}"
     )
-    return Finding(OUTSIDE, part_id, text, {"line": worst.text, **worst.details})
+    return hv.Finding(OUTSIDE, part_id, text, {"line": worst.text, **worst.details})
 
 
 def _has_ended(group: Sequence[LineEvent], groups: Groups) -> bool:
@@ -252,17 +235,17 @@ def _choose_unresolved_code(code: str) -> str:
     return "kernel_standing" if row and row.conclusive else "kernel_event_standing"
 
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="faults that the kernel reported since the last run, beyond Xids",
     measure=measure,
-    metrics={"lines": Metric("", "high", "new lines about faults")},
+    metrics={"lines": hv.Metric("", "high", "new lines about faults")},
     finding_rules={
         **fault_table.build_finding_rules(ROWS.values()),
-        **warn_on(OUTSIDE),
-        **warn_on("kernel_standing", remedy=Remedy.REBOOT, conclusive=True),
-        **warn_on("kernel_event_standing", remedy=Remedy.REBOOT),
+        **hv.warn_on(OUTSIDE),
+        **hv.warn_on("kernel_standing", remedy=hv.Remedy.REBOOT, conclusive=True),
+        **hv.warn_on("kernel_event_standing", remedy=hv.Remedy.REBOOT),
         **LOG_RULES,
     },
-    placement=Placement.PASSIVE,
+    placement=hv.Placement.PASSIVE,
     timeout=60,
 )

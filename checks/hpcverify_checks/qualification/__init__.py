@@ -8,10 +8,10 @@ a measurement may stand on any check, since it says what that check is worth her
 
 from __future__ import annotations
 
-from hpcverify.check import Context, Skip
+import hpcverify.check as hv
 
 
-def require_gpu(ctx: Context) -> None:
+def require_gpu(ctx: hv.Context) -> None:
     """Raise `Skip` for the host: a qualification is about GPUs."""
     if ctx.device.kind == "cpu":
-        raise Skip("this is about GPUs")
+        raise hv.Skip("this is about GPUs")

@@ -14,17 +14,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from hpcverify.check import (
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    operation,
-)
+import hpcverify.check as hv
 from hpcverify.limits.specs import DTYPES
 from hpcverify.units import GIGA
 from hpcverify_checks.common.device import (
@@ -42,7 +32,7 @@ ROW_SHARE = 0.02
 """The share of the time, about what the products between two looks at the clock take."""
 
 
-class BareGemmParams(Params, frozen=True):
+class BareGemmParams(hv.Params, frozen=True):
     """Times in seconds, for each type; as for `gemm`, the second half of the long one counts."""
 
     burst_seconds: Annotated[float, Meta(gt=0)] = 1.0
@@ -51,12 +41,12 @@ class BareGemmParams(Params, frozen=True):
     """Rows, columns and depth; 0 picks what `gemm` does."""
 
 
-def estimate(ctx: Context, params: BareGemmParams) -> float:
+def estimate(ctx: hv.Context, params: BareGemmParams) -> float:
     """Add up the times of all types."""
     return count_dtypes(ctx) * (2 * WARM_UP_SECONDS + params.burst_seconds + params.seconds)
 
 
-def measure(ctx: Context, params: BareGemmParams) -> Iterator[CheckItem]:
+def measure(ctx: hv.Context, params: BareGemmParams) -> Iterator[hv.CheckItem]:
     """Measure each type in turn: burst and sustained."""
     require_gpu(ctx)
     device = find_torch_device(ctx)
@@ -64,7 +54,7 @@ def measure(ctx: Context, params: BareGemmParams) -> Iterator[CheckItem]:
     for dtype in (d for d in DTYPES if d in native):
         with (
             use_float32_precision(FAMILIES[dtype].precision),
-            operation(f"{dtype} products", ctx.device),
+            hv.operation(f"{dtype} products", ctx.device),
         ):
             size = params.size or choose_size(dtype, device)
             product = make_product_step(dtype, size, device)
@@ -77,8 +67,10 @@ def measure(ctx: Context, params: BareGemmParams) -> Iterator[CheckItem]:
         unit = "GOP/s" if dtype == "int8" else "GFLOP/s"
         for name, seconds in (("burst", burst), ("sustained", sustained)):
             rate = 2.0 * size**3 / seconds / GIGA
-            yield Measurement(f"{dtype}.{name}", rate, unit, ctx.device.part)
-        yield Coverage(ctx.device.part, f"{dtype}: rows of {row} products of {size}^3, no checks")
+            yield hv.Measurement(f"{dtype}.{name}", rate, unit, ctx.device.part)
+        yield hv.Coverage(
+            ctx.device.part, f"{dtype}: rows of {row} products of {size}^3, no checks"
+        )
 
 
 def repeat_rows(product: Callable[[], object], row: int, seconds: float) -> float:
@@ -98,16 +90,16 @@ def repeat_rows(product: Callable[[], object], row: int, seconds: float) -> floa
     return float(first.elapsed_time(last)) / 1e3 / count
 
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="matrix products in a bare loop, to hold gemm against",
     measure=measure,
     params=BareGemmParams,
     metrics={
-        "int8.*": Metric("GOP/s", "low", "throughput of the bare loop"),
-        "*": Metric("GFLOP/s", "low", "throughput of the bare loop"),
+        "int8.*": hv.Metric("GOP/s", "low", "throughput of the bare loop"),
+        "*": hv.Metric("GFLOP/s", "low", "throughput of the bare loop"),
     },
     applies=require_gpu,
     estimate=estimate,
-    placement=Placement.DEVICES,
+    placement=hv.Placement.DEVICES,
     timeout=900.0,
 )

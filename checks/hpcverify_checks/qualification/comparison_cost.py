@@ -11,16 +11,7 @@ from collections.abc import Callable, Iterator
 from statistics import median
 from time import perf_counter
 
-from hpcverify.check import (
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Measurement,
-    Metric,
-    Placement,
-    operation,
-)
+import hpcverify.check as hv
 from hpcverify_checks.common.device import (
     find_torch_device,
     use_float32_precision,
@@ -45,12 +36,12 @@ PAIRS = 7
 MIN_PRODUCTS = 16
 
 
-def estimate(_ctx: Context, params: SdcParams) -> float:
+def estimate(_ctx: hv.Context, params: SdcParams) -> float:
     """Add the making of operands and proofs to the time of the pairs."""
     return PREPARE_SECONDS + params.seconds
 
 
-def measure(ctx: Context, params: SdcParams) -> Iterator[CheckItem]:
+def measure(ctx: hv.Context, params: SdcParams) -> Iterator[hv.CheckItem]:
     """Yield for each type how much longer a checked product takes."""
     require_gpu(ctx)
     device, references = find_torch_device(ctx), References()
@@ -62,19 +53,19 @@ def measure(ctx: Context, params: SdcParams) -> Iterator[CheckItem]:
         task = DeviceTask(ctx, family, shape, device, seams, references=references)
         with (
             use_float32_precision(family.precision),
-            operation(f"{family.name} products", ctx.device),
+            hv.operation(f"{family.name} products", ctx.device),
         ):
             (trial,) = try_offsets([task])
             if not trial.task.shifts:
-                yield Coverage(ctx.device.part, trial.describe())
+                yield hv.Coverage(ctx.device.part, trial.describe())
                 continue
             bench = trial.task.make_bench(ctx.device.part, prepare(trial.task).jobs)
             ratio, count = compare_in_pairs(bench, params.seconds / len(families))
-        yield Measurement(f"{family.name}.checked_over_bare", ratio, "ratio", ctx.device.part)
+        yield hv.Measurement(f"{family.name}.checked_over_bare", ratio, "ratio", ctx.device.part)
         text = f"{family.name}: {PAIRS} pairs of {count} products of {shape.size} x {shape.depth}"
-        yield Coverage(ctx.device.part, text)
+        yield hv.Coverage(ctx.device.part, text)
     how = "torch's own operations" if compared is compare else "one kernel of Triton's"
-    yield Coverage(ctx.device.part, f"compared by {how}")
+    yield hv.Coverage(ctx.device.part, f"compared by {how}")
 
 
 def compare_in_pairs(
@@ -109,13 +100,15 @@ def time_bare(bench: ProductBench, count: int, clock: Clock) -> float:
     return (clock() - began) / count
 
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="how much longer a product takes that is compared bit by bit",
     measure=measure,
     params=SdcParams,
-    metrics={"*.checked_over_bare": Metric("ratio", "high", "time of a checked product / alone")},
+    metrics={
+        "*.checked_over_bare": hv.Metric("ratio", "high", "time of a checked product / alone")
+    },
     applies=require_gpu,
     estimate=estimate,
-    placement=Placement.DEVICES,
+    placement=hv.Placement.DEVICES,
     timeout=600.0,
 )

@@ -10,20 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpcverify.check import (
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    Measurement,
-    Metric,
-    Placement,
-    Remedy,
-    listed,
-    operation,
-    warn_on,
-)
+import hpcverify.check as hv
 from hpcverify_checks.common.bits import view_words
 from hpcverify_checks.common.device import find_torch_device, use_float32_precision
 from hpcverify_checks.common.exact import SHIFT_STEP, view_shifted
@@ -43,12 +30,12 @@ PRODUCTS_SECONDS = 30.0
 small GPU."""
 
 
-def estimate(_ctx: Context, _params: SdcParams) -> float:
+def estimate(_ctx: hv.Context, _params: SdcParams) -> float:
     """Add the products to the making of operands and proofs."""
     return PREPARE_SECONDS + PRODUCTS_SECONDS
 
 
-def measure(ctx: Context, params: SdcParams) -> Iterator[CheckItem]:
+def measure(ctx: hv.Context, params: SdcParams) -> Iterator[hv.CheckItem]:
     """Yield for each type how many offsets are refused, and how many products are wrong."""
     require_gpu(ctx)
     device, references = find_torch_device(ctx), References()
@@ -57,18 +44,18 @@ def measure(ctx: Context, params: SdcParams) -> Iterator[CheckItem]:
         task = DeviceTask(ctx, family, shape, device, references=references)
         with (
             use_float32_precision(family.precision),
-            operation(f"{family.name} products", ctx.device),
+            hv.operation(f"{family.name} products", ctx.device),
         ):
             yield from try_plans(task)
 
 
-def try_plans(task: DeviceTask) -> Iterator[CheckItem]:
+def try_plans(task: DeviceTask) -> Iterator[hv.CheckItem]:
     """Try all plans of one type at all offsets that the library takes."""
     part_id, name = task.ctx.device.part, task.family.name
     (trial,) = try_offsets([task])
-    yield Measurement(f"{name}.refused_offsets", len(trial.left_out), "", part_id)
+    yield hv.Measurement(f"{name}.refused_offsets", len(trial.left_out), "", part_id)
     if trial.left_out:
-        yield Finding("offset_refused", part_id, trial.describe())
+        yield hv.Finding("offset_refused", part_id, trial.describe())
     if not trial.task.shifts:
         return
     prepared, wrong = prepare(trial.task), list[str]()
@@ -78,10 +65,10 @@ def try_plans(task: DeviceTask) -> Iterator[CheckItem]:
             if words := count_wrong_words(trial.task, job, shift):
                 place = f"plan {job.name} at offset {shift * SHIFT_STEP}"
                 wrong.append(f"{place}: {words} words differ from the proof")
-    yield Measurement(f"{name}.wrong_products", len(wrong), "", part_id)
+    yield hv.Measurement(f"{name}.wrong_products", len(wrong), "", part_id)
     for text in wrong:
-        yield Finding("product_differs", part_id, f"{name}: {text}")
-    yield Coverage(
+        yield hv.Finding("product_differs", part_id, f"{name}: {text}")
+    yield hv.Coverage(
         part_id,
         f"{name}: {len(prepared.jobs)} plans at {len(trial.task.shifts)} offsets, each product "
         "compared with its proof",
@@ -96,21 +83,21 @@ def count_wrong_words(task: DeviceTask, job: ProductJob, shift: int) -> int:
     return int((view_words(out) != view_words(job.reference)).sum())
 
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="are all plans exact on this architecture, at all offsets of the operands?",
     measure=measure,
     params=SdcParams,
     metrics={
-        "*.refused_offsets": Metric("", "neither", "offsets that the library refuses, of nine"),
-        "*.wrong_products": Metric("", "high", "products that differ from their proof"),
+        "*.refused_offsets": hv.Metric("", "neither", "offsets that the library refuses, of nine"),
+        "*.wrong_products": hv.Metric("", "high", "products that differ from their proof"),
     },
     finding_rules={
-        **listed("offset_refused"),
+        **hv.listed("offset_refused"),
         # Whose fault it is, the plan's or a GPU's, is for `sdc` to say.
-        **warn_on("product_differs", remedy=Remedy.RERUN),
+        **hv.warn_on("product_differs", remedy=hv.Remedy.RERUN),
     },
     applies=require_gpu,
     estimate=estimate,
-    placement=Placement.DEVICES,
+    placement=hv.Placement.DEVICES,
     timeout=600.0,
 )

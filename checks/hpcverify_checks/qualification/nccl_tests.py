@@ -14,27 +14,14 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from hpcverify.check import (
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Skip,
-    warn_on,
-)
+import hpcverify.check as hv
 from hpcverify_checks.common.nccl_tests import INSTALL_FIX, PROGRAM, run_all_reduce
 from hpcverify_checks.common.sizes import format_size
 
 USUAL_SECONDS = 60.0
 
 
-class NcclTestsParams(Params, frozen=True):
+class NcclTestsParams(hv.Params, frozen=True):
     """The range of message sizes, in bytes, each a number of times the one before."""
 
     least: Annotated[int, Meta(ge=1)] = 2**16
@@ -44,42 +31,42 @@ class NcclTestsParams(Params, frozen=True):
     timeout_seconds: Annotated[float, Meta(gt=0)] = 240.0
 
 
-def estimate(_ctx: Context, _params: NcclTestsParams) -> float:
+def estimate(_ctx: hv.Context, _params: NcclTestsParams) -> float:
     """Assume so much: 25 steps of each size, and the check of its results on the host."""
     return USUAL_SECONDS
 
 
-def measure(ctx: Context, params: NcclTestsParams) -> Iterator[CheckItem]:
+def measure(ctx: hv.Context, params: NcclTestsParams) -> Iterator[hv.CheckItem]:
     """Yield the bus bandwidth of each message size."""
     gpus = sum(device.kind == "cuda" for device in ctx.inventory.devices)
     if gpus < 2:  # noqa: PLR2004 - a pair
-        raise Skip("fewer than two GPUs: nothing to reduce with")
+        raise hv.Skip("fewer than two GPUs: nothing to reduce with")
     if shutil.which(PROGRAM) is None:
-        raise Skip(f"{PROGRAM} is not installed: {INSTALL_FIX}", Cause.MISSING)
+        raise hv.Skip(f"{PROGRAM} is not installed: {INSTALL_FIX}", hv.Cause.MISSING)
     sizes = ["-b", str(params.least), "-e", str(params.most), "-f", str(params.factor)]
     arguments = [*sizes, "-g", str(gpus), "-n", str(params.steps)]
     rows = run_all_reduce(arguments, timeout=params.timeout_seconds)
     for row in rows:
         if row.has_wrong:
             text = f"{PROGRAM} counts {row.wrong:g} wrong elements of {format_size(row.size)}"
-            yield Finding("wrong_sum", "node", text)
-        yield Measurement(f"busbw.{format_size(row.size)}", row.busbw, "GB/s")
-        yield Measurement(f"time.{format_size(row.size)}", row.time_us, "us")
+            yield hv.Finding("wrong_sum", "node", text)
+        yield hv.Measurement(f"busbw.{format_size(row.size)}", row.busbw, "GB/s")
+        yield hv.Measurement(f"time.{format_size(row.size)}", row.time_us, "us")
     command = " ".join([PROGRAM, *arguments])
-    yield Coverage("node", f"{command}: in place, the mean of {params.steps} steps")
+    yield hv.Coverage("node", f"{command}: in place, the mean of {params.steps} steps")
 
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="bus bandwidth by all_reduce_perf of nccl-tests",
     measure=measure,
     params=NcclTestsParams,
     metrics={
-        "busbw.*": Metric("GB/s", "low", "bus bandwidth of the mean step, in place"),
-        "time.*": Metric("us", "high", "mean time of a step, in place"),
+        "busbw.*": hv.Metric("GB/s", "low", "bus bandwidth of the mean step, in place"),
+        "time.*": hv.Metric("us", "high", "mean time of a step, in place"),
     },
     # Which GPU is at fault, its output does not say: `allreduce` does.
-    finding_rules=warn_on("wrong_sum"),
+    finding_rules=hv.warn_on("wrong_sum"),
     estimate=estimate,
-    placement=Placement.DEVICES_TOGETHER,
+    placement=hv.Placement.DEVICES_TOGETHER,
     timeout=300.0,
 )

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
-from hpcverify.check import Check, CheckItem, Context, Finding, Params, Placement, listed
+import hpcverify.check as hv
 from hpcverify.processes import run_tool
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.device import find_torch_device
@@ -17,22 +17,24 @@ UNDERLINE_PATTERN = re.compile(r"\x1b\[[0-9;]*m")
 """nvidia-smi underlines the head of its table, wherever it prints."""
 
 
-def estimate(_ctx: Context, _params: Params) -> float:
+def estimate(_ctx: hv.Context, _params: hv.Params) -> float:
     """Assume as much as ``nvidia-smi`` may take."""
     return TOPOLOGY_SECONDS
 
 
-def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
+def measure(ctx: hv.Context, params: hv.Params) -> Iterator[hv.CheckItem]:
     """Yield the versions, and the wiring as ``nvidia-smi topo`` draws it."""
     gpu_source.require_gpus(ctx)
     find_torch_device(ctx)  # says how to install torch where it is missing
     versions = list_versions()
     text = ", ".join(f"{name} {version}" for name, version in versions.items())
-    yield Finding("versions", "node", text, versions)
+    yield hv.Finding("versions", "node", text, versions)
     if shutil.which("nvidia-smi"):
         drawn = run_tool(["nvidia-smi", "topo", "-m"], timeout=TOPOLOGY_SECONDS)
         wiring = UNDERLINE_PATTERN.sub("", drawn.stdout.decode(errors="replace")).strip("\n")
-        yield Finding("topology", "node", "the wiring, by nvidia-smi topo -m", {"topology": wiring})
+        yield hv.Finding(
+            "topology", "node", "the wiring, by nvidia-smi topo -m", {"topology": wiring}
+        )
 
 
 def list_versions() -> dict[str, str]:
@@ -65,12 +67,12 @@ def find_version(package: str) -> str:
         return ""
 
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="versions of driver, CUDA, torch, NCCL and Triton; the wiring of the GPUs",
     measure=measure,
     metrics={},
-    finding_rules=listed("versions", "topology"),
+    finding_rules=hv.listed("versions", "topology"),
     estimate=estimate,
-    placement=Placement.NODE,
+    placement=hv.Placement.NODE,
     timeout=120.0,
 )

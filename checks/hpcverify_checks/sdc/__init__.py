@@ -31,24 +31,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from hpcverify.check import (
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Remedy,
-    Unable,
-    Watch,
-    error_on,
-    fail_on,
-    operation,
-)
+import hpcverify.check as hv
 from hpcverify.stats import compute_excluded_rate
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
@@ -122,7 +105,7 @@ WAVE_SECONDS, LONE_CORE_SECONDS = 1.0, 0.1
 """The least for many cores, and for one: those that do not fit wait for the next run."""
 
 
-class SdcParams(Params, frozen=True):
+class SdcParams(hv.Params, frozen=True):
     """How long the check takes (seconds), and what it multiplies."""
 
     seconds: Annotated[float, Meta(gt=0)] = 20.0
@@ -134,20 +117,20 @@ class SdcParams(Params, frozen=True):
     """Draw new operands; otherwise use those whose products ship with hpcverify."""
 
 
-def estimate(_ctx: Context, params: SdcParams) -> float:
+def estimate(_ctx: hv.Context, params: SdcParams) -> float:
     """Add the making of operands and their proofs to the time that all phases share."""
     return params.seconds + PREPARE_SECONDS
 
 
 def measure(
-    ctx: Context, params: SdcParams, seams: ProductSeams | None = None
-) -> Iterator[CheckItem]:
+    ctx: hv.Context, params: SdcParams, seams: ProductSeams | None = None
+) -> Iterator[hv.CheckItem]:
     """Test the device with copies, with exact products, and with random ones."""
     import torch
 
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
-    with operation("the first kernels", ctx.device):
+    with hv.operation("the first kernels", ctx.device):
         yield from report_comparison(ctx, device)
     seams = seams or ProductSeams(compare=load_comparison(device)[0])
     # A GPU's worker makes operands and proofs with its share of the threads, the CPU's with
@@ -165,7 +148,7 @@ def measure(
         planned = {family.name for family in list_families(device)}
         for dtype in sorted(list_native_dtypes(device) - planned):
             text = f"{dtype}: not verified: libraries for CPUs may compute it in another type"
-            yield Coverage(ctx.device.part, text)
+            yield hv.Coverage(ctx.device.part, text)
         # They come first: on a busy host the other phases may use up all of the time.
         blind = yield from check_copies(ctx, device, COPY_SHARE * params.seconds)
         first = ctx.rotation % max(1, len(tasks))
@@ -178,16 +161,16 @@ def measure(
                 seconds = min(STRESS_SHARE * params.seconds, left)
                 yield from run_stress(ctx, device, seconds, families, seams)
             else:
-                yield Coverage(ctx.device.part, "random products: left out: no time was left")
+                yield hv.Coverage(ctx.device.part, "random products: left out: no time was left")
         except BlindComparison as exc:
-            yield Finding("blind" if exc.is_common else BLIND_PART_CODE, exc.part_id, str(exc))
+            yield hv.Finding("blind" if exc.is_common else BLIND_PART_CODE, exc.part_id, str(exc))
             raise
         if blind:
             raise blind
 
 
 def try_families(
-    ctx: Context, device: torch.device, params: SdcParams, seams: ProductSeams
+    ctx: hv.Context, device: torch.device, params: SdcParams, seams: ProductSeams
 ) -> list[OffsetTrial]:
     """
     Try the products of all types that *device* has units for.
@@ -204,22 +187,22 @@ def try_families(
         if turn % 2 and not (params.size or params.depth):
             shape = limit_shape(ODD_SHAPES[device.type], shape)
         tasks.append(DeviceTask(ctx, family, shape, device, seams, draw, references=references))
-    with operation("products at all offsets", ctx.device):
+    with hv.operation("products at all offsets", ctx.device):
         return try_offsets(tasks)
 
 
-def report_refusal(trial: OffsetTrial) -> Iterator[CheckItem]:
+def report_refusal(trial: OffsetTrial) -> Iterator[hv.CheckItem]:
     """Report the offsets that are left out, or that the whole type is: the part is not at fault."""
     part_id, family = trial.task.ctx.device.part, trial.task.family.name
     if trial.task.shifts:
-        yield Coverage(part_id, trial.describe())
+        yield hv.Coverage(part_id, trial.describe())
         return
     yield report_refused_dtype(part_id, family, trial.status, "not verified")
 
 
 def check_exact_products(
-    ctx: Context, tasks: Sequence[DeviceTask], seconds: float, end: float
-) -> Iterator[CheckItem]:
+    ctx: hv.Context, tasks: Sequence[DeviceTask], seconds: float, end: float
+) -> Iterator[hv.CheckItem]:
     """
     Hunt with each type of operands in turn, on the GPU or on the CPU's cores.
 
@@ -232,7 +215,7 @@ def check_exact_products(
     latest = end + MAX_LATE_SHARE * (end - began)
     for task in tasks:
         if done and (began >= end or began + longest > latest):
-            yield Coverage(ctx.device.part, f"{task.family.name}: left out: no time was left")
+            yield hv.Coverage(ctx.device.part, f"{task.family.name}: left out: no time was left")
             continue
         done.append(FamilyResult(task))
         # At once: a faulty part may crash before it can report this later.
@@ -240,7 +223,7 @@ def check_exact_products(
             done[-1].outcomes.append(outcome)
             if outcome.corruption:
                 yield outcome.corruption
-        yield Coverage(ctx.device.part, done[-1].summarize())
+        yield hv.Coverage(ctx.device.part, done[-1].summarize())
         now = perf_counter()
         began, longest = now, max(longest, now - began)
     stood = [d.task.stalls.longest for d in done if not math.isnan(d.task.stalls.longest)]
@@ -256,8 +239,8 @@ def choose_shape(family: Family, device: torch.device, params: SdcParams) -> Sha
         usual = Shape(choose_size(device), family.depth)
     depth = params.depth or usual.depth
     if depth < PAD_DEPTH:
-        raise Unable(
-            f"sdc: depth {depth} is too small: give {PAD_DEPTH} or more", Cause.MISCONFIGURED
+        raise hv.Unable(
+            f"sdc: depth {depth} is too small: give {PAD_DEPTH} or more", hv.Cause.MISCONFIGURED
         )
     return Shape(params.size or usual.size, min(family.depth, depth))
 
@@ -384,7 +367,7 @@ def hunt_on_parts(
     host they take longer: those that are not alone within *seconds* wait for another run.
     """
     if task.device.type != "cpu":
-        with operation(f"exact {task.family.name} products", task.ctx.device):
+        with hv.operation(f"exact {task.family.name} products", task.ctx.device):
             outcome = task.hunt(task.ctx.device.part, jobs, _make_deadline(left))
         yield outcome
         return
@@ -425,52 +408,52 @@ def _make_deadline(seconds: float) -> Callable[[int], bool]:
     return lambda _: perf_counter() >= end
 
 
-def sum_by_part(done: Sequence[FamilyResult]) -> Iterator[CheckItem]:
+def sum_by_part(done: Sequence[FamilyResult]) -> Iterator[hv.CheckItem]:
     """Add up the results with all types for each part or core."""
     every = [(d.task.shape, outcome) for d in done for outcome in d.outcomes]
     for part_id in dict.fromkeys(outcome.part_id for _, outcome in every):
         mine = [(shape, outcome) for shape, outcome in every if outcome.part_id == part_id]
         wrong = sum(o.mismatched_words for _, o in mine)
         operations = sum(o.products * shape.operations for shape, o in mine)
-        yield Measurement("mismatched_words", wrong, "", part_id)
-        yield Measurement("products", sum(o.products for _, o in mine), "", part_id)
-        yield Measurement("checked_operations", operations, "", part_id)
+        yield hv.Measurement("mismatched_words", wrong, "", part_id)
+        yield hv.Measurement("products", sum(o.products for _, o in mine), "", part_id)
+        yield hv.Measurement("checked_operations", operations, "", part_id)
 
 
-def observe(watch: Watch, ctx: Context, _params: SdcParams) -> Iterator[CheckItem]:
+def observe(watch: hv.Watch, ctx: hv.Context, _params: SdcParams) -> Iterator[hv.CheckItem]:
     """Report how warm the device was: many faults show only when it is hot."""
     for part_id, samples in watch.group_by_part("temperature"):
         if part_id == ctx.device.part and samples:
             low, high = (f(s.value for s in samples) for f in (min, max))
-            yield Coverage(part_id, f"at {low:.0f} to {high:.0f} °C")
+            yield hv.Coverage(part_id, f"at {low:.0f} to {high:.0f} °C")
 
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="silent data corruption: products that must be right to the last bit",
     measure=measure,
     estimate=estimate,
     params=SdcParams,
     metrics={
-        "mismatched_words": Metric("", "high", "64-bit words that were wrong").fail(
+        "mismatched_words": hv.Metric("", "high", "64-bit words that were wrong").fail(
             high=0,
-            remedy=Remedy.REPLACE,
+            remedy=hv.Remedy.REPLACE,
             conclusive=True,
             source="an exact product has one right answer",
         ),
-        "products": Metric("", "low", "products compared with a proven reference").error(
+        "products": hv.Metric("", "low", "products compared with a proven reference").error(
             low=1, source="nothing compared, nothing known"
         ),
-        "checked_operations": Metric("", "low", "operations in those products"),
-        "disputed_words": Metric(
+        "checked_operations": hv.Metric("", "low", "operations in those products"),
+        "disputed_words": hv.Metric(
             "", "high", "words in which all parts contradict the reference alike"
         ),
         "stall": STALL,
         "copies.stall": STALL,
         **SOAK_METRICS,
-        "copied_bytes": Metric("B", "low", "copied and compared"),
-        "copied_wrong_words": Metric("", "high", "64-bit words copied wrongly").fail(
+        "copied_bytes": hv.Metric("B", "low", "copied and compared"),
+        "copied_wrong_words": hv.Metric("", "high", "64-bit words copied wrongly").fail(
             high=0,
-            remedy=Remedy.REPLACE,
+            remedy=hv.Remedy.REPLACE,
             conclusive=True,
             source="a copy has the same bits",
             optional=False,
@@ -478,13 +461,13 @@ CHECK = Check(
     },
     finding_rules={
         **PRODUCT_FINDING_RULES,
-        **fail_on("miscopied", remedy=Remedy.REPLACE, conclusive=True),
+        **hv.fail_on("miscopied", remedy=hv.Remedy.REPLACE, conclusive=True),
         # The library's doing, and the same on all GPUs of the kind.
         DTYPE_REFUSED_CODE: DTYPE_REFUSED_RULE,
-        **error_on("blind", remedy=Remedy.FIX_CHECKER, cause=Cause.CHECKER),
-        **error_on(BLIND_PART_CODE, cause=Cause.CHECKER),
+        **hv.error_on("blind", remedy=hv.Remedy.FIX_CHECKER, cause=hv.Cause.CHECKER),
+        **hv.error_on(BLIND_PART_CODE, cause=hv.Cause.CHECKER),
     },
-    placement=Placement.DEVICES,
+    placement=hv.Placement.DEVICES,
     timeout=600.0,
     observe=observe,
     reconcile=reconcile,

@@ -30,17 +30,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hpcverify.check import (
-    Cause,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    Measurement,
-    Remedy,
-    Unable,
-    operation,
-)
+import hpcverify.check as hv
 from hpcverify.telemetry import cpu
 from hpcverify.units import format_count
 from hpcverify_checks.common.bits import WORD_BYTES, view_words
@@ -216,12 +206,12 @@ class CopyPath:
             whose = f"{part_id}: " if is_of_host(part_id) else ""
             elsewhere = f", and on core {others[0]} {again[0]}" if others else ""
             is_common = bool(others) and f"cpu{others[0]}" != part_id and again != [1]
-            raise Unable(
+            raise hv.Unable(
                 f"{whose}copies {self.name}: after one flipped bit the comparison counted "
                 f"{counted} wrong words{elsewhere}: do not trust its other answers"
                 f"{'' if is_common else ': it may be the part that errs'}",
-                Cause.CHECKER,
-                Remedy.FIX_CHECKER if is_common else Remedy.INSPECT,
+                hv.Cause.CHECKER,
+                hv.Remedy.FIX_CHECKER if is_common else hv.Remedy.INSPECT,
             )
 
 
@@ -234,7 +224,7 @@ class CopyTally:
     bytes: int = 0
     wrong: Counter[str] = field(default_factory=Counter[str])
     """Words of 8 bytes, by the part that fails: *part_id*, or the host's memory."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[hv.Finding, ...] = ()
     laps: list[float] = field(default_factory=list[float])
     """Seconds of each lap of each path."""
     error: Exception | None = None
@@ -242,8 +232,8 @@ class CopyTally:
 
 
 def check_copies(
-    ctx: Context, device: torch.device, seconds: float, copy: Copy = copy
-) -> Generator[CheckItem, None, Unable | None]:
+    ctx: hv.Context, device: torch.device, seconds: float, copy: Copy = copy
+) -> Generator[hv.CheckItem, None, hv.Unable | None]:
     """
     Copy for *seconds* on all paths of a device, but once at least, and compare.
 
@@ -261,7 +251,7 @@ def check_copies(
         tallies = list(work)
         text = f"on cores {format_ranges(cores)}, with torch and with memmove"
     else:
-        with operation("copies to, from and within its memory", ctx.device):
+        with hv.operation("copies to, from and within its memory", ctx.device):
             paths = make_gpu_paths(device, ctx.seed, room, copy)
             stalls, began = StallMeter(), read_core_wait()
             tallies = [run(paths, ctx.device.part)]
@@ -269,23 +259,23 @@ def check_copies(
         yield from stalls.report(ctx.device.part, "copies.stall")
         text = ", ".join(path.name for path in paths)
     number, size = sum(t.copies for t in tallies), sum(t.bytes for t in tallies)
-    yield Coverage(
+    yield hv.Coverage(
         ctx.device.part,
         f"{number} copies ({size / 2**30:.3g} GiB) of 1 byte to {room / 2**21:g} MiB, at odd and "
         f"even offsets, compared byte by byte: {text}",
     )
     for tally in tallies:
-        yield Measurement("copied_bytes", tally.bytes, "B", tally.part_id)
-        yield Measurement("copied_wrong_words", tally.wrong[tally.part_id], "", tally.part_id)
+        yield hv.Measurement("copied_bytes", tally.bytes, "B", tally.part_id)
+        yield hv.Measurement("copied_wrong_words", tally.wrong[tally.part_id], "", tally.part_id)
         yield from (f for f in tally.findings if f.part_id == tally.part_id)
     # All cores copy from the same memory, so what the first one found is reported once. It may be
     # the core that wrote the words, so their count is no measurement of the memory.
     findings = [f for tally in tallies for f in tally.findings if f.part_id == HOST_MEMORY]
     for finding in findings[:1]:
         yield replace(finding, code=MEMORY_CODE, text=f"{MEMORY_TEXT}: {finding.text}")
-    blind: Unable | None = None
+    blind: hv.Unable | None = None
     for error in (tally.error for tally in tallies if tally.error):
-        if not isinstance(error, Unable):
+        if not isinstance(error, hv.Unable):
             raise error
         blind = blind or error
     return blind
@@ -345,7 +335,7 @@ def copy_for_seconds(
     tally = CopyTally(part_id)
     try:
         _copy_until(tally, ways, seed, time.monotonic() + seconds)
-    except (Unable, RuntimeError) as exc:  # as CUDA's: what was found by then counts
+    except (hv.Unable, RuntimeError) as exc:  # as CUDA's: what was found by then counts
         tally.error = exc
     return tally
 
@@ -375,7 +365,7 @@ def _copy_until(tally: CopyTally, ways: Sequence[CopyPath], seed: int, until: fl
 
 def investigate_miscopy(
     way: CopyPath, pieces: Sequence[PlannedCopy], counts: Sequence[int], seed: int, part_id: str
-) -> Finding:
+) -> hv.Finding:
     """
     Find out more about the first wrong copy.
 
@@ -411,13 +401,13 @@ def investigate_miscopy(
             f"a copy of {piece.size} bytes {way.name} was taken for wrong once, by a core of the "
             "host that may have erred: run cpu_units and host_memory"
         )
-        return Finding(UNWITNESSED_CODE, part_id, text, evidence)
+        return hv.Finding(UNWITNESSED_CODE, part_id, text, evidence)
     text = (
         f"a copy of {piece.size} bytes {way.name} has "
         f"{format_count(counts[number], 'wrong word')}: "
         f"{evidence['what']}; {evidence['place']}, {evidence['reruns']}"
     )
-    return Finding("miscopied", owner, text, evidence)
+    return hv.Finding("miscopied", owner, text, evidence)
 
 
 def remake_bytes(piece: PlannedCopy, seed: int) -> Tensor:

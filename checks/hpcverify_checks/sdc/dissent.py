@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hpcverify.check import Finding
+import hpcverify.check as hv
 from hpcverify_checks.common.cores import list_other_cores, run_on_each
 from hpcverify_checks.common.exact import HOST_DEVICE, view_shifted
 from hpcverify_checks.common.investigation import find_changes
@@ -33,7 +33,7 @@ PLACES = 8
 WITNESS_CORES = 2
 
 
-def disprove_cores(task: ProductTask, soaks: Sequence[PartSoak]) -> Iterator[Finding]:
+def disprove_cores(task: ProductTask, soaks: Sequence[PartSoak]) -> Iterator[hv.Finding]:
     """Report the cores whose first products no order of their sums explains."""
     left = {soak.bench.part_id: soak for soak in soaks if soak.corruption is None}
     for pair in range(OPERAND_PAIRS):
@@ -65,7 +65,7 @@ def is_outside(product: Tensor, place: Place, bounds: Bounds) -> bool:
     return not (math.isfinite(found) and bounds[0] <= found <= bounds[1])
 
 
-def report_disproved(soak: PartSoak, pair: int, place: Place, bounds: Bounds) -> Finding:
+def report_disproved(soak: PartSoak, pair: int, place: Place, bounds: Bounds) -> hv.Finding:
     """Report that the first product of a *pair* is outside its *bounds*."""
     bench, job = soak.bench, soak.bench.jobs[pair]
 
@@ -95,7 +95,7 @@ def report_disproved(soak: PartSoak, pair: int, place: Place, bounds: Bounds) ->
     fault = ProductFault(
         bench.dtype, job.name, job.draw, MISMATCH_METRIC, in_memory=bool(changed), reruns=reruns
     )
-    soak.corruption = Finding(
+    soak.corruption = hv.Finding(
         CORRUPTION_CODE, bench.part_id, text, evidence, msgspec.to_builtins(fault)
     )
     return soak.corruption

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from hpcverify.check import Cause, Remedy, Unable
+import hpcverify.check as hv
 from hpcverify.processes import die_with_parent, name_signal, run_tool
 from hpcverify_checks.common.device import wait_for_device
 from hpcverify_checks.common.dtypes import FAMILIES, Family, Multiply, find_refusal, multiply
@@ -185,7 +185,7 @@ def _try_on_gpu(
             if error:
                 raise RuntimeError(error)
             text = f"the process that tried products of {name} died ({death})"
-            raise Unable(text, Cause.CRASHED, Remedy.RERUN)
+            raise hv.Unable(text, hv.Cause.CRASHED, hv.Remedy.RERUN)
         why = f'there a kernel of the library ended in "{(error and MISALIGNED) or death}"'
         unlike = [s for s in left[name] if (s & -s or s) > (shift & -shift) or not s]
         broken |= {(name, s): why for s in (shift, *left[name]) if s not in unlike}

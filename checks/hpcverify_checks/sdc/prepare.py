@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from hpcverify.check import Cause, Context, Finding, Remedy, Unable, operation
+import hpcverify.check as hv
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.bits import compute_digest
 from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
@@ -65,7 +65,7 @@ class PartResult:
     """The time of the GPU, or the core's time for this thread."""
     mismatched_words: int = 0
     """Words of 64 bits."""
-    corruption: Finding | None = None
+    corruption: hv.Finding | None = None
     data: frozenset[tuple[str, int]] = frozenset()
     """Which plans were multiplied, at which shift: all else repeats these."""
 
@@ -184,7 +184,7 @@ def prepare_each(task: DeviceTask) -> Iterator[PreparedPlan]:
     first = task.ctx.rotation % len(every)
     for made in (*every[first:], *every[:first]):
         failure = None
-        begin = partial(operation, f"the first {task.family.name} products", task.ctx.device)
+        begin = partial(hv.operation, f"the first {task.family.name} products", task.ctx.device)
         with begin():
             job = _make_unproven_job(task, made)
         if made not in task.references:
@@ -249,13 +249,13 @@ def report_first_product(
                 f"the copy of the first product of plan {job.name} on the host was taken for "
                 "wrong, and is right: a core of the host erred: run cpu_units and host_memory"
             )
-            finding = Finding(UNWITNESSED_CODE, task.first_where, text)
+            finding = hv.Finding(UNWITNESSED_CODE, task.first_where, text)
             return PartResult(task.first_where, 1, corruption=finding)
         text = (
             f"the first product of plan {job.name} is right in the GPU's memory, and was wrong "
             "when it had been copied to the host"
         )
-        finding = Finding("miscopied", task.first_where, text)
+        finding = hv.Finding("miscopied", task.first_where, text)
         return PartResult(task.first_where, 1, corruption=finding)
     _require_host(wrong.words > 0, f"the host disproves a right product of plan {job.name}")
     bench = task.make_bench(task.first_where, (judged,))
@@ -263,7 +263,7 @@ def report_first_product(
 
 
 def _require_witnesses(
-    made: PlannedOperands, product: Tensor, proof: ProductProof, ctx: Context
+    made: PlannedOperands, product: Tensor, proof: ProductProof, ctx: hv.Context
 ) -> None:
     """
     Prove *product* again, on several cores of the host independently.
@@ -351,16 +351,18 @@ def _repair_rows(
 
 def _require(sound: bool, otherwise: str) -> None:  # noqa: FBT001 - it reads as an assertion
     if not sound:
-        raise Unable(
-            f"{otherwise}: the check itself is unsound here", Cause.CHECKER, Remedy.FIX_CHECKER
+        raise hv.Unable(
+            f"{otherwise}: the check itself is unsound here",
+            hv.Cause.CHECKER,
+            hv.Remedy.FIX_CHECKER,
         )
 
 
 def _require_host(sound: bool, otherwise: str) -> None:  # noqa: FBT001 - it reads as an assertion
     if not sound:
-        raise Unable(
+        raise hv.Unable(
             f"{otherwise}: a core of the host or its memory errs, so nothing can be proven here: "
             "run cpu_units and host_memory",
-            Cause.CHECKER,
-            Remedy.INSPECT,
+            hv.Cause.CHECKER,
+            hv.Remedy.INSPECT,
         )

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hpcverify.check import CheckItem, Context, Coverage, operation
+import hpcverify.check as hv
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import use_float32_precision
@@ -54,12 +54,12 @@ PERIOD_SECONDS = (0.01, 0.04, 0.1)
 
 
 def run_stress(
-    ctx: Context,
+    ctx: hv.Context,
     device: torch.device,
     seconds: float,
     families: Sequence[Family],
     seams: ProductSeams = HARDWARE_SEAMS,
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """
     Compare products of normal numbers with the first of their kind, for *seconds*.
 
@@ -73,7 +73,7 @@ def run_stress(
         left = end - time.monotonic()
         if soaks and left <= 0:
             text = f"{family.name}: random products left out: no time was left"
-            yield Coverage(ctx.device.part, text)
+            yield hv.Coverage(ctx.device.part, text)
             continue
         shape = SLOW_SHAPE if family.name in SLOW_DTYPES else GPU_SHAPE
         task = ProductTask(ctx, family, CPU_SHAPE if on_cpu else shape, device, seams, ctx.seed)
@@ -91,7 +91,7 @@ def run_stress(
 def stress_device(task: ProductTask, seconds: float) -> Iterator[PartSoak]:
     """Stress the GPU, or each core of the CPU by itself, until *seconds* from now."""
     end, least = time.monotonic() + seconds, min(seconds, MIN_LOAD_SECONDS)
-    with operation(f"random {task.family.name} operands", task.ctx.device):
+    with hv.operation(f"random {task.family.name} operands", task.ctx.device):
         pairs = [NORMAL_NUMBERS.make(task, pair, task.device) for pair in range(OPERAND_PAIRS)]
     if task.ctx.device.kind != "cpu":
         yield stress_part(task, pairs, end, least, task.ctx.device.part)
@@ -105,7 +105,7 @@ def stress_part(
     task: ProductTask, pairs: Sequence[Pair], end: float, least: float, part_id: str
 ) -> PartSoak:
     """Stress the part or core *part_id* until it errs or *end*, but for the *least* seconds."""
-    with operation(f"the first random {task.family.name} products", task.ctx.device):
+    with hv.operation(f"the first random {task.family.name} products", task.ctx.device):
         soak = PartSoak.prepare(task, part_id, NORMAL_NUMBERS, pairs)
     now = time.monotonic()
     seconds = max(end - now, least)
@@ -115,20 +115,20 @@ def stress_part(
     return soak
 
 
-def report_gpu(task: ProductTask, soaks: Sequence[PartSoak]) -> Iterator[CheckItem]:
+def report_gpu(task: ProductTask, soaks: Sequence[PartSoak]) -> Iterator[hv.CheckItem]:
     """Yield what a GPU did with one type, and its answer for the vote."""
     for soak in soaks:
-        yield Coverage(soak.bench.part_id, f"{task.family.name}: {describe_stress(task, soaks)}")
+        yield hv.Coverage(soak.bench.part_id, f"{task.family.name}: {describe_stress(task, soaks)}")
         yield soak.make_answer(name_vote_group(task))
 
 
-def report_cores(task: ProductTask, soaks: Sequence[PartSoak]) -> Iterator[CheckItem]:
+def report_cores(task: ProductTask, soaks: Sequence[PartSoak]) -> Iterator[hv.CheckItem]:
     """Yield what the cores did with one type; if they differ, their answers too."""
     differ = len({soak.digest for soak in soaks}) > 1
     cores = format_ranges([int(soak.bench.part_id.removeprefix("cpu")) for soak in soaks])
     alike = "differ" if differ else "are identical"
     text = f"{task.family.name} on cores {cores}, whose first products {alike}"
-    yield Coverage(task.ctx.device.part, f"{text}: {describe_stress(task, soaks)}")
+    yield hv.Coverage(task.ctx.device.part, f"{text}: {describe_stress(task, soaks)}")
     if differ:
         yield from disprove_cores(task, soaks)
         yield from (soak.make_answer(CORES_GROUP) for soak in soaks)

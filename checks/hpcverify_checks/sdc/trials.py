@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hpcverify.check import CHECKER_BROKEN, FOUND_NOTHING, Cause, Context, Trial, Unable
+import hpcverify.check as hv
 from hpcverify_checks.common.bits import view_integers, view_words
 from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.common.device import find_torch_device, use_float32_precision
@@ -121,14 +121,14 @@ BIT_SWEEPS = (
 )
 
 
-def selftest(ctx: Context) -> Iterator[Trial]:
+def selftest(ctx: hv.Context) -> Iterator[hv.Trial]:
     """Try all faults with every type of operands of the part."""
     device = find_torch_device(ctx)
     for family in list_families(device):
         yield from run_trials(ctx, family, device)
 
 
-def run_trials(ctx: Context, family: Family, device: torch.device) -> Iterator[Trial]:
+def run_trials(ctx: hv.Context, family: Family, device: torch.device) -> Iterator[hv.Trial]:
     """Try all faults with one type of operands."""
     with use_float32_precision(family.precision):
         seams = ProductSeams(compare=load_comparison(device)[0])
@@ -158,8 +158,10 @@ def set_up_trials(task: DeviceTask) -> TrialSetup:
     )
 
 
-def _make_trial(stage: TrialSetup, fault: str, expected: str, outcome: str, detail: str) -> Trial:
-    return Trial(
+def _make_trial(
+    stage: TrialSetup, fault: str, expected: str, outcome: str, detail: str
+) -> hv.Trial:
+    return hv.Trial(
         fault=f"{stage.task.family.name}: {fault}",
         part_id=stage.bench.part_id,
         expected=expected,
@@ -172,13 +174,13 @@ def try_fault(case: FaultCase) -> tuple[str, str]:
     """Hunt with the fault of *case*; return the outcome and the details."""
     try:
         hunted = _hunt_trial(case.bench)
-    except Unable as exc:
-        if exc.cause is not Cause.CHECKER:
+    except hv.Unable as exc:
+        if exc.cause is not hv.Cause.CHECKER:
             raise
-        return CHECKER_BROKEN, str(exc)
+        return hv.CHECKER_BROKEN, str(exc)
     fault = make_part_result(case.bench, hunted.wrong, hunted.products, hunted.seconds).corruption
     if fault is None:
-        return FOUND_NOTHING, case.why or f"in {hunted.products} products"
+        return hv.FOUND_NOTHING, case.why or f"in {hunted.products} products"
     return FOUND_MEMORY if fault.data_as(ProductFault).in_memory else FOUND_COMPUTE, fault.text
 
 
@@ -220,7 +222,7 @@ def inject(bench: ProductBench, fault: MultiplyFault) -> ProductBench:
 def list_cases(stage: TrialSetup) -> Iterator[FaultCase]:
     """List the faults that no sweep over the bits describes; each is there until the next one."""
     bench, low = stage.bench, stage.lowest_bit
-    yield FaultCase("none", bench, FOUND_NOTHING)
+    yield FaultCase("none", bench, hv.FOUND_NOTHING)
     for at in (0, 1):
         stuck = faults.make_multiply_fault(faults.stick(low, at=at))
         rare = inject(bench, faults.limit_to_calls(stuck, RARE_CALLS))
@@ -250,7 +252,7 @@ def list_cases(stage: TrialSetup) -> Iterator[FaultCase]:
             yield FaultCase(f"an element of {place} changed", bench, FOUND_MEMORY)
     for blind, blindness in BLIND_COMPARISONS.items():
         seams = replace(bench.seams, compare=blindness(bench.seams.compare))
-        yield FaultCase(f"a comparison {blind}", replace(bench, seams=seams), CHECKER_BROKEN)
+        yield FaultCase(f"a comparison {blind}", replace(bench, seams=seams), hv.CHECKER_BROKEN)
     yield from _list_control_cases(stage, faulty)
 
 
@@ -276,7 +278,7 @@ def _list_control_cases(stage: TrialSetup, stuck: ProductBench) -> Iterator[Faul
     yield FaultCase(
         "control, no proof: a stuck bit passes",
         replace(stuck, jobs=tuple(jobs)),
-        FOUND_NOTHING,
+        hv.FOUND_NOTHING,
         "as it must: what errs alike each time agrees with its own first answer, "
         "which is why the host proves it",
     )
@@ -286,7 +288,7 @@ def _list_control_cases(stage: TrialSetup, stuck: ProductBench) -> Iterator[Faul
         yield FaultCase(
             "control, short sums: bit 0 stuck at 0 passes",
             replace(inject(stage.bench, zero), jobs=short),
-            FOUND_NOTHING,
+            hv.FOUND_NOTHING,
             "as it must: sums that are short of the accumulator never set it, which is "
             "why other plans add 2^n or round",
         )

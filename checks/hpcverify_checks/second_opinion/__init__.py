@@ -22,23 +22,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from hpcverify.check import (
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Remedy,
-    Skip,
-    Unable,
-    fail_on,
-    operation,
-)
+import hpcverify.check as hv
 from hpcverify.processes import CompletedTool, ToolRunner, name_signal, run_tool
 from hpcverify.telemetry import cpu
 from hpcverify.units import format_count
@@ -54,7 +38,7 @@ LEAST_SECONDS = 5.0
 """With less time stressapptest would take that long all the same."""
 
 
-class SecondOpinionParams(Params, frozen=True):
+class SecondOpinionParams(hv.Params, frozen=True):
     """How long all tools run together, in equal shares, in seconds."""
 
     seconds: Annotated[float, Meta(ge=LEAST_SECONDS)] = 60.0
@@ -72,11 +56,11 @@ def list_installed() -> list[Tool]:
     if not installed:
         names = " nor ".join(tool.name for tool in TOOLS)
         ways = ", or ".join(tool.source for tool in TOOLS)
-        raise Skip(f"neither {names} is installed: {ways}", Cause.NOT_OBSERVABLE)
+        raise hv.Skip(f"neither {names} is installed: {ways}", hv.Cause.NOT_OBSERVABLE)
     return installed
 
 
-def applies(_ctx: Context) -> None:
+def applies(_ctx: hv.Context) -> None:
     """
     Look for the tools before the node has cooled.
 
@@ -87,28 +71,28 @@ def applies(_ctx: Context) -> None:
     list_installed()
 
 
-def estimate(_ctx: Context, params: SecondOpinionParams) -> float:
+def estimate(_ctx: hv.Context, params: SecondOpinionParams) -> float:
     """Add to the time of the tools what each takes to begin and to end."""
     return params.seconds + len(TOOLS) * END_SECONDS
 
 
 def measure(
-    _ctx: Context, params: SecondOpinionParams, run: ToolRunner = run_tool
-) -> Iterator[CheckItem]:
+    _ctx: hv.Context, params: SecondOpinionParams, run: ToolRunner = run_tool
+) -> Iterator[hv.CheckItem]:
     """Ask each tool that is installed; what one cannot tell, another still may."""
     installed = list_installed()
     seconds = round(max(LEAST_SECONDS, params.seconds / len(installed)))
-    failed: list[Unable] = []
+    failed: list[hv.Unable] = []
     for tool in installed:
         try:
             yield from ask(tool, seconds, run)
-        except Unable as exc:
+        except hv.Unable as exc:
             failed.append(exc)
     if failed:
         raise failed[0]
 
 
-def ask(tool: Tool, seconds: int, run: ToolRunner) -> Iterator[CheckItem]:
+def ask(tool: Tool, seconds: int, run: ToolRunner) -> Iterator[hv.CheckItem]:
     """
     Run *tool*, and report what it says.
 
@@ -117,19 +101,19 @@ def ask(tool: Tool, seconds: int, run: ToolRunner) -> Iterator[CheckItem]:
 
     """
     command = tool.write_command(seconds, cpu.read_cores().allowed)
-    with operation(tool.name):
+    with hv.operation(tool.name):
         answer = run(command, timeout=PATIENCE * (seconds + END_SECONDS))
     opinion = tool.read((answer.stdout + answer.stderr).decode(errors="replace"))
     if opinion.errors:
         yield report_errors(tool, command, opinion)
     elif answer.returncode or not opinion.compared:
         raise explain_silence(tool, command, answer, opinion)
-    yield Measurement(f"{tool.name}.errors", opinion.errors)
+    yield hv.Measurement(f"{tool.name}.errors", opinion.errors)
     if opinion.compared:
-        yield Coverage("node", f"{tool.name}: {opinion.compared} compared in {seconds} s")
+        yield hv.Coverage("node", f"{tool.name}: {opinion.compared} compared in {seconds} s")
 
 
-def report_errors(tool: Tool, command: Sequence[str], opinion: Opinion) -> Finding:
+def report_errors(tool: Tool, command: Sequence[str], opinion: Opinion) -> hv.Finding:
     """Report what *tool* found, of the core that it suspects if it is only one."""
     suspects = sorted(set(opinion.suspects))
     counted = format_count(opinion.errors, "hardware error")
@@ -137,7 +121,7 @@ def report_errors(tool: Tool, command: Sequence[str], opinion: Opinion) -> Findi
     if suspects:
         noun = "core" if len(suspects) == 1 else "cores"
         text += f"; it suspects {noun} {format_ranges(suspects)}"
-    return Finding(
+    return hv.Finding(
         MISCOMPARE_CODE,
         f"cpu{suspects[0]}" if len(suspects) == 1 else "node",
         text,
@@ -147,7 +131,7 @@ def report_errors(tool: Tool, command: Sequence[str], opinion: Opinion) -> Findi
 
 def explain_silence(
     tool: Tool, command: Sequence[str], answer: CompletedTool, opinion: Opinion
-) -> Unable:
+) -> hv.Unable:
     """Explain why *tool* has no opinion."""
     again = f"run {shlex.join(command)}"
     if answer.returncode < 0:
@@ -155,23 +139,23 @@ def explain_silence(
             f"{tool.name} was killed by {name_signal(-answer.returncode)}: "
             f"see the kernel log, and {again}"
         )
-        return Unable(text, Cause.CRASHED, Remedy.INSPECT)
+        return hv.Unable(text, hv.Cause.CRASHED, hv.Remedy.INSPECT)
     if answer.returncode:
         text = f"{tool.name} failed with status {answer.returncode} ({opinion.first}): {again}"
-        return Unable(text, Cause.MISCONFIGURED, Remedy.INSPECT)
+        return hv.Unable(text, hv.Cause.MISCONFIGURED, hv.Remedy.INSPECT)
     text = f"{tool.name} compared nothing: end what else keeps the node busy, and {again}"
-    return Unable(text, Cause.UNMEASURED, Remedy.RERUN)
+    return hv.Unable(text, hv.Cause.UNMEASURED, hv.Remedy.RERUN)
 
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="what tools of others say of the host: stressapptest, cpu_check",
     measure=measure,
     applies=applies,
     estimate=estimate,
     params=SecondOpinionParams,
-    metrics={"*.errors": Metric("", "high", "hardware errors that the tool counted")},
-    finding_rules=fail_on(MISCOMPARE_CODE),
-    placement=Placement.NODE,
+    metrics={"*.errors": hv.Metric("", "high", "hardware errors that the tool counted")},
+    finding_rules=hv.fail_on(MISCOMPARE_CODE),
+    placement=hv.Placement.NODE,
     timeout=900.0,
     only_named=True,  # only a burn-in has the time for what our own checks test as well
 )

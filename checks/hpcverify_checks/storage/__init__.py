@@ -24,19 +24,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from hpcverify.check import (
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    Measurement,
-    Metric,
-    Placement,
-    Remedy,
-    error_on,
-    fail_on,
-)
+import hpcverify.check as hv
 from hpcverify.telemetry import smart
 from hpcverify_checks.common.disk_health import (
     SMART_FINDINGS,
@@ -60,7 +48,7 @@ from hpcverify_checks.storage.scratch import (
 )
 
 
-def measure(ctx: Context, params: StorageParams) -> Iterator[CheckItem]:
+def measure(ctx: hv.Context, params: StorageParams) -> Iterator[hv.CheckItem]:
     """Check that the disk can be measured, load it, and read its SMART data."""
     engine = fio_runner.find_engine()
     require_mounted(ctx)
@@ -79,10 +67,10 @@ def measure(ctx: Context, params: StorageParams) -> Iterator[CheckItem]:
 
 def report_health(
     before: smart.Health, after: smart.Health, site: ScratchSite
-) -> Iterator[Measurement | Finding | Coverage]:
+) -> Iterator[hv.Measurement | hv.Finding | hv.Coverage]:
     """Report the disk's SMART data, and which counts grew under our load."""
     if after.unread_reason:
-        yield Coverage(site.part, f"SMART cannot be read: {after.unread_reason}")
+        yield hv.Coverage(site.part, f"SMART cannot be read: {after.unread_reason}")
     yield from measure_health(before, after, site.part)
 
 
@@ -91,32 +79,34 @@ LINUX_TIMEOUT_SOURCE = "Linux gives up on a SCSI or NVMe command after this time
 # The spread of checkpoints has no limit: other users of the disk, or other guests of the
 # same host, can make it as large as they like.
 SPEED_METRICS = {
-    "seq_write.bandwidth": Metric("MB/s", "low", "fresh data, 1 MiB blocks").warn(of_baseline=0.5),
-    "seq_read.bandwidth": Metric("MB/s", "low", "the same data, read and verified").warn(
+    "seq_write.bandwidth": hv.Metric("MB/s", "low", "fresh data, 1 MiB blocks").warn(
         of_baseline=0.5
     ),
-    "rand_read.iops": Metric("1/s", "low", "4 KiB reads, verified, 32 in flight").warn(
+    "seq_read.bandwidth": hv.Metric("MB/s", "low", "the same data, read and verified").warn(
         of_baseline=0.5
     ),
-    "rand_read.p99": Metric("ms", "high", "99th percentile of these"),
-    "rand_write.iops": Metric("1/s", "low", "4 KiB writes, 32 in flight").warn(of_baseline=0.5),
-    "rand_write.p99": Metric("ms", "high", "99th percentile of these"),
-    "fsync.p50": Metric("ms", "high", "median flush after a 4 KiB write"),
-    "fsync.p99": Metric("ms", "high", "99th percentile of these").warn(
+    "rand_read.iops": hv.Metric("1/s", "low", "4 KiB reads, verified, 32 in flight").warn(
+        of_baseline=0.5
+    ),
+    "rand_read.p99": hv.Metric("ms", "high", "99th percentile of these"),
+    "rand_write.iops": hv.Metric("1/s", "low", "4 KiB writes, 32 in flight").warn(of_baseline=0.5),
+    "rand_write.p99": hv.Metric("ms", "high", "99th percentile of these"),
+    "fsync.p50": hv.Metric("ms", "high", "median flush after a 4 KiB write"),
+    "fsync.p99": hv.Metric("ms", "high", "99th percentile of these").warn(
         high=1000, source="hpcverify default: a hundred times what etcd asks of a disk"
     ),
-    "fsync.p999": Metric("ms", "high", "99.9th percentile of these"),
-    "checkpoint.write": Metric("MB/s", "low", "median, overwritten and flushed").warn(
+    "fsync.p999": hv.Metric("ms", "high", "99.9th percentile of these"),
+    "checkpoint.write": hv.Metric("MB/s", "low", "median, overwritten and flushed").warn(
         of_baseline=0.5
     ),
-    "checkpoint.read": Metric("MB/s", "low", "median, read and verified").warn(of_baseline=0.5),
-    "checkpoint.write.cv": Metric("ratio", "high", "spread / mean of repeats"),
-    "checkpoint.read.cv": Metric("ratio", "high", "spread / mean of repeats"),
-    **{f"files.{s}": Metric("1/s", "low", f"{s} of small files") for s in FILE_STEPS},
-    **{f"files.{s}.p99": Metric("ms", "high", f"99th percentile of {s}") for s in FILE_STEPS},
+    "checkpoint.read": hv.Metric("MB/s", "low", "median, read and verified").warn(of_baseline=0.5),
+    "checkpoint.write.cv": hv.Metric("ratio", "high", "spread / mean of repeats"),
+    "checkpoint.read.cv": hv.Metric("ratio", "high", "spread / mean of repeats"),
+    **{f"files.{s}": hv.Metric("1/s", "low", f"{s} of small files") for s in FILE_STEPS},
+    **{f"files.{s}.p99": hv.Metric("ms", "high", f"99th percentile of {s}") for s in FILE_STEPS},
 }
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="speed, tail latency and data integrity of the scratch disk, and its SMART health",
     measure=measure,
     estimate=estimate,
@@ -124,7 +114,7 @@ CHECK = Check(
     metrics={
         **SPEED_METRICS,
         **{f"cached.{n}": replace(m, limits={}) for n, m in SPEED_METRICS.items()},
-        "*.longest": Metric("s", "high", "the slowest access or flush")
+        "*.longest": hv.Metric("s", "high", "the slowest access or flush")
         .fail(*(f"{phase}.longest" for phase in PHASES), high=30, source=LINUX_TIMEOUT_SOURCE)
         .warn("remote.*.longest", high=30, source=LINUX_TIMEOUT_SOURCE),
         **SMART_METRICS,
@@ -132,10 +122,10 @@ CHECK = Check(
     },
     finding_rules={
         **SMART_FINDINGS,
-        **fail_on("corruption", remedy=Remedy.REPLACE, conclusive=True),
-        **fail_on("io_error", remedy=Remedy.REPLACE),
-        **error_on("remote_corruption", "remote_io_error"),
+        **hv.fail_on("corruption", remedy=hv.Remedy.REPLACE, conclusive=True),
+        **hv.fail_on("io_error", remedy=hv.Remedy.REPLACE),
+        **hv.error_on("remote_corruption", "remote_io_error"),
     },
-    placement=Placement.NODE,
+    placement=hv.Placement.NODE,
     timeout=1800,
 )

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Sequence
 from itertools import product
 
-from hpcverify.check import Cause, Remedy, Unable
+import hpcverify.check as hv
 from hpcverify.units import format_count
 from hpcverify_checks.common.mismatch import compare_bytes, list_bits
 from hpcverify_checks.storage.fio_runner import FaultError
@@ -34,10 +34,10 @@ def explain_wrong(files: SmallFiles, first: Answers, second: Answers) -> FaultEr
     """
     lost, lost_again = (list(answers.values()).count(None) for answers in (first, second))
     if lost_again > lost or lost_again == files.count:
-        raise Unable(
+        raise hv.Unable(
             f"{files.folder} was emptied while the check ran: keep other programs out of it",
-            Cause.MISCONFIGURED,
-            Remedy.FIX_CONFIGURATION,
+            hv.Cause.MISCONFIGURED,
+            hv.Remedy.FIX_CONFIGURATION,
         )
     wrong = find_wrong(files, first)
     lines = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from hpcverify.check import Cause, Finding, Remedy, Unable
+import hpcverify.check as hv
 from hpcverify.processes import explain_errno
 from hpcverify_checks.storage.fio_runner import CORRUPTION_ERRNOS, FaultError
 from hpcverify_checks.storage.scratch import ScratchSite
@@ -44,7 +44,7 @@ LOST_SERVER_ERRNOS = frozenset(
 NO_AIO_HINT = "fio gets no asynchronous I/O: compare fs.aio-nr with fs.aio-max-nr, and raise that"
 
 
-def explain_fault(fault: FaultError, site: ScratchSite) -> Finding:
+def explain_fault(fault: FaultError, site: ScratchSite) -> hv.Finding:
     """
     Say what a failed access means.
 
@@ -55,24 +55,24 @@ def explain_fault(fault: FaultError, site: ScratchSite) -> Finding:
 
     """
     if fault.number in NO_SPACE_ERRNOS:
-        raise Unable(
+        raise hv.Unable(
             f"{site.folder} filled up during the test ({fault}): free some space or raise "
             "the quota",
-            Cause.NO_SPACE,
+            hv.Cause.NO_SPACE,
         ) from fault
     if fault.number in DENIED_ERRNOS:
-        raise Unable(
-            f"{site.folder} cannot be used ({fault}): fix its permissions", Cause.DENIED
+        raise hv.Unable(
+            f"{site.folder} cannot be used ({fault}): fix its permissions", hv.Cause.DENIED
         ) from fault
     if fault.number == errno.EFBIG:
-        raise Unable(
+        raise hv.Unable(
             f"{site.folder} holds no file that is large enough ({fault}): raise ulimit -f, or "
             "choose another scratch directory",
-            Cause.MISCONFIGURED,
-            Remedy.FIX_CONFIGURATION,
+            hv.Cause.MISCONFIGURED,
+            hv.Remedy.FIX_CONFIGURATION,
         ) from fault
     if hint := NO_AIO_HINT if fault.number == errno.EAGAIN else explain_errno(fault.number):
-        raise Unable(f"{fault}: {hint}", Cause.NO_RESOURCES, Remedy.INSPECT) from fault
+        raise hv.Unable(f"{fault}: {hint}", hv.Cause.NO_RESOURCES, hv.Remedy.INSPECT) from fault
     evidence = {**fault.evidence, "mount": str(site.mount.point)}
     if fault.number in CORRUPTION_ERRNOS:
         text = f"data read back differs from what was written: {fault}"
@@ -80,11 +80,11 @@ def explain_fault(fault: FaultError, site: ScratchSite) -> Finding:
             text += f"; the block holds {holds}"
         if site.remote:
             text += "; it may be the server's fault: run storage there on another node"
-            return Finding("remote_corruption", site.part, text, evidence)
-        return Finding("corruption", site.part, text, evidence)
+            return hv.Finding("remote_corruption", site.part, text, evidence)
+        return hv.Finding("corruption", site.part, text, evidence)
     is_lost_server = site.remote and fault.number in LOST_SERVER_ERRNOS
     if is_lost_server or fault.number in IO_ERROR_ERRNOS:
         code = "remote_io_error" if site.remote else "io_error"
         text = f"{os.strerror(fault.number)}: {fault}"
-        return Finding(code, site.part, text, evidence)
+        return hv.Finding(code, site.part, text, evidence)
     raise fault

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpcverify.check import Cause, Remedy, Unable
+import hpcverify.check as hv
 from hpcverify.processes import (
     NO_THREAD_HINT,
     CompletedTool,
@@ -167,11 +167,11 @@ class Fio:
         while seconds and not any(sum(report.list_moved_bytes(way)) for way in DIRECTIONS):
             seconds *= 2
             if seconds > MAX_IDLE_SECONDS:
-                raise Unable(
+                raise hv.Unable(
                     f"fio made no access within {seconds / 2:.0f} s: run this on a quieter node, "
                     "or install a newer fio",
-                    Cause.TIMEOUT,
-                    Remedy.RERUN,
+                    hv.Cause.TIMEOUT,
+                    hv.Remedy.RERUN,
                 )
             report = self._run_once(extents, streams, settings, seconds)
         return report
@@ -206,17 +206,17 @@ def find_engine() -> str:
         printed = done.stderr.decode(errors="replace")
         _require_undisturbed(done.returncode, printed)
         output = printed.strip() or f"exit code {done.returncode}"
-        raise Unable(
+        raise hv.Unable(
             f"fio does not start ({output[:MAX_SHOWN_OUTPUT_CHARACTERS]}): run fio --enghelp by "
             "hand; if that works, compare ulimit -a with that of the process that starts this",
-            Cause.MISCONFIGURED,
+            hv.Cause.MISCONFIGURED,
         )
     listing = done.stdout.decode(errors="replace").split()
     engine = next((name for name in ENGINES if name in listing), None)
     if engine:
         return engine
     lack = f"this fio has none of {', '.join(ENGINES)}"
-    raise Unable(lack, Cause.MISSING, fix="apt-get install fio")
+    raise hv.Unable(lack, hv.Cause.MISSING, fix="apt-get install fio")
 
 
 def _build_command(
@@ -262,16 +262,16 @@ def _parse_report(done: CompletedTool) -> FioReport:
 def _require_undisturbed(status: int, output: str) -> None:
     # A fio that was killed or got no threads says nothing about the disk.
     if status < 0:
-        raise Unable(
+        raise hv.Unable(
             f"fio was killed by {name_signal(-status)}: look for the OOM killer in the kernel log",
-            Cause.CRASHED,
-            Remedy.INSPECT,
+            hv.Cause.CRASHED,
+            hv.Remedy.INSPECT,
         )
     if any(sign in output for sign in NO_THREAD_MESSAGES):
-        raise Unable(
+        raise hv.Unable(
             f"fio could not start its threads ({_summarize_output(output)}): {NO_THREAD_HINT}",
-            Cause.NO_RESOURCES,
-            Remedy.INSPECT,
+            hv.Cause.NO_RESOURCES,
+            hv.Remedy.INSPECT,
         )
 
 

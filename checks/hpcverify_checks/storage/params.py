@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from hpcverify.check import Context, Params
+import hpcverify.check as hv
 from hpcverify.units import MIB
 from hpcverify_checks.storage.extents import GENERATIONS
 from hpcverify_checks.storage.small_files import FILE_BYTES
@@ -24,7 +24,7 @@ CALLS_PER_FILE = 5.5
 """Create, write, read, stat and unlink; every second file is written again."""
 
 
-class StorageParams(Params, frozen=True):
+class StorageParams(hv.Params, frozen=True):
     """Sizes, counts and times."""
 
     size_mib: Annotated[int, Meta(ge=1)] = 2048
@@ -47,7 +47,7 @@ class StorageParams(Params, frozen=True):
         return max(largest, JOURNAL_BYTES, self.files * FILE_BYTES)
 
 
-def estimate(ctx: Context, params: StorageParams) -> float:
+def estimate(ctx: hv.Context, params: StorageParams) -> float:
     """Add up the phases, at a speed that follows from where the scratch directory is."""
     mounts = [mount for mount in ctx.inventory.of_kind("mount") if "disk" in mount.facts]
     disks = [ctx.inventory.find_part(mount.facts["disk"]) for mount in mounts]

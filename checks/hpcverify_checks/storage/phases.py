@@ -10,16 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from hpcverify.check import (
-    Cause,
-    CheckItem,
-    Coverage,
-    Measurement,
-    Remedy,
-    Series,
-    Unable,
-    operation,
-)
+import hpcverify.check as hv
 from hpcverify.units import MIB
 from hpcverify_checks.common.stalls import Absence
 from hpcverify_checks.storage.compare import explain_wrong, find_wrong
@@ -58,7 +49,7 @@ FILE_STEPS = ("create", "write", "overwrite", "read", "stat", "unlink")
 
 def run_blocks(
     site: ScratchSite, fio: Fio, params: StorageParams, rng: random.Random
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """Write large files, read them, and read and overwrite 4 KiB of them at random."""
     streams = _count_streams(params)
     room = lay_out(fio.folder, params.size_mib * MIB, streams, rng)
@@ -74,7 +65,7 @@ def run_blocks(
     last = read_overwritten(fio, overwritten)
     _remove(room)
     cached = read.cached + sampled.cached + last.cached
-    yield Coverage(
+    yield hv.Coverage(
         site.part,
         f"{_format_mib(wrote, 'write')} in {streams} streams written, read back and verified "
         f"by CRC-32C, place and generation; {_format_mib(sampled, 'read')} read at random and "
@@ -85,7 +76,7 @@ def run_blocks(
 
 def run_flushes(
     site: ScratchSite, fio: Fio, params: StorageParams, rng: random.Random
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """Append to a journal and flush it each 4 KiB, and then overwrite it so."""
     journal = FileExtent(fio.folder / "journal", 0, JOURNAL_BYTES)
     appended = flush(fio, journal, rng, params.seconds / 2)
@@ -101,7 +92,7 @@ def run_flushes(
     (again,) = overwrote.list_moved_bytes("write")
     read = read_overwritten(fio, [mark_beginning(written, again)])
     _remove([journal])
-    yield Coverage(
+    yield hv.Coverage(
         site.part,
         f"{_format_mib(appended, 'write')} written to a journal and flushed 4 KiB at a time, and "
         f"{_format_mib(overwrote, 'write')} of it overwritten so; all read back and verified in "
@@ -111,7 +102,7 @@ def run_flushes(
 
 def run_checkpoints(
     site: ScratchSite, fio: Fio, params: StorageParams, rng: random.Random
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """Write checkpoints over each other, as training does."""
     room = lay_out(fio.folder, params.checkpoint_mib * MIB, _count_streams(params), rng)
     start = time.monotonic()
@@ -131,9 +122,9 @@ def run_checkpoints(
         name, spread = f"checkpoint.{way}", statistics.stdev(values) / statistics.mean(values)
         yield _make_measurement(site, name, statistics.median(values), "MB/s")
         yield _make_measurement(site, f"{name}.cv", spread, "ratio")
-        yield Series(site.name_metric(name), "MB/s", site.part, tuple(t), tuple(values))
+        yield hv.Series(site.name_metric(name), "MB/s", site.part, tuple(t), tuple(values))
     yield _make_longest(site, fio, "checkpoint", longest)
-    yield Coverage(
+    yield hv.Coverage(
         site.part,
         f"{params.repeats} checkpoints of {params.checkpoint_mib} MiB written over each other, "
         f"flushed, read back and verified in the same way; {site.describe_reads(cached)}",
@@ -142,7 +133,7 @@ def run_checkpoints(
 
 def run_small_files(
     site: ScratchSite, fio: Fio, params: StorageParams, rng: random.Random
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """Create, write, overwrite, read, stat and remove many files of 4 KiB."""
     files = SmallFiles(
         folder=fio.folder / "files",
@@ -160,7 +151,7 @@ def run_small_files(
         yield _make_measurement(site, f"files.{step}.p99", times[step].p99, "ms")
     slowest = max(max(calls.seconds) for calls in times.values())
     yield _make_longest(site, fio, "files", slowest)
-    yield Coverage(
+    yield hv.Coverage(
         site.part,
         f"{files.count} files of 4 KiB created, written, {len(files.rewritten)} of them flushed "
         f"and overwritten, all ({files.count * FILE_BYTES / MIB:.1f} MiB) read back and compared "
@@ -178,7 +169,7 @@ LOADS = (
 
 def run_phases(
     site: ScratchSite, fio: Fio, params: StorageParams, rng: random.Random
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """
     Put all loads on the disk in turn; each removes what it wrote.
 
@@ -190,13 +181,13 @@ def run_phases(
     stop = fio.absence.start()
     try:
         for what, load in LOADS:
-            with operation(f"{what} {site.folder}"):
+            with hv.operation(f"{what} {site.folder}"):
                 yield from load(site, fio, params, rng)
     except FileNotFoundError as exc:
-        raise Unable(
+        raise hv.Unable(
             f"{exc.filename} was removed while the check ran: keep other programs out of it",
-            Cause.MISCONFIGURED,
-            Remedy.FIX_CONFIGURATION,
+            hv.Cause.MISCONFIGURED,
+            hv.Remedy.FIX_CONFIGURATION,
         ) from exc
     except OSError as exc:
         raise FaultError(exc.errno or errno.EIO, str(exc)) from exc
@@ -210,26 +201,28 @@ def _count_streams(params: StorageParams) -> int:
 
 def _report_bandwidth(
     site: ScratchSite, fio: Fio, phase: str, report: FioReport, way: str
-) -> Iterator[Measurement]:
+) -> Iterator[hv.Measurement]:
     yield _make_measurement(site, f"{phase}.bandwidth", report.compute_bandwidth(way), "MB/s")
     yield _make_longest(site, fio, phase, report.find_longest())
 
 
 def _report_accesses(
     site: ScratchSite, fio: Fio, phase: str, report: FioReport, way: str
-) -> Iterator[Measurement]:
+) -> Iterator[hv.Measurement]:
     yield _make_measurement(site, f"{phase}.iops", report.compute_rate(way), "1/s")
     yield _make_measurement(site, f"{phase}.p99", report.compute_latency(way, 0.99), "ms")
     yield _make_longest(site, fio, phase, report.find_longest())
 
 
-def _make_measurement(site: ScratchSite, name: str, value: float | None, unit: str) -> Measurement:
-    return Measurement(site.name_metric(name), value, unit, site.part)
+def _make_measurement(
+    site: ScratchSite, name: str, value: float | None, unit: str
+) -> hv.Measurement:
+    return hv.Measurement(site.name_metric(name), value, unit, site.part)
 
 
-def _make_longest(site: ScratchSite, fio: Fio, phase: str, seconds: float) -> Measurement:
+def _make_longest(site: ScratchSite, fio: Fio, phase: str, seconds: float) -> hv.Measurement:
     require_presence(fio.absence, seconds)
-    return Measurement(site.name_stall(phase), seconds, "s", site.part)
+    return hv.Measurement(site.name_stall(phase), seconds, "s", site.part)
 
 
 def require_presence(absence: Absence, seconds: float) -> None:
@@ -241,11 +234,11 @@ def require_presence(absence: Absence, seconds: float) -> None:
 
     """
     if seconds > DOUBTED_SECONDS and absence.longest >= DOUBTED_SHARE * seconds:
-        raise Unable(
+        raise hv.Unable(
             f"an access took {seconds:.0f} s, but for {absence.longest:.0f} s the check did not "
             "run: was its job suspended (SIGSTOP), or the machine paused? Run it again",
-            Cause.TIMEOUT,
-            Remedy.RERUN,
+            hv.Cause.TIMEOUT,
+            hv.Remedy.RERUN,
         )
 
 

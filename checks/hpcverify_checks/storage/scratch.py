@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcverify.check import Cause, Coverage, Inventory, Unable
+import hpcverify.check as hv
 from hpcverify.telemetry.blockdev import (
     Mount,
     find_disk,
@@ -91,11 +91,11 @@ def require_space(folder: Path, needed: int, total: int, free: int) -> None:
     """
     reserve = min(max(total * RESERVE_SHARE, MIN_RESERVE_BYTES), MAX_RESERVE_BYTES)
     if free - reserve < needed:
-        raise Unable(
+        raise hv.Unable(
             f"{folder} has {free / MIB:.0f} MiB free; the test needs {needed / MIB:.0f} MiB "
             f"and leaves {reserve / MIB:.0f} MiB free: free some space, or choose another scratch "
             "directory",
-            Cause.NO_SPACE,
+            hv.Cause.NO_SPACE,
         )
 
 
@@ -119,17 +119,17 @@ def require_writable(folder: Path) -> bool:
                 os.close(file)
     except OSError as exc:
         if exc.errno in UNWRITABLE_ERRNOS:
-            raise Unable(
+            raise hv.Unable(
                 f"{folder} cannot be written ({exc.strerror}): mount it writable, or choose "
                 "another scratch directory",
-                Cause.DENIED,
+                hv.Cause.DENIED,
             ) from exc
         return exc.errno != errno.EINVAL
     probe.unlink()
     return True
 
 
-def find_site(folder: Path, inventory: Inventory, *, direct: bool) -> ScratchSite:
+def find_site(folder: Path, inventory: hv.Inventory, *, direct: bool) -> ScratchSite:
     """Find the mount, the disk and the part that *folder* is on."""
     mount = find_mount(folder) or Mount(Path("/"), "an unknown file system", "")
     disk = find_disk(folder)
@@ -150,7 +150,7 @@ def find_network_of_image(disk: str | None, root: Path = Path("/")) -> str | Non
     return mount.kind if mount and is_remote(mount.kind) else None
 
 
-def describe_site(site: ScratchSite) -> Coverage:
+def describe_site(site: ScratchSite) -> hv.Coverage:
     """Say where the directory is, and whether the page cache is bypassed."""
     mount, disk = site.mount, site.disk or "no single disk"
     if site.direct:
@@ -161,4 +161,4 @@ def describe_site(site: ScratchSite) -> Coverage:
         way = "not direct: the file system refuses O_DIRECT, so no speed is judged"
     reached = f" over {site.network}" if site.network else ""
     text = f"{mount.point} ({mount.kind} on {mount.source}, {disk}{reached}), {way}"
-    return Coverage(site.part, text)
+    return hv.Coverage(site.part, text)

@@ -34,25 +34,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from hpcverify.check import (
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Inventory,
-    JudgedItem,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Remedy,
-    Series,
-    Skip,
-    Watch,
-    operation,
-    warn_on,
-)
+import hpcverify.check as hv
 from hpcverify.telemetry import name_sensor, problems
 from hpcverify.telemetry.thinning import thin
 from hpcverify_checks.common import vote
@@ -79,7 +61,7 @@ MIN_POINTS = 16
 """The fewest points of the rate over time, however short the soak."""
 
 
-class ThermalParams(Params, frozen=True):
+class ThermalParams(hv.Params, frozen=True):
     """How long to load the device and how, and how long to watch it cool."""
 
     seconds: Annotated[float, Meta(gt=0)] = 60.0
@@ -93,34 +75,34 @@ class ThermalParams(Params, frozen=True):
     """The device is watched while it cools; the next check then begins on a cool one."""
 
 
-def applies(ctx: Context) -> None:
+def applies(ctx: hv.Context) -> None:
     """Raise `Skip` for a device without a sensor."""
     if not has_gauge(ctx, ctx.device.part):
-        raise Skip(
+        raise hv.Skip(
             "no sensor for temperature, clock or throttling can be read",
-            Cause.NOT_OBSERVABLE,
+            hv.Cause.NOT_OBSERVABLE,
         )
 
 
-def estimate(_ctx: Context, params: ThermalParams) -> float:
+def estimate(_ctx: hv.Context, params: ThermalParams) -> float:
     """Add the preparation and the wait for the others to the load and the cooling."""
     return PREPARE_SECONDS + plan.SETTLE_SECONDS + params.seconds + params.recovery_seconds
 
 
 def measure(
-    ctx: Context, params: ThermalParams, seams: ProductSeams | None = None
-) -> Iterator[CheckItem]:
+    ctx: hv.Context, params: ThermalParams, seams: ProductSeams | None = None
+) -> Iterator[hv.CheckItem]:
     """Load the device for `ThermalParams.seconds` and yield how the work went."""
     applies(ctx)
     began = time.monotonic()
     board = FolderBoard(ctx.shared)
     with announce_failure(board, ctx.rank):  # the others do not wait for a lost rank
-        with operation("the first products", ctx.device):
+        with hv.operation("the first products", ctx.device):
             loads = prepare_loads(ctx, seams)
-        with operation("the first kernels", ctx.device):
+        with hv.operation("the first kernels", ctx.device):
             yield from report_comparison(ctx, loads[0].task.device)
     watched = [i for i, peer in enumerate(ctx.peers) if has_gauge(ctx, peer.part)]
-    with operation("the wait for the others"):
+    with hv.operation("the wait for the others"):
         start = plan.wait_for_all(board, ctx.rank, watched, time.monotonic)
     table = plan_stretches(
         start,
@@ -136,30 +118,30 @@ def measure(
     if account.done:  # else a product was wrong before the load
         plan.write_record(board, ctx.rank, account)
         yield from report_work(ctx.device.part, account, meter, began)
-        yield Coverage(ctx.device.part, describe_coverage(account, loads))
+        yield hv.Coverage(ctx.device.part, describe_coverage(account, loads))
     if ctx.device.kind != "cpu":
         yield from (load.make_answer(name_vote_group(load.task)) for load in loads)
     time.sleep(params.recovery_seconds)
 
 
-def has_gauge(ctx: Context, part_id: str) -> bool:
+def has_gauge(ctx: hv.Context, part_id: str) -> bool:
     """Whether any sensor shows how the part *part_id* copes with its load."""
     return any(name_sensor(part_id, name) in ctx.inventory.sensors for name in GAUGES)
 
 
 def report_work(
     part_id: str, account: LoadRecord, meter: Meter, began: float
-) -> Iterator[Series | Measurement]:
+) -> Iterator[hv.Series | hv.Measurement]:
     """Yield how fast the work went, over time and at the end against the start."""
     t, rates = thin([moment - began for moment in meter.t], meter.rates)
-    yield Series("work", "GFLOP/s", part_id, tuple(t), tuple(rates))
+    yield hv.Series("work", "GFLOP/s", part_id, tuple(t), tuple(rates))
     if account.rate:
-        yield Measurement("rate.mean", account.rate / 1e9, "GFLOP/s", part_id)
+        yield hv.Measurement("rate.mean", account.rate / 1e9, "GFLOP/s", part_id)
     if len(meter.rates) >= MIN_SAMPLES:
-        yield Measurement("rate_sag", compute_sag(meter.rates), "ratio", part_id)
+        yield hv.Measurement("rate_sag", compute_sag(meter.rates), "ratio", part_id)
     edges = [d.edges for d in account.done if d.period]
     if edges:
-        yield Measurement("wave.edges", sum(edges), "", part_id)
+        yield hv.Measurement("wave.edges", sum(edges), "", part_id)
 
 
 def describe_coverage(account: LoadRecord, loads: tuple[PartSoak, PartSoak]) -> str:
@@ -177,19 +159,19 @@ def describe_coverage(account: LoadRecord, loads: tuple[PartSoak, PartSoak]) -> 
     return f"{text}; each compared bitwise with the first"
 
 
-def observe(watch: Watch, ctx: Context, params: ThermalParams) -> Iterator[CheckItem]:
+def observe(watch: hv.Watch, ctx: hv.Context, params: ThermalParams) -> Iterator[hv.CheckItem]:
     """Yield what was sampled of the device before, during and after its load."""
     if has_gauge(ctx, ctx.device.part):
         record = plan.read_record(FolderBoard(ctx.shared), ctx.rank)
         yield from response.observe_soak(watch, ctx, record)
 
 
-def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
+def reconcile(items: Sequence[hv.JudgedItem], inventory: hv.Inventory) -> Iterator[hv.JudgedItem]:
     """Hold the votes; what slowed all GPUs down is the node's."""
     yield from response.move_to_node(vote.reconcile(items, inventory), inventory)
 
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="steady and square-wave load: throttling, cooling, siblings, voltage droop",
     measure=measure,
     estimate=estimate,
@@ -199,56 +181,62 @@ CHECK = Check(
     params=ThermalParams,
     metrics={
         **SOAK_METRICS,
-        "samples": Metric("", "neither", "samples of the part's most often read sensor").error(
-            low=2, cause=Cause.UNMEASURED, remedy=Remedy.RERUN
+        "samples": hv.Metric("", "neither", "samples of the part's most often read sensor").error(
+            low=2, cause=hv.Cause.UNMEASURED, remedy=hv.Remedy.RERUN
         ),
-        "loaded": Metric("ratio", "low", "share of the soak in which the part was busy").error(
+        "loaded": hv.Metric("ratio", "low", "share of the soak in which the part was busy").error(
             low=0.9,
-            cause=Cause.UNMEASURED,
-            remedy=Remedy.RERUN,
+            cause=hv.Cause.UNMEASURED,
+            remedy=hv.Remedy.RERUN,
             optional=True,
             source="hpcverify default: below this the load did not run properly",
         ),
-        "rate.mean": Metric("GFLOP/s", "low", "throughput under steady load"),
-        "rate_sag": Metric("ratio", "neither", "loss of speed, end against start").warn(high=0.15),
-        "wave.edges": Metric("", "neither", "times the load was switched on"),
-        "clock.mean": Metric("MHz", "low", "clock under steady load").warn(
+        "rate.mean": hv.Metric("GFLOP/s", "low", "throughput under steady load"),
+        "rate_sag": hv.Metric("ratio", "neither", "loss of speed, end against start").warn(
+            high=0.15
+        ),
+        "wave.edges": hv.Metric("", "neither", "times the load was switched on"),
+        "clock.mean": hv.Metric("MHz", "low", "clock under steady load").warn(
             of_siblings=0.85, source="hpcverify default: capped GPUs vary by 8 % (arXiv 2208.11035)"
         ),
-        "clock.sag": Metric("ratio", "neither", "loss of clock, end against start").warn(high=0.2),
-        "work_per_clock": Metric("", "low", "operations of the whole part per clock cycle").fail(
+        "clock.sag": hv.Metric("ratio", "neither", "loss of clock, end against start").warn(
+            high=0.2
+        ),
+        "work_per_clock": hv.Metric("", "low", "operations of the whole part per clock cycle").fail(
             of_siblings=0.9, of_baseline=0.8
         ),
-        "efficiency": Metric("ratio", "low", "work_per_clock against the data sheet's").warn(
+        "efficiency": hv.Metric("ratio", "low", "work_per_clock against the data sheet's").warn(
             low=0.5, source="the least that any part in gpu_reached.csv can have had"
         ),
-        "energy_per_work": Metric("J", "high", "energy per 1e15 operations").warn(of_siblings=1.25),
-        "held_back": Metric(
+        "energy_per_work": hv.Metric("J", "high", "energy per 1e15 operations").warn(
+            of_siblings=1.25
+        ),
+        "held_back": hv.Metric(
             "ratio", "neither", "shortfall of both clock and power against siblings"
         ).warn(high=0.15),
-        "recovery": Metric("s", "high", "time to cool half-way to idle, or time watched").warn(
+        "recovery": hv.Metric("s", "high", "time to cool half-way to idle, or time watched").warn(
             high=60, source="hpcverify default: heat sinks settle within a minute"
         ),
-        "temperature.rise_per_kW": Metric(
+        "temperature.rise_per_kW": hv.Metric(
             "°C", "high", "rise over idle per kW of added power: thermal resistance"
         ).warn(of_siblings=1.4, source="hpcverify default"),
-        "temperature.*": Metric("°C", "high", "before, during and after the load")
+        "temperature.*": hv.Metric("°C", "high", "before, during and after the load")
         .warn(
             "temperature.memory.max",
             high=95,
             source="the A100's maximum operating temperature of memory",
         )
         .warn("temperature.memory.rise", of_siblings=1.5),
-        "temperature.headroom.min": Metric("°C", "low", "margin to slowdown").warn(low=2),
-        "power.*": Metric("W", "neither", "power under load").warn(
+        "temperature.headroom.min": hv.Metric("°C", "low", "margin to slowdown").warn(low=2),
+        "power.*": hv.Metric("W", "neither", "power under load").warn(
             "power.mean",
             of_siblings=0.75,
             source="the least that DCGM's targeted_power takes for its target",
         ),
-        "throttled.*.share": Metric("ratio", "high", "share of the load's time throttled")
+        "throttled.*.share": hv.Metric("ratio", "high", "share of the load's time throttled")
         .fail("throttled.sw_thermal.share", high=0.01)
         .warn("throttled.cores.share", high=0.01),
-        "throttled.*": Metric("s", "high", "time throttled, by cause")
+        "throttled.*": hv.Metric("s", "high", "time throttled, by cause")
         .fail(
             "throttled.hw_thermal",
             high=1,
@@ -264,8 +252,8 @@ CHECK = Check(
     finding_rules={
         **problems.PROBLEM_RULES,
         **vote.PRODUCT_FINDING_RULES,
-        **warn_on("gauge_stuck"),
+        **hv.warn_on("gauge_stuck"),
     },
-    placement=Placement.ALL_DEVICES,  # heat and current of a node add up
+    placement=hv.Placement.ALL_DEVICES,  # heat and current of a node add up
     timeout=900,
 )

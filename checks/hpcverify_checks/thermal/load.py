@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Context
+import hpcverify.check as hv
 from hpcverify_checks.common.device import find_torch_device, list_native_dtypes, require_memory
 from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, make_fp64_plans
 from hpcverify_checks.common.exact import Operands, Shape
@@ -57,7 +57,7 @@ def make_exact_pair(task: ProductTask, pair: int, device: DeviceLike) -> Pair:
 EXACT_INTEGERS = OperandSource("exact", "random 20-bit integers", make_exact_pair)
 
 
-def prepare_loads(ctx: Context, seams: ProductSeams | None = None) -> tuple[PartSoak, PartSoak]:
+def prepare_loads(ctx: hv.Context, seams: ProductSeams | None = None) -> tuple[PartSoak, PartSoak]:
     """
     Make the steady load and the wave load, and measure how fast the latter is.
 

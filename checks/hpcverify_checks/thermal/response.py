@@ -9,17 +9,7 @@ from math import sqrt
 from operator import itemgetter
 from statistics import fmean, median, stdev
 
-from hpcverify.check import (
-    CheckItem,
-    Context,
-    Finding,
-    Inventory,
-    JudgedItem,
-    Measurement,
-    Sample,
-    Watch,
-)
-from hpcverify.model import MIN_PARTS_FOR_ALL
+import hpcverify.check as hv
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.reading import MAX_CELSIUS
 from hpcverify.telemetry.thinning import build_series
@@ -96,7 +86,7 @@ MAX_SAMPLE_GAP_SECONDS = 3.0
 MIN_EVENT_SAMPLES = 3
 """This many samples show an event that lasts, even with others thinned out between."""
 
-Values = Mapping[str, Sequence[Sample]]
+Values = Mapping[str, Sequence[hv.Sample]]
 """The samples of one part, by the name of the series."""
 
 
@@ -125,13 +115,13 @@ class LoadSamples:
         ]
 
 
-def average_recent(samples: Sequence[Sample], account: LoadRecord | None) -> float | None:
+def average_recent(samples: Sequence[hv.Sample], account: LoadRecord | None) -> float | None:
     """Average the *samples* under recent steady load, if there are enough."""
     values = list_recent(samples, account)
     return fmean(values) if len(values) >= MIN_SAMPLES else None
 
 
-def list_recent(samples: Sequence[Sample], account: LoadRecord | None) -> list[float]:
+def list_recent(samples: Sequence[hv.Sample], account: LoadRecord | None) -> list[float]:
     """List the values of *samples* under recent steady load."""
     recent = account.recent if account else None
     return [
@@ -153,18 +143,20 @@ def _filter_series(series: Values, wanted: Callable[[float], bool]) -> Values:
     return {name: [s for s in values if wanted(s.t)] for name, values in series.items()}
 
 
-def observe_soak(watch: Watch, ctx: Context, account: LoadRecord | None) -> Iterator[CheckItem]:
+def observe_soak(
+    watch: hv.Watch, ctx: hv.Context, account: LoadRecord | None
+) -> Iterator[hv.CheckItem]:
     """Yield how the part of *ctx* coped with its load, from its samples."""
     part_id = ctx.device.part
-    parts: dict[str, dict[str, list[Sample]]] = {}
+    parts: dict[str, dict[str, list[hv.Sample]]] = {}
     for sample in watch.samples:  # in one pass: there may be millions
         if sample.name in USED_SERIES:
             parts.setdefault(sample.part_id, {}).setdefault(sample.name, []).append(sample)
     own = dict(parts.get(part_id, {}))
     seen = max(len(own.get(name, ())) for name in GAUGES)
-    yield Measurement("samples", seen, "", part_id)
+    yield hv.Measurement("samples", seen, "", part_id)
     stuck = find_stuck_gauges(own) if account and ctx.device.kind != "cpu" else {}
-    yield from (Finding("gauge_stuck", part_id, text) for text in stuck.values())
+    yield from (hv.Finding("gauge_stuck", part_id, text) for text in stuck.values())
     for name in stuck:
         del own[name]
     observed = split_by_load(_drop_impossible(own, stuck), part_id, account)
@@ -173,7 +165,7 @@ def observe_soak(watch: Watch, ctx: Context, account: LoadRecord | None) -> Iter
         times = [s.t for s in observed.all.get(code, ()) if s.value]
         if times:
             text = f"{code.replace('_', ' ')} at {len(times)} samples of the soak"
-            yield Finding(code, part_id, text)
+            yield hv.Finding(code, part_id, text)
     yield from _measure_extremes(observed)
     yield from _measure_throttling(observed)
     yield from _measure_cooling(observed)
@@ -217,19 +209,19 @@ def _drop_impossible(series: Values, stuck: Collection[str]) -> Values:
     return kept
 
 
-def _measure_extremes(observed: LoadSamples) -> Iterator[Measurement]:
+def _measure_extremes(observed: LoadSamples) -> Iterator[hv.Measurement]:
     for name, suffix, combine in SUMMARIES:
         values = [sample.value for sample in observed.all.get(name, ())]
         if values:
             unit = observed.all[name][0].unit
-            yield Measurement(f"{name}{suffix}", combine(values), unit, observed.part_id)
+            yield hv.Measurement(f"{name}{suffix}", combine(values), unit, observed.part_id)
     for name, unit in (("clock", "MHz"), ("power", "W")):
         mean = observed.average(name)
         if mean is not None:
-            yield Measurement(f"{name}.mean", mean, unit, observed.part_id)
+            yield hv.Measurement(f"{name}.mean", mean, unit, observed.part_id)
     clock = [sample.value for sample in observed.steady.get("clock", ())]
     if len(clock) >= MIN_SAMPLES:
-        yield Measurement("clock.sag", compute_sag(clock), "ratio", observed.part_id)
+        yield hv.Measurement("clock.sag", compute_sag(clock), "ratio", observed.part_id)
 
 
 def compute_sag(values: Sequence[float]) -> float:
@@ -248,7 +240,7 @@ SUMMARIES: tuple[tuple[str, str, Callable[[Sequence[float]], float]], ...] = (
 )
 
 
-def _measure_throttling(observed: LoadSamples) -> Iterator[Measurement]:
+def _measure_throttling(observed: LoadSamples) -> Iterator[hv.Measurement]:
     for cause in THROTTLE_CAUSES:
         counted = observed.loaded.get(f"throttled.{cause}", ())
         sampled = observed.loaded.get(f"event.{cause}", ())
@@ -259,11 +251,13 @@ def _measure_throttling(observed: LoadSamples) -> Iterator[Measurement]:
             growth = sum_increases(counted)[-1][1] if counted else 0.0
             seconds = growth or _sum_event_seconds(sampled)
             name = f"throttled.{cause}"
-            yield Measurement(name, seconds, "s", observed.part_id)
-            yield Measurement(f"{name}.share", seconds / span, "ratio", observed.part_id)
+            yield hv.Measurement(name, seconds, "s", observed.part_id)
+            yield hv.Measurement(f"{name}.share", seconds / span, "ratio", observed.part_id)
 
 
-def move_to_node(items: Iterable[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
+def move_to_node(
+    items: Iterable[hv.JudgedItem], inventory: hv.Inventory
+) -> Iterator[hv.JudgedItem]:
     """
     Yield *items*, with what slowed all GPUs as the node's: it supplies and cools them.
 
@@ -273,13 +267,13 @@ def move_to_node(items: Iterable[JudgedItem], inventory: Inventory) -> Iterator[
     items = list(items)
     times: dict[str, dict[str, float]] = {}
     for item in items:
-        if isinstance(item, Measurement) and item.part_id in gpus and item.value is not None:
+        if isinstance(item, hv.Measurement) and item.part_id in gpus and item.value is not None:
             times.setdefault(item.name, {})[item.part_id] = item.value
     worked = times.get("rate.mean", {}).keys()
     shared = {
         cause
         for cause in NODE_CAUSES
-        if len(worked) >= MIN_PARTS_FOR_ALL
+        if len(worked) >= hv.MIN_PARTS_FOR_ALL
         and worked <= (seconds := times.get(f"throttled.{cause}", {})).keys()
         and min(seconds[part_id] for part_id in worked) > MIN_SHARED_SECONDS
     }
@@ -290,18 +284,18 @@ def move_to_node(items: Iterable[JudgedItem], inventory: Inventory) -> Iterator[
         for end in ("", ".share")
     }
     for item in items:
-        if isinstance(item, Measurement) and item.part_id in gpus and item.name in usual:
+        if isinstance(item, hv.Measurement) and item.part_id in gpus and item.name in usual:
             most = MAX_SHARED_RATIO * usual[item.name]
             yield from [item] * ((item.value or 0) > most)
         else:
             yield item
     for cause in sorted(told):
         name = f"throttled.{cause}"
-        yield Measurement(name, usual[name], "s", "node")
-        yield Measurement(f"{name}.share", usual[f"{name}.share"], "ratio", "node")
+        yield hv.Measurement(name, usual[name], "s", "node")
+        yield hv.Measurement(f"{name}.share", usual[f"{name}.share"], "ratio", "node")
 
 
-def _sum_event_seconds(event: Sequence[Sample]) -> float:
+def _sum_event_seconds(event: Sequence[hv.Sample]) -> float:
     """
     Add up the time for which consecutive samples showed an *event*.
 
@@ -315,11 +309,11 @@ def _sum_event_seconds(event: Sequence[Sample]) -> float:
     )
 
 
-def _measure_cooling(observed: LoadSamples) -> Iterator[Measurement]:
+def _measure_cooling(observed: LoadSamples) -> Iterator[hv.Measurement]:
     for name in ("temperature", "temperature.memory"):
         rise = _compute_rise(observed, name)
         if rise is not None and rise >= MIN_RISE_CELSIUS:
-            yield Measurement(f"{name}.rise", rise, "°C", observed.part_id)
+            yield hv.Measurement(f"{name}.rise", rise, "°C", observed.part_id)
     yield from _measure_resistance(observed)
     yield from _measure_recovery(observed)
 
@@ -341,32 +335,32 @@ def _compute_rise(observed: LoadSamples, name: str) -> float | None:
     return fmean(s.value for s in late) - min(observed.list_unloaded(name))
 
 
-def _measure_resistance(observed: LoadSamples) -> Iterator[Measurement]:
+def _measure_resistance(observed: LoadSamples) -> Iterator[hv.Measurement]:
     rise, power = _compute_rise(observed, "temperature"), observed.average("power")
     idle = observed.list_unloaded("power")
     if rise is None or rise < MIN_RISE_CELSIUS or power is None or not idle:
         return
     added = (power - min(idle)) / 1e3
     if added > 0:
-        yield Measurement("temperature.rise_per_kW", rise / added, "°C", observed.part_id)
+        yield hv.Measurement("temperature.rise_per_kW", rise / added, "°C", observed.part_id)
 
 
-def _measure_recovery(observed: LoadSamples) -> Iterator[Measurement]:
+def _measure_recovery(observed: LoadSamples) -> Iterator[hv.Measurement]:
     """Yield how long the part took to cool half-way, or at least how long it was watched."""
     account, samples = observed.account, observed.all.get("temperature", ())
     hot = [s.value for s in observed.loaded.get("temperature", ())][-1:]
     after = [s for s in samples if account and s.t > account.end]
     if account is None or not hot or not after:
         return
-    yield Measurement("temperature.recovered", after[-1].value, "°C", observed.part_id)
+    yield hv.Measurement("temperature.recovered", after[-1].value, "°C", observed.part_id)
     idle = samples[0].value
     if hot[0] - idle >= MIN_RISE_CELSIUS:
         half = (hot[0] + idle) / 2
         cool = next((s for s in after if s.value <= half), after[-1])
-        yield Measurement("recovery", cool.t - account.end, "s", observed.part_id)
+        yield hv.Measurement("recovery", cool.t - account.end, "s", observed.part_id)
 
 
-def _measure_work(observed: LoadSamples, ctx: Context) -> Iterator[Measurement]:
+def _measure_work(observed: LoadSamples, ctx: hv.Context) -> Iterator[hv.Measurement]:
     account, clock = observed.account, observed.average("clock")
     if account is None or account.rate is None:
         return
@@ -376,20 +370,20 @@ def _measure_work(observed: LoadSamples, ctx: Context) -> Iterator[Measurement]:
         1 - fmean(idle) if len(idle) >= MIN_SAMPLES else None,
     )
     if known := [share for share in shares if share is not None]:
-        yield Measurement("loaded", min(known), "ratio", observed.part_id)
+        yield hv.Measurement("loaded", min(known), "ratio", observed.part_id)
     if clock:
         per_clock = account.rate / (clock * 1e6)
         clocks = list_recent(observed.steady.get("clock", ()), account)
         # The standard error of the mean, as a share of it.
         if stdev(clocks) / sqrt(len(clocks)) / fmean(clocks) <= MAX_CLOCK_ERROR:
-            yield Measurement("work_per_clock", per_clock, "", observed.part_id)
+            yield hv.Measurement("work_per_clock", per_clock, "", observed.part_id)
         spec = look_up_spec(ctx, observed.part_id)
         if spec and spec.sms and spec.flop_per_clk_per_sm:
             full = spec.sms * spec.flop_per_clk_per_sm
-            yield Measurement("efficiency", per_clock / full, "ratio", observed.part_id)
+            yield hv.Measurement("efficiency", per_clock / full, "ratio", observed.part_id)
     watts = _average_watts(observed)
     if watts:
-        yield Measurement("energy_per_work", watts / account.rate * PETA, "J", observed.part_id)
+        yield hv.Measurement("energy_per_work", watts / account.rate * PETA, "J", observed.part_id)
 
 
 def _average_watts(observed: LoadSamples) -> float | None:
@@ -410,8 +404,8 @@ def _average_watts(observed: LoadSamples) -> float | None:
 
 
 def _compare_with_siblings(
-    parts: Mapping[str, Values], ctx: Context, observed: LoadSamples
-) -> Iterator[Measurement]:
+    parts: Mapping[str, Values], ctx: hv.Context, observed: LoadSamples
+) -> Iterator[hv.Measurement]:
     """
     Yield by how much the part falls short of its siblings in both clock and power.
 
@@ -430,4 +424,4 @@ def _compare_with_siblings(
         if own is None or len(means) < MIN_SIBLINGS or not median(means):
             return
         reached.append(own / median(means))
-    yield Measurement("held_back", max(0.0, 1 - max(reached)), "ratio", observed.part_id)
+    yield hv.Measurement("held_back", max(0.0, 1 - max(reached)), "ratio", observed.part_id)

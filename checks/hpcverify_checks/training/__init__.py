@@ -40,29 +40,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from hpcverify.check import (
-    ANSWER_CODE,
-    RANK_LOST_CODE,
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Coverage,
-    Finding,
-    Inventory,
-    JudgedItem,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Remedy,
-    Skip,
-    Unable,
-    error_on,
-    fail_on,
-    operation,
-    warn_on,
-)
+import hpcverify.check as hv
 from hpcverify.stats import compute_excluded_rate, find_percentile
 from hpcverify.units import GIGA
 from hpcverify_checks.common import vote
@@ -140,7 +118,7 @@ CONTENDED_METRICS = ("step_*", "compute_p50", "*.share")
 """Left out on a CPU that other processes use."""
 
 
-class TrainingParams(Params, frozen=True):
+class TrainingParams(hv.Params, frozen=True):
     """What to train, and for how long."""
 
     seconds: Annotated[float, Meta(gt=0)] = 8.0
@@ -154,7 +132,7 @@ class TrainingParams(Params, frozen=True):
     """A rank that does not answer for this long counts as lost."""
 
 
-def estimate(ctx: Context, params: TrainingParams) -> float:
+def estimate(ctx: hv.Context, params: TrainingParams) -> float:
     """Add the first replay, and the reruns after a difference; 0 where it is skipped."""
     if ctx.device.kind == "cpu" and count_gpus(ctx):
         return 0.0
@@ -162,18 +140,18 @@ def estimate(ctx: Context, params: TrainingParams) -> float:
 
 
 def measure(
-    ctx: Context, params: TrainingParams, seams: TrainingSeams = HARDWARE
-) -> Iterator[CheckItem]:
+    ctx: hv.Context, params: TrainingParams, seams: TrainingSeams = HARDWARE
+) -> Iterator[hv.CheckItem]:
     """Train on this device, together with its peers, and compare every replay."""
     gpus = [d for d in ctx.inventory.devices if d.kind == "cuda"]
     if ctx.device.kind == "cpu" and gpus:
-        raise Skip("training runs on the GPUs of this node")
+        raise hv.Skip("training runs on the GPUs of this node")
     yield from report_lost_ranks(ctx, _measure_rank(ctx, params, seams))
 
 
 def _measure_rank(
-    ctx: Context, params: TrainingParams, seams: TrainingSeams
-) -> Iterator[CheckItem]:
+    ctx: hv.Context, params: TrainingParams, seams: TrainingSeams
+) -> Iterator[hv.CheckItem]:
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
     yield from report_nccl_settings(ctx)
@@ -181,9 +159,9 @@ def _measure_rank(
     usage = CpuUsage.read() if device.type == "cpu" else None
     yield from report_outcomes(ctx, job, _run_ranks(job, ctx.rank, device, seams), usage)
     if device.type == "cpu":  # whose ranks may all err alike, with no other part to contradict
-        with operation("a training step in fp64", ctx.device):
+        with hv.operation("a training step in fp64", ctx.device):
             error = measure_gradient_error(job, device)
-        yield Measurement("gradient_error", error, "", ctx.device.part)
+        yield hv.Measurement("gradient_error", error, "", ctx.device.part)
 
 
 class Offer(Struct, frozen=True):
@@ -221,10 +199,10 @@ def agree_on_model(offers: Sequence[Offer], wanted: ModelShape | None) -> tuple[
     needed = estimate_memory(shape, dtype)
     short = [f"{o.free / 2**30:.1f} on {o.label}" for o in offers if o.free < needed]
     if short:
-        raise Unable(
+        raise hv.Unable(
             f"training needs {needed / 2**30:.1f} GiB of GPU memory and less is free "
             f"({', '.join(short)}): {write_fix('free_memory', name_torch_vendor())}",
-            Cause.NO_SPACE,
+            hv.Cause.NO_SPACE,
         )
     return shape, dtype
 
@@ -249,7 +227,7 @@ def exchange_offers(group: RankGroup, rank: int, own: Offer) -> list[Offer]:
     return [msgspec.json.decode(message, type=Offer) for message in messages]
 
 
-def _build_job(ctx: Context, params: TrainingParams, device: torch.device) -> TrainingJob:
+def _build_job(ctx: hv.Context, params: TrainingParams, device: torch.device) -> TrainingJob:
     import torch
 
     on_cpu = device.type == "cpu"
@@ -282,7 +260,7 @@ def _run_ranks(
         try:
             yield from ((rank, outcome) for outcome in train(job, rank, device, seams))
             yield from ((peer.rank, peer.wait_for_result(TrainingOutcome)) for peer in peers)
-        except (RuntimeError, Unable):  # a rank is lost, but not what it had found
+        except (RuntimeError, hv.Unable):  # a rank is lost, but not what it had found
             for peer in peers:
                 if outcome := peer.read_result(TrainingOutcome):
                     yield peer.rank, outcome
@@ -290,14 +268,14 @@ def _run_ranks(
 
 
 def report_outcomes(
-    ctx: Context,
+    ctx: hv.Context,
     job: TrainingJob,
     outcomes: Iterable[tuple[int, TrainingOutcome]],
     usage: CpuUsage | None = None,
-) -> Iterator[CheckItem]:
+) -> Iterator[hv.CheckItem]:
     """Yield each new finding of the ranks' *outcomes* at once; at the end, this rank's times."""
     last: dict[int, TrainingOutcome] = {}
-    reported: list[Finding] = []
+    reported: list[hv.Finding] = []
     stalls, began = StallMeter(), read_core_wait()
     for rank, outcome in outcomes:
         last[rank] = outcome
@@ -337,8 +315,8 @@ class TrainingBallot(vote.Ballot, frozen=True, kw_only=True):
 
 
 def find_differences(
-    ctx: Context, job: TrainingJob, rank: int, last: Mapping[int, TrainingOutcome]
-) -> Iterator[Finding]:
+    ctx: hv.Context, job: TrainingJob, rank: int, last: Mapping[int, TrainingOutcome]
+) -> Iterator[hv.Finding]:
     """Yield how *rank* differs from its first replay, from a peer and from the exact sum."""
     outcome, mine, part_id = last[rank], last.get(ctx.rank), ctx.device.part
     if outcome.difference:
@@ -347,7 +325,7 @@ def find_differences(
         yield _report_wrong_sum(part_id, job, outcome.wrong_sum, rank)
     if step := next((n for n, v in outcome.first.items() if n.endswith(NOT_FINITE) and v), ""):
         text = f"rank {rank} got {outcome.first[step]} {NOT_FINITE} in {step.partition(':')[0]}"
-        yield Finding(NOT_FINITE_CODE, part_id, text, {"rank": str(rank)})
+        yield hv.Finding(NOT_FINITE_CODE, part_id, text, {"rank": str(rank)})
     if rank == ctx.rank:
         yield make_answer(ctx, job, outcome)
     # The ranks on a CPU are one part, and do not vote.
@@ -370,7 +348,7 @@ def classify_difference(job: TrainingJob, what: str) -> tuple[str, str]:
 
 def _report_difference(
     part_id: str, job: TrainingJob, difference: Difference, rank: int, digests: int
-) -> Finding:
+) -> hv.Finding:
     code, place = classify_difference(job, difference.what)
     evidence = {
         "rank": str(rank),
@@ -382,7 +360,7 @@ def _report_difference(
         "gradients": " ".join(difference.gradients),
     }
     others = "the first replay" if difference.replay else "all other replays"
-    finding = Finding(
+    finding = hv.Finding(
         code,
         vote.HOST if code == "misfed" else part_id,
         f"replay {difference.replay} of {job.steps} training steps differs from {others} on rank "
@@ -393,14 +371,14 @@ def _report_difference(
     return _add_reruns(finding, difference.reruns) if difference.reruns else finding
 
 
-def _add_reruns(finding: Finding, reruns: Reruns) -> Finding:
+def _add_reruns(finding: hv.Finding, reruns: Reruns) -> hv.Finding:
     text = reruns.describe()
     evidence = finding.evidence | {"reruns": text}
     return replace(finding, text=f"{finding.text}; {text}", evidence=evidence)
 
 
-def _report_wrong_sum(part_id: str, job: TrainingJob, wrong: WrongSum, rank: int) -> Finding:
-    return Finding(
+def _report_wrong_sum(part_id: str, job: TrainingJob, wrong: WrongSum, rank: int) -> hv.Finding:
+    return hv.Finding(
         WITNESS_CODE,
         part_id,
         f"rank {rank} of {job.world} got {wrong.elements} wrong sums of gradients in "
@@ -417,10 +395,10 @@ def _report_wrong_sum(part_id: str, job: TrainingJob, wrong: WrongSum, rank: int
 
 def _report_contradiction(
     part_id: str, job: TrainingJob, difference: Difference, rank: int
-) -> Finding:
+) -> hv.Finding:
     code, _ = classify_difference(job, difference.what)
     evidence = {"rank": str(rank), **difference.to_evidence()}
-    return Finding(
+    return hv.Finding(
         code,
         part_id,
         f"rank {rank} and rank 0 trained to different bits: {evidence['what']} is "
@@ -430,7 +408,7 @@ def _report_contradiction(
     )
 
 
-def make_answer(ctx: Context, job: TrainingJob, outcome: TrainingOutcome) -> Finding:
+def make_answer(ctx: hv.Context, job: TrainingJob, outcome: TrainingOutcome) -> hv.Finding:
     """Make the vote of this rank's first replay among all parts of its kind."""
     import torch
 
@@ -451,45 +429,47 @@ def make_answer(ctx: Context, job: TrainingJob, outcome: TrainingOutcome) -> Fin
 
 
 def report_training(
-    ctx: Context, job: TrainingJob, outcome: TrainingOutcome
-) -> Iterator[CheckItem]:
+    ctx: hv.Context, job: TrainingJob, outcome: TrainingOutcome
+) -> Iterator[hv.CheckItem]:
     """Report the times of the steps, and what was exercised."""
     part_id = ctx.device.part
     # The ranks on a CPU are one part, with one peak.
     ranks = job.world if ctx.device.kind == "cpu" else 1
     yield from measure_steps(part_id, ranks * job.shape.tokens, outcome.steps)
-    yield Measurement("loss", read_loss(job, outcome), "", part_id)
-    yield Measurement("replays", outcome.replays, "", part_id)
+    yield hv.Measurement("loss", read_loss(job, outcome), "", part_id)
+    yield hv.Measurement("replays", outcome.replays, "", part_id)
     yield from _measure_utilization(ctx, job, outcome, ranks)
-    yield Coverage(part_id, describe_training(job, outcome))
+    yield hv.Coverage(part_id, describe_training(job, outcome))
 
 
-def measure_steps(part_id: str, tokens: int, steps: Sequence[PhaseTimes]) -> Iterator[Measurement]:
+def measure_steps(
+    part_id: str, tokens: int, steps: Sequence[PhaseTimes]
+) -> Iterator[hv.Measurement]:
     """Measure *steps* of *tokens* tokens each; leave out a phase that did not occur."""
     whole = [sum(step.values()) for step in steps]
     computed = [step[COMPUTE] for step in steps]
     typical = find_percentile(whole, 0.5)
-    yield Measurement("step_p50", typical * 1e3, "ms", part_id)
-    yield Measurement("step_p95", find_percentile(whole, 0.95) * 1e3, "ms", part_id)
-    yield Measurement("compute_p50", find_percentile(computed, 0.5) * 1e3, "ms", part_id)
-    yield Measurement("tokens", tokens / typical, "1/s", part_id)
+    yield hv.Measurement("step_p50", typical * 1e3, "ms", part_id)
+    yield hv.Measurement("step_p95", find_percentile(whole, 0.95) * 1e3, "ms", part_id)
+    yield hv.Measurement("compute_p50", find_percentile(computed, 0.5) * 1e3, "ms", part_id)
+    yield hv.Measurement("tokens", tokens / typical, "1/s", part_id)
     for phase in (COMPUTE, COMMUNICATION, INPUT):
         if any(phase in step for step in steps):
             spent = sum(step[phase] for step in steps)
-            yield Measurement(f"{phase}.share", spent / sum(whole), "ratio", part_id)
+            yield hv.Measurement(f"{phase}.share", spent / sum(whole), "ratio", part_id)
 
 
 def _measure_utilization(
-    ctx: Context, job: TrainingJob, outcome: TrainingOutcome, ranks: int
-) -> Iterator[Measurement]:
+    ctx: hv.Context, job: TrainingJob, outcome: TrainingOutcome, ranks: int
+) -> Iterator[hv.Measurement]:
     peak = find_peak(ctx, job.dtype)
     if peak is None:
         return
     typical = find_percentile([sum(step.values()) for step in outcome.steps], 0.5)
     rate = ranks * job.shape.operations / typical / GIGA
-    yield Measurement("mfu", rate / peak.value, "ratio", ctx.device.part)
+    yield hv.Measurement("mfu", rate / peak.value, "ratio", ctx.device.part)
     if peak.derived:
-        yield Measurement("peak_derived", peak.value, "GFLOP/s", ctx.device.part)
+        yield hv.Measurement("peak_derived", peak.value, "GFLOP/s", ctx.device.part)
 
 
 def read_loss(job: TrainingJob, outcome: TrainingOutcome) -> float:
@@ -517,16 +497,16 @@ def describe_training(job: TrainingJob, outcome: TrainingOutcome) -> str:
     return f"{text}; {steps} steps: {rate} are excluded at 95 %"
 
 
-def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
+def reconcile(items: Sequence[hv.JudgedItem], inventory: hv.Inventory) -> Iterator[hv.JudgedItem]:
     """Hold the vote; excuse wrong sums of gradients that were not the same."""
     merged = list(excuse_parts(merge_reruns(list(merge_lost_ranks(items, inventory)))))
     yield from report_misfed(merged, inventory)
-    with_gradients = (f for f in merged if isinstance(f, Finding) and "gradients" in f.data)
+    with_gradients = (f for f in merged if isinstance(f, hv.Finding) and "gradients" in f.data)
     ranks = [finding.data_as(RankGradients) for finding in with_gradients]
     gradients = {(rank.rank, rank.replay): rank.gradients for rank in ranks}
-    sums: list[Finding] = []
+    sums: list[hv.Finding] = []
     for item in vote.reconcile(merged, inventory):
-        if not isinstance(item, Finding) or item.code != WITNESS_CODE:
+        if not isinstance(item, hv.Finding) or item.code != WITNESS_CODE:
             yield item
         elif had_unequal_gradients(item.data_as(WrongSum), gradients):
             yield explain(item, "not all ranks had the same gradients")
@@ -535,56 +515,56 @@ def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[Jud
     yield from attribute_wrong_sums(sums, read_place, inventory)
 
 
-def excuse_parts(items: Iterable[JudgedItem]) -> Iterator[JudgedItem]:
+def excuse_parts(items: Iterable[hv.JudgedItem]) -> Iterator[hv.JudgedItem]:
     """Yield *items*, but fail no part for numbers that no part of the node keeps finite."""
     every = list(items)
     parts: dict[str, set[str]] = {}
     for item in every:
-        if isinstance(item, Finding):
+        if isinstance(item, hv.Finding):
             parts.setdefault(item.code, set()).add(item.part_id)
-    excused = parts.get(ANSWER_CODE, set()) <= parts.get(NOT_FINITE_CODE, set())
+    excused = parts.get(hv.ANSWER_CODE, set()) <= parts.get(NOT_FINITE_CODE, set())
     for item in every:
-        if excused and isinstance(item, Finding) and item.code == NOT_FINITE_CODE:
+        if excused and isinstance(item, hv.Finding) and item.code == NOT_FINITE_CODE:
             text = f"{item.text}, as all parts do: the library, or what they share, is wrong"
             yield replace(item, code=ALL_NOT_FINITE_CODE, text=text)
         else:
             yield item
 
 
-def read_place(wrong: Finding) -> tuple[int, int]:
+def read_place(wrong: hv.Finding) -> tuple[int, int]:
     """Read in which replay and step of it a sum was *wrong*."""
     place = wrong.data_as(WrongSum)
     return place.replay, place.step
 
 
-def merge_reruns(items: Iterable[JudgedItem]) -> Iterator[JudgedItem]:
+def merge_reruns(items: Iterable[hv.JudgedItem]) -> Iterator[hv.JudgedItem]:
     """Drop what was reported before the reruns, or say that there were none."""
     pairs = [
         (item, item.data_as(RankDifference))
-        if isinstance(item, Finding) and "reruns" in item.data
+        if isinstance(item, hv.Finding) and "reruns" in item.data
         else (item, None)
         for item in items
     ]
     # The reruns may have shown that another replay was wrong.
     again = {(d.rank, d.what) for _, d in pairs if d and d.reruns}
     for item, difference in pairs:
-        if not isinstance(item, Finding) or difference is None or difference.reruns:
+        if not isinstance(item, hv.Finding) or difference is None or difference.reruns:
             yield item
         elif (difference.rank, difference.what) not in again:
             yield _add_reruns(item, Reruns(error="the training ended first"))
 
 
-def report_misfed(items: Iterable[JudgedItem], inventory: Inventory) -> Iterator[Finding]:
+def report_misfed(items: Iterable[hv.JudgedItem], inventory: hv.Inventory) -> Iterator[hv.Finding]:
     """Report that the host drew different batches from the same seed."""
     labels: dict[str, list[str]] = {}
     for item in items:
-        if isinstance(item, Finding) and item.code == ANSWER_CODE:
+        if isinstance(item, hv.Finding) and item.code == hv.ANSWER_CODE:
             label = inventory.find_label(item.part_id)
             labels.setdefault(item.data_as(TrainingBallot).batches, []).append(label)
     if len(labels) > 1:
         groups = {batches: ", ".join(names) for batches, names in labels.items()}
         text = f"the host made different batches for {' and for '.join(groups.values())}"
-        yield Finding("misfed", vote.HOST, text, groups)
+        yield hv.Finding("misfed", vote.HOST, text, groups)
 
 
 def had_unequal_gradients(
@@ -598,32 +578,34 @@ def had_unequal_gradients(
     return len({of_rank[wrong.step - 1] for of_rank in steps}) > 1
 
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="a training step: the same bits each time and on all parts; its times",
     measure=measure,
     estimate=estimate,
     reconcile=reconcile,
     params=TrainingParams,
     metrics={
-        "step_p50": Metric("ms", "high", "median time of a training step").warn(of_baseline=1.4),
-        "step_p95": Metric("ms", "high", "95 % of steps take at most this").warn(of_baseline=1.6),
-        "compute_p50": Metric("ms", "high", "median time of forward, backward and optimizer").warn(
-            of_siblings=1.1, source="hpcverify default: good GPUs of one node differ by 5 %"
+        "step_p50": hv.Metric("ms", "high", "median time of a training step").warn(of_baseline=1.4),
+        "step_p95": hv.Metric("ms", "high", "95 % of steps take at most this").warn(
+            of_baseline=1.6
         ),
-        "tokens": Metric("1/s", "low", "tokens trained on by this part"),
-        "compute.share": Metric("ratio", "neither", "share of forward, backward and optimizer"),
-        "communication.share": Metric(
+        "compute_p50": hv.Metric(
+            "ms", "high", "median time of forward, backward and optimizer"
+        ).warn(of_siblings=1.1, source="hpcverify default: good GPUs of one node differ by 5 %"),
+        "tokens": hv.Metric("1/s", "low", "tokens trained on by this part"),
+        "compute.share": hv.Metric("ratio", "neither", "share of forward, backward and optimizer"),
+        "communication.share": hv.Metric(
             "ratio", "neither", "share of summing gradients, with the wait for peers"
         ).warn(of_baseline=1.5),
-        "input.share": Metric("ratio", "neither", "share of waiting for the batch").warn(
+        "input.share": hv.Metric("ratio", "neither", "share of waiting for the batch").warn(
             high=0.1, source="hpcverify default: a batch is small and ready before its turn"
         ),
-        "mfu": Metric("ratio", "low", "operations of the model / peak of the part"),
-        "peak_derived": Metric("GFLOP/s", "neither", "peak from cores, clock and vector width"),
+        "mfu": hv.Metric("ratio", "low", "operations of the model / peak of the part"),
+        "peak_derived": hv.Metric("GFLOP/s", "neither", "peak from cores, clock and vector width"),
         "stall": STALL,
-        "loss": Metric("", "neither", "cross entropy in the last step of a replay"),
-        "replays": Metric("", "low", "replays compared with the first"),
-        "gradient_error": Metric(
+        "loss": hv.Metric("", "neither", "cross entropy in the last step of a replay"),
+        "replays": hv.Metric("", "low", "replays compared with the first"),
+        "gradient_error": hv.Metric(
             "", "neither", "relative distance of gradients in fp32 from those in fp64, on a CPU"
         ).warn(
             high=MAX_GRADIENT_ERROR,
@@ -631,19 +613,19 @@ CHECK = Check(
         ),
     },
     finding_rules={
-        **fail_on("irreproducible", remedy=Remedy.REPLACE, conclusive=True),
-        **fail_on("miscopied", conclusive=True),
+        **hv.fail_on("irreproducible", remedy=hv.Remedy.REPLACE, conclusive=True),
+        **hv.fail_on("miscopied", conclusive=True),
         # Not conclusive: one core may have read or written it wrongly, once.
-        **fail_on("misfed"),
+        **hv.fail_on("misfed"),
         # Not conclusive: a library may choose another kernel on one of several GPUs.
-        **fail_on(NOT_FINITE_CODE),
-        **error_on(ALL_NOT_FINITE_CODE, cause=Cause.CHECKER),
+        **hv.fail_on(NOT_FINITE_CODE),
+        **hv.error_on(ALL_NOT_FINITE_CODE, cause=hv.Cause.CHECKER),
         # No CPU library promises the same bits.
-        **warn_on("irreproducible_cpu"),
+        **hv.warn_on("irreproducible_cpu"),
         **WRONG_SUM_RULES,
-        RANK_LOST_CODE: RANK_LOST_RULE,
+        hv.RANK_LOST_CODE: RANK_LOST_RULE,
         **{c: vote.PRODUCT_FINDING_RULES[c] for c in ("answer", "outvoted", "disagreement")},
     },
-    placement=Placement.DEVICES,
+    placement=hv.Placement.DEVICES,
     timeout=300.0,
 )

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from hpcverify.check import operation
+import hpcverify.check as hv
 from hpcverify_checks.common.bits import (
     digest_on_device,
     format_word,
@@ -447,7 +447,7 @@ def run_replay(trainer: Trainer) -> tuple[DigestRecord, list[PhaseTimes]]:
     import torch
 
     clock = PhaseTimer(trainer.device)
-    with operation(f"a replay of {trainer.job.steps} training steps"):
+    with hv.operation(f"a replay of {trainer.job.steps} training steps"):
         digests = trainer.replay(clock)
         there = [name for name, value in digests.items() if value.device == trainer.device]
         values: list[int] = torch.stack([digests[name] for name in there]).tolist()

@@ -23,22 +23,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from hpcverify.check import (
-    Cause,
-    Check,
-    CheckItem,
-    Context,
-    Finding,
-    Measurement,
-    Metric,
-    Params,
-    Placement,
-    Remedy,
-    Skip,
-    Unable,
-    Watch,
-    warn_on,
-)
+import hpcverify.check as hv
 from hpcverify.telemetry import fault_table, kernel_log, pci, vendors
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.kernel_log import (
@@ -62,12 +47,12 @@ from hpcverify_checks.xid.lines import (
 )
 
 
-def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
+def measure(ctx: hv.Context, params: hv.Params) -> Iterator[hv.CheckItem]:
     """Report what the drivers logged since this node's last run."""
     yield from read_log(ctx, Path("/"))
 
 
-def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
+def read_log(ctx: hv.Context, root: Path) -> Iterator[hv.CheckItem]:
     """
     Read the log of the machine with file system *root*.
 
@@ -76,12 +61,12 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
         Unable: the log cannot be read.
 
     """
-    with suppress(Unable):  # the driver does not answer: the log may say why
+    with suppress(hv.Unable):  # the driver does not answer: the log may say why
         gpu_source.require_gpus(ctx)
     vendor = gpu_source.name_vendor(ctx)
     if vendor != vendors.NVIDIA:
         text = f"this node's GPUs are {vendor}: hpcverify does not read what their driver logs"
-        raise Skip(text, Cause.NOT_OBSERVABLE)
+        raise hv.Skip(text, hv.Cause.NOT_OBSERVABLE)
     log = yield from read_new_part(ctx, LINE_MARKERS, root)
     gpus = _map_addresses(ctx)
 
@@ -97,22 +82,22 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
         yield make_finding(part_id, group, suffix, count)
     yield from report_unresolved(ctx, log, groups, lambda _: "xid_standing")
     for part_id, number in counts.items():
-        yield Measurement("xids", float(number), "", part_id)
+        yield hv.Measurement("xids", float(number), "", part_id)
     yield from report_older(read_events(log.older), find_part)
     yield from report_reading(log)
 
 
-def _map_addresses(ctx: Context) -> dict[str, str]:
+def _map_addresses(ctx: hv.Context) -> dict[str, str]:
     past = ctx.previous.of_kind("gpu") if ctx.previous else ()
     return pci.map_addresses((*past, *ctx.inventory.of_kind("gpu")))
 
 
-def observe(watch: Watch, ctx: Context, params: Params) -> Iterator[CheckItem]:
+def observe(watch: hv.Watch, ctx: hv.Context, params: hv.Params) -> Iterator[hv.CheckItem]:
     """Report what NVML saw while the node was under load."""
     yield from report_live_xids(watch, ctx, Path("/"))
 
 
-def report_live_xids(watch: Watch, ctx: Context, root: Path) -> Iterator[CheckItem]:
+def report_live_xids(watch: hv.Watch, ctx: hv.Context, root: Path) -> Iterator[hv.CheckItem]:
     """
     Report what the log does not show: Xids that it lacks, and those of our own load.
 
@@ -131,31 +116,31 @@ def report_live_xids(watch: Watch, ctx: Context, root: Path) -> Iterator[CheckIt
                 code = row.code + UNDER_LOAD_SUFFIX + (REPEATED_SUFFIX if count > 1 else "")
                 what = "during hpcverify's own load (known-good kernels)"
                 text = f"{row.meaning}: Xid {xid} {what} ({count} times)"
-                yield Finding(code, part_id, text, row.evidence)
+                yield hv.Finding(code, part_id, text, row.evidence)
             elif (part_id, xid) not in logged:
                 text = f"{row.meaning}: NVML reported Xid {xid}, {len(times)} times"
-                yield Finding(row.code, part_id, text, row.evidence)
+                yield hv.Finding(row.code, part_id, text, row.evidence)
 
 
 def _list_logged_xids(
-    ctx: Context, root: Path, gpus: Mapping[str, str]
+    ctx: hv.Context, root: Path, gpus: Mapping[str, str]
 ) -> set[tuple[str, int | None]]:
-    with suppress(Unable):
+    with suppress(hv.Unable):
         log = kernel_log.read(ctx.recall(CURSOR), LINE_MARKERS, root)
         return {(gpus.get(e.address, e.address), e.xid) for e in read_events(log.messages)}
     return set()
 
 
-CHECK = Check(
+CHECK = hv.Check(
     summary="Xids and SXids in the kernel log since the last run, and under load",
     measure=measure,
     observe=observe,
-    metrics={"xids": Metric("", "high", "new error lines about this GPU")},
+    metrics={"xids": hv.Metric("", "high", "new error lines about this GPU")},
     finding_rules={
         **fault_table.build_finding_rules(ROWS.values()),
-        **warn_on("xid_standing", remedy=Remedy.REBOOT, conclusive=True),
+        **hv.warn_on("xid_standing", remedy=hv.Remedy.REBOOT, conclusive=True),
         **LOG_RULES,
     },
-    placement=Placement.PASSIVE,
+    placement=hv.Placement.PASSIVE,
     timeout=60,
 )

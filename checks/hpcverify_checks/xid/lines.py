@@ -30,7 +30,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from hpcverify.check import FindingRule, Remedy, Verdict
+import hpcverify.check as hv
 from hpcverify.telemetry import fault_table, pci
 from hpcverify.telemetry.fault_table import KnownFault
 from hpcverify.telemetry.kernel_log import KernelMessage
@@ -94,7 +94,7 @@ class XidRow(KnownFault, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
     @property
-    def rules(self) -> dict[str, FindingRule]:
+    def rules(self) -> dict[str, hv.FindingRule]:
         """
         The rule of each suffix.
 
@@ -105,10 +105,10 @@ class XidRow(KnownFault, frozen=True, kw_only=True):
         """
         rules = super().rules
         if self.kind == "app":
-            remedy = max(self.remedy, Remedy.INSPECT, key=list(Remedy).index)
-            warning = FindingRule(Verdict.WARN, remedy)
+            remedy = max(self.remedy, hv.Remedy.INSPECT, key=list(hv.Remedy).index)
+            warning = hv.FindingRule(hv.Verdict.WARN, remedy)
             rules |= {REPEATED_SUFFIX: warning, UNDER_LOAD_SUFFIX: warning}
-            rules[UNDER_LOAD_SUFFIX + REPEATED_SUFFIX] = FindingRule(Verdict.FAIL, remedy)
+            rules[UNDER_LOAD_SUFFIX + REPEATED_SUFFIX] = hv.FindingRule(hv.Verdict.FAIL, remedy)
         return rules
 
 
