@@ -243,7 +243,7 @@ def add_actions(run: Run, store: Store, since: datetime | None) -> dict[str, obj
         part_id = faults[0].part_id
         ruled_out, left = exclusions.weigh(faults, past.get(part_id))
         return {
-            "where": part_id,
+            "part_id": part_id,
             "label": inventory.find_label(part_id),
             "facts": get_facts(part_id, inventory),
             "faults": faults,

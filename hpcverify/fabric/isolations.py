@@ -90,7 +90,6 @@ def carry_out_isolation(
 
     Raises:
         SlurmError: Slurm does not answer.
-        ActionError: another controller has the spool.
 
     """
     fleet = controller.site.fleet
@@ -120,8 +119,15 @@ def carry_out_isolation(
     answer = build_answer(journal, result, runner.gone, runner.end_reason)
     if journal.concluded is None:
         if answer.faulty and reports_faulty:
-            with controller.hold_lock():
+            reported = False
+            with (
+                controller.run_convenience("faults of nodes that were tested with each other"),
+                controller.hold_lock(),
+            ):
                 controller.take_faults(report_node(answer, each.node) for each in answer.faulty)
+                reported = True
+            if not reported:  # the journal stays open: the next sweep reports them
+                return answer
         take_in(answer)
         record_links(controller.ledger, journal.order, answer)
     runner.conclude()

@@ -204,6 +204,8 @@ def extract_evidence(
     counting = [r for r in bad if r.maturity is Maturity.STABLE]
     silenced = list_suppressed_checks(run.node, site, now)
     heard = {r.check for r in counting} - silenced
+    # In any round, not only in the worst one.
+    conclusive = {r.check for r in run.results if list_conclusive(r, Verdict.FAIL)}
     failed = {r.check for r in counting}
     absent = {
         r.check
@@ -225,14 +227,7 @@ def extract_evidence(
         passive=run.passive,
         verdict=run.verdict,
         parts=count_parts(run),
-        failures={
-            r.check: any(  # in any round, not only in the worst one
-                each.check == r.check and list_conclusive(each, Verdict.FAIL)
-                for each in run.results
-            )
-            for r in counting
-            if r.check in heard
-        },
+        failures={r.check: r.check in conclusive for r in counting if r.check in heard},
         diagnoses=tuple(d for d in diagnose_run(of_heard) if d.verdict is Verdict.FAIL),
         suppressed_checks=tuple(r.check for r in counting if r.check in silenced),
         passed_checks=frozenset(r.check for r in worst if r.verdict in PASSING_VERDICTS),

@@ -32,7 +32,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.plan.suite import Plan, Step
-from hpcverify.run import blame, wire
+from hpcverify.run import attribution, wire
 from hpcverify.run.conclude import conclude, judge_cut_short
 from hpcverify.run.executor import Answer, Executor
 from hpcverify.run.folders import ScratchProblem
@@ -139,14 +139,14 @@ class StepRun(Struct, kw_only=True):
     """What a passive check carried over when it ran before the load."""
     _contexts: tuple[Context, ...] = ()
     """The contexts of all workers that measured."""
-    _phases: list[blame.Phase] = []
+    _phases: list[attribution.Phase] = []
     _cut_workers: frozenset[str] = frozenset()
     """Workers of a later round that were ended because the budget ran out."""
 
     def list_unused_gpus(self) -> tuple[Finding, ...]:
         """List the GPUs that did not come back, and that no later check may use."""
-        late = blame.list_late_workers(self._phases, self.round.inventory)
-        return tuple(blame.describe_unused_gpus(late, self.step.name))
+        late = attribution.list_late_workers(self._phases, self.round.inventory)
+        return tuple(attribution.describe_unused_gpus(late, self.step.name))
 
     def run(self, settle: float) -> Result | None:
         """
@@ -244,7 +244,7 @@ class StepRun(Struct, kw_only=True):
                     for worker, context in contexts.items()
                     if hopeless is None or context.device.kind != "cuda"
                 }
-                allowance = blame.choose_allowance(
+                allowance = attribution.choose_allowance(
                     left=self.round.run.count_seconds_left(),
                     timeout=self.step.timeout,
                     estimate=estimate_seconds(self.step, contexts.values())
@@ -257,22 +257,24 @@ class StepRun(Struct, kw_only=True):
                 shared = find_setup_error(answers, now.inventory)
                 now.run.state.gpu_setup_error = shared or now.run.state.gpu_setup_error
                 self._phases.append(
-                    blame.Phase(contexts=contexts, answers=answers, allowance=allowance)
+                    attribution.Phase(contexts=contexts, answers=answers, allowance=allowance)
                 )
-                if now.number > 1 and allowance.bound == blame.BUDGET:
+                if now.number > 1 and allowance.bound == attribution.BUDGET:
                     self._cut_workers |= find_cut_workers(answers)
-        late = blame.list_late_workers(self._phases, now.inventory)
-        return blame.explain_overruns(
+        late = attribution.list_late_workers(self._phases, now.inventory)
+        return attribution.explain_overruns(
             self._phases, late, now.run.plan.budget, self._find_xids(late)
         )
 
-    def _find_xids(self, late: Mapping[str, blame.LateWorker]) -> blame.GpuXids:
+    def _find_xids(self, late: Mapping[str, attribution.LateWorker]) -> attribution.GpuXids:
         parts = [worker.gpu for worker in late.values() if worker.gpu]
         if not parts:
-            return blame.GpuXids()
+            return attribution.GpuXids()
         now = self.round.run.clock()
         longest = max(worker.overrun.seconds for worker in late.values())
-        return blame.find_xids(self.round.run.executor, parts, now - longest - XID_LAG_SECONDS, now)
+        return attribution.find_xids(
+            self.round.run.executor, parts, now - longest - XID_LAG_SECONDS, now
+        )
 
     def _explain_gpu_errors(self, answers: dict[str, Answer]) -> dict[str, Answer]:
         now = self.round
@@ -280,8 +282,8 @@ class StepRun(Struct, kw_only=True):
             return answers
         from hpcverify.run.gpu_errors import explain_gpu_errors  # noqa: PLC0415 - 10 ms of a prolog
 
-        def ask(parts: Collection[str], start: float) -> blame.GpuXids:
-            return blame.find_xids(
+        def ask(parts: Collection[str], start: float) -> attribution.GpuXids:
+            return attribution.find_xids(
                 now.run.executor, parts, start, now.run.clock(), with_error_states=True
             )
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from msgspec.structs import replace
 
 from hpcverify.model import Cause, Finding, Inventory, Remedy, Verdict
-from hpcverify.run.blame import GpuXids
+from hpcverify.run.attribution import GpuXids
 from hpcverify.run.executor import Answer
 from hpcverify.run.wire import GpuHolder, Outcome
 from hpcverify.telemetry import cuda_errors

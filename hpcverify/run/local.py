@@ -38,7 +38,7 @@ from hpcverify.processes import (
     signal_sessions,
 )
 from hpcverify.run import wire
-from hpcverify.run.blame import describe_overrun
+from hpcverify.run.attribution import describe_overrun
 from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.process import ForkedWorker, WorkerFiles, create_worker_files
 

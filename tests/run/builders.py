@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hpcverify.check import Check, Metric, Params
 from hpcverify.model import Cause, CheckItem, Device, Finding, Run, Verdict
 from hpcverify.plan.suite import Plan, Step
-from hpcverify.run.blame import GpuXids
+from hpcverify.run.attribution import GpuXids
 from hpcverify.run.executor import Answer
 from hpcverify.run.history import NodeHistory
 from hpcverify.run.orchestrator import Verification

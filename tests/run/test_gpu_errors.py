@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from hpcverify.model import Cause, Finding, Inventory, Part, Remedy, Result, Verdict
-from hpcverify.run.blame import GpuXids
+from hpcverify.run.attribution import GpuXids
 from hpcverify.run.conclude import conclude, judge_result
 from hpcverify.run.executor import Answer
 from hpcverify.run.gpu_errors import HARDWARE_XIDS, explain_gpu_errors

@@ -32,7 +32,7 @@ from hpcverify.model import (
 )
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.records import documents
-from hpcverify.run.blame import describe_overrun
+from hpcverify.run.attribution import describe_overrun
 from hpcverify.run.conclude import judge_cut_short, judge_result
 from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.history import NodeHistory, extend_history

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcverify.model import Cause, Coverage, Finding, Verdict
-from hpcverify.run.blame import find_xids
+from hpcverify.run.attribution import find_xids
 from hpcverify.run.executor import Answer
 from hpcverify.run.wire import FindXids, Outcome
 from hpcverify.testing import ENDED, FakeExecutor, make_answer

@@ -391,6 +391,13 @@ def test_nobody_at_the_address_is_silence(tmp_path: Path, certificate: Path) -> 
     assert "does not answer (no connection)" in str(why)
 
 
+LEAVES_A_SOCKET = pytest.mark.filterwarnings(
+    # The thread that waits for a BMC is left behind, and its socket with it.
+    "ignore:Exception ignored in.*socket:pytest.PytestUnraisableExceptionWarning"
+)
+
+
+@LEAVES_A_SOCKET
 @pytest.mark.parametrize("place", ["", "POST SessionService/Sessions"])
 @pytest.mark.parametrize("fault", [hang, trickle])
 def test_a_bmc_that_hangs_or_trickles_ends_with_its_time(
@@ -406,6 +413,7 @@ def test_a_bmc_that_hangs_or_trickles_ends_with_its_time(
     assert bmc.open_sessions == 0
 
 
+@LEAVES_A_SOCKET
 @pytest.mark.parametrize("fault", [hang, trickle])
 def test_a_bmc_that_hangs_or_trickles_once_it_has_a_session_is_left_without_one(
     bmc: FakeBmc, fault: Fault
@@ -416,6 +424,7 @@ def test_a_bmc_that_hangs_or_trickles_once_it_has_a_session_is_left_without_one(
     wait_until(lambda: bmc.open_sessions == 0)  # the login may have been late
 
 
+@LEAVES_A_SOCKET
 def test_a_session_that_comes_too_late_is_deleted_all_the_same(bmc: FakeBmc) -> None:
     is_over = threading.Event()
 

@@ -34,7 +34,7 @@ def measure_gradient_error(job: TrainingJob, device: torch.device) -> float:
     for dtype in (torch.float32, torch.float64):
         weights = make_initial(model, compute_initial_key(job), device).to(dtype)
         gradients = torch.zeros_like(weights)
-        model.bind(weights, gradients)
+        model.use(weights, gradients)
         model(draw_batch(job, 0).to(device)).backward()
         made.append(gradients)
     single, double = made

@@ -196,7 +196,7 @@ class Trainer:
         # Two tensors: autograd would take a change of a gradient for one of the weights.
         working = torch.zeros_like(beginning, dtype=getattr(torch, family.operand))
         gradients = torch.zeros_like(working)
-        model.bind(working, gradients)
+        model.use(working, gradients)
         return cls(
             job=job,
             device=device,

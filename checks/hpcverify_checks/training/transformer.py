@@ -104,7 +104,7 @@ class Transformer(nn.ModuleDict):
             x = x + block(x)
         return cross_entropy(head(x).flatten(0, 1), tokens[:, 1:].flatten())
 
-    def bind(self, weights: Tensor, gradients: Tensor) -> None:
+    def use(self, weights: Tensor, gradients: Tensor) -> None:
         """Let the parameters and their gradients be views of flat *weights* and *gradients*."""
         self.load_state_dict(view_parameters(self, weights), assign=True)
         for name, gradient in view_parameters(self, gradients).items():

@@ -27,7 +27,7 @@ CPU, META = torch.device("cpu"), torch.device("meta")
 def model(shape: ModelShape, device: torch.device, dtype: torch.dtype) -> Transformer:
     this = Transformer(shape)
     flat = make_initial(this, 1, device).to(dtype)
-    this.bind(flat, torch.zeros_like(flat))
+    this.use(flat, torch.zeros_like(flat))
     return this
 
 

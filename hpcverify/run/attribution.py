@@ -1,5 +1,5 @@
 """
-Who is to blame that a worker did not end in time: a part that hangs, or a plan that is short.
+Attribute a worker that did not end in time: to a part that hangs, or to a plan that is short.
 
 Only its siblings show that a GPU hangs: one that does not come back from an operation of
 its own, long after at least as many like GPUs have ended the same check. All else is an

@@ -11,7 +11,7 @@ from hpcverify.check import HUNG_CODE, RANK_LOST_CODE, Context, Params, Placemen
 from hpcverify.model import Cause, Device, Finding, Inventory, Part, Remedy, Run, Verdict
 from hpcverify.plan.catalog import load_check
 from hpcverify.plan.suite import Step
-from hpcverify.run.blame import (
+from hpcverify.run.attribution import (
     BUDGET,
     ESTIMATE,
     ESTIMATE_FACTOR,
