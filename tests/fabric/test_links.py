@@ -158,7 +158,7 @@ def test_a_faulty_node_becomes_a_suspect_though_its_folder_is_not_to_be_trusted(
 ) -> None:
     site.slurm.cluster = SimulatedCluster(bad=("n7",))
     folder = site.folder / "spool" / "n7"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     folder.chmod(0o777)
 
     (answer,) = site.sweep()
