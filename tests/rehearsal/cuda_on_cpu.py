@@ -189,6 +189,17 @@ class CudaMode(TorchFunctionMode):
         return target
 
 
+_MAKE_SUBCLASS = torch.Tensor._make_subclass
+
+
+def _make_parameter(cls: type[Tensor], data: Tensor, *args: Any) -> Tensor:
+    """Make a parameter of a module, which no mode sees, on the device of its *data*."""
+    made: Tensor = _MAKE_SUBCLASS(cls, data, *args)
+    if (gpu := tag_of(data)) is not None:
+        setattr(made, TAG, gpu)
+    return made
+
+
 def _spoil_sum(result: Tensor) -> Tensor:
     """Change a bit of a sum of integers, as of a digest or a proof, that the host took."""
     due = (
@@ -464,6 +475,7 @@ def install() -> None:
         "memory_reserved": _ask(lambda gpu: gpu.reserved),
     }.items():
         setattr(torch.cuda, name, value)
+    setattr(torch.Tensor, "_make_subclass", _make_parameter)  # noqa: B010 - torch's is typed
     setattr(torch.accelerator, "empty_host_cache", lambda: None)  # noqa: B010 - torch's is typed
     setattr(torch_nccl, "version", lambda: (2, 29, 3))  # noqa: B010 - torch's is typed
     host = torch.Generator
