@@ -116,11 +116,18 @@ def export_measurements(
 
     """
     with _open_rows(state, choice) as (db, rows), documents.open_new(path) as new:
+        import duckdb
+
         if form == "csv":
             statement = write_csv(rows, f"night, {ORDER}", new)
         else:
             statement = write_parquet(rows, f"night, {ORDER}", new)
-        written = db.execute(statement).fetchone()
+        try:
+            written = db.execute(statement).fetchone()
+        except duckdb.IOException as exc:
+            if str(new) not in str(exc):  # then the history itself cannot be read
+                raise
+            raise StoreError(f"{path} cannot be written: is its disk full?") from exc
     return int(written[0]) if written else 0
 
 
