@@ -31,8 +31,8 @@ def _list_columns(columns: Collection[Column]) -> str:
     return ", ".join(f"{column.name} {column.type}" for column in columns)
 
 
+SCHEMA_TABLE = f"create table if not exists {SCHEMA_KEY} as select {COLUMNS_VERSION} as version"
 TABLES = f"""
-    create table if not exists {SCHEMA_KEY} as select {COLUMNS_VERSION} as version;
     create table if not exists recent ({_list_columns(COLUMNS)}, night date);
     create table if not exists nights ({_list_columns(COLUMNS)}, night date);
     create table if not exists weeks ({_list_columns(WEEK_COLUMNS)}, week date);
@@ -43,6 +43,24 @@ TABLES = f"""
 def find_database(state: Path) -> Path:
     """Find the file in the state directory *state*."""
     return state / MEASUREMENTS_FOLDER / DATABASE_NAME
+
+
+def has_database(state: Path) -> bool:
+    """
+    Whether the file is in the state directory *state*.
+
+    Raises:
+        StoreError: that cannot be seen, as in a folder that is closed to this user.
+
+    """
+    path = find_database(state)
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as exc:
+        raise StoreError(f"{path} cannot be read: {exc.strerror}") from exc
+    return True
 
 
 @contextmanager
@@ -56,7 +74,7 @@ def open_to_read(state: Path, memory_mib: int = MEMORY_MIB) -> Generator[DuckDBP
 
     """
     path = find_database(state)
-    if not path.exists():
+    if not has_database(state):
         raise StoreError(explain_absence(state))
     with open_duckdb(path.parent, memory_mib, path, read_only=True) as db:
         _refuse_newer(db, path)
@@ -76,14 +94,16 @@ def open_to_write(state: Path) -> Generator[DuckDBPyConnection]:
     path = find_database(state)
     with open_duckdb(path.parent, file=path) as db:
         db.execute("begin")
-        db.execute(TABLES)
+        db.execute(SCHEMA_TABLE)
         _refuse_newer(db, path)
+        db.execute(TABLES)
         yield db
         db.execute("commit")
 
 
 def _refuse_newer(db: DuckDBPyConnection, path: Path) -> None:
-    ((version,),) = db.execute(f"select max(version) from {SCHEMA_KEY}").fetchall()
+    newest = "coalesce(max(version)::integer, error('it has no schema version'))"
+    ((version,),) = db.execute(f"select {newest} from {SCHEMA_KEY}").fetchall()
     if version > COLUMNS_VERSION:
         raise StoreError(
             f"{path} has schema {version}, but this hpcverify knows {COLUMNS_VERSION}: "
@@ -101,7 +121,7 @@ def explain_absence(state: Path) -> str:
 
 def list_nights(state: Path) -> list[date]:
     """List the nights in the state directory *state* that are no part of a week yet, in order."""
-    if not find_database(state).exists():
+    if not has_database(state):
         return []
     with open_to_read(state) as db:
         rows = db.execute("select distinct night from measurements order by night").fetchall()

@@ -85,6 +85,10 @@ def open_duckdb(
         ) from exc
     except (duckdb.Error, OSError) as exc:
         why = " ".join(str(exc).partition("\n")[0].split())
+        if "storage version number" in why:  # it is whole, and has weeks without documents
+            raise StoreError(
+                f"{place} is of another version of duckdb ({why}): upgrade it"
+            ) from exc
         raise StoreError(
             f"the measurements in {place} cannot be used ({why}): if the file is damaged, "
             "move it away; hpcverify history --rebuild makes it again from the run documents"
@@ -121,7 +125,7 @@ def _make_spill_folder(top: Path) -> Generator[Path | None]:
     try:
         top.mkdir(mode=0o700, exist_ok=True)
         with _hold_folder(top):  # else others would remove ours before it is locked
-            for left in [path for path in top.iterdir() if path.is_dir()]:
+            for left in list(top.glob("[0-9a-f]" * 16)):  # *top* may be a link to a scratch disk
                 with suppress(OSError), _hold_folder(left, fcntl.LOCK_NB):
                     shutil.rmtree(left)
             folder.mkdir()

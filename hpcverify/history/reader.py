@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from hpcverify.errors import ConfigError, StoreError, write_install_command
 from hpcverify.history.columns import COLUMNS, ORDER
-from hpcverify.history.database import explain_absence, find_database, open_to_read
+from hpcverify.history.database import explain_absence, has_database, open_to_read
 from hpcverify.history.duck import quote, write_csv, write_parquet
 from hpcverify.plan.config import state_dir
 from hpcverify.records import documents
@@ -58,7 +58,7 @@ def has_measurements(state: Path, choice: Choice) -> bool:
         StoreError: the file is damaged.
 
     """
-    if not find_database(state).exists():
+    if not has_database(state):
         return False
     with open_to_read(state) as db:
         return db.execute(f"{choice.select_nights()[1:-1]} limit 1").fetchone() is not None
@@ -116,11 +116,18 @@ def export_measurements(
 
     """
     with _open_rows(state, choice) as (db, rows), documents.open_new(path) as new:
+        import duckdb
+
         if form == "csv":
             statement = write_csv(rows, f"night, {ORDER}", new)
         else:
             statement = write_parquet(rows, f"night, {ORDER}", new)
-        written = db.execute(statement).fetchone()
+        try:
+            written = db.execute(statement).fetchone()
+        except duckdb.IOException as exc:
+            if str(new) not in str(exc):  # then the history itself cannot be read
+                raise
+            raise StoreError(f"{path} cannot be written: is its disk full?") from exc
     return int(written[0]) if written else 0
 
 

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from hpcverify.errors import StoreError
 from hpcverify.history.columns import MAX_CLOCK_ERROR, NODE_KIND
-from hpcverify.history.database import explain_absence, find_database, open_to_read
+from hpcverify.history.database import explain_absence, has_database, open_to_read
 from hpcverify.history.duck import quote
 from hpcverify.history.reader import Choice
 from hpcverify.model import LARGEST_VALUE
@@ -391,7 +391,7 @@ def read_misdated_runs(state: Path, choice: Choice) -> list[MisdatedRun]:
         StoreError: a file is damaged.
 
     """
-    if not find_database(state).exists():
+    if not has_database(state):
         return []
     runs = f"select distinct run, node, started from {choice.select_nights()}"
     error = "epoch(try_strptime(left(run, 15), '%Y%m%d-%H%M%S')) - epoch(started)"

@@ -78,7 +78,12 @@ class MeasurementWriter:
             StoreError: the disk is full, for example.
 
         """
-        if (cells := collect_cells(run, arrived)) is None:
+        try:
+            cells = collect_cells(run, arrived)
+        except OverflowError:  # noon before the year 1, for example
+            self._leave_out(run, f"began at {run.started.isoformat()}, in no night")
+            return
+        if cells is None:
             return
         line = self._encode(cells) + b"\n"
         if len(line) > MAX_LINE_BYTES:
@@ -150,26 +155,39 @@ class MeasurementWriter:
                 nights = [night for (night,) in db.execute(query).fetchall()]
                 if keep_nights is not None and (newest := find_newest_night(nights, tonight)):
                     roll_up_weeks(db, newest, keep_nights)
-        self._queue_path.unlink()
+        try:
+            self._queue_path.unlink()
+        except OSError as exc:
+            raise StoreError(f"{self._queue_path} cannot be removed: {exc.strerror}") from exc
 
     def _add_queued(self, db: DuckDBPyConnection) -> None:
         """Add the rows of each run in the queue, in place of those there."""
+        import duckdb
+
         queued = (
             f"read_json({quote(self._queue_path)}, format = 'newline_delimited',"
             f" ignore_errors = true, maximum_object_size = {MAX_LINE_BYTES},"
             f" columns = {QUEUED_COLUMNS})"
         )
-        whole = (
-            "(night is not null and started is not null and run is not null and parts is not null)"
+        whole = (  # Python has no other years
+            "coalesce(year(night) between 1 and 9999 and year(started) between 1 and 9999"
+            " and run is not null and node is not null and parts is not null, false)"
         )
-        db.execute(
-            "create temp table batch as with"
-            " line as (select row_number() over () as line, unnest(parts) as p, night, started,"
-            f" run, node, suite from {queued} where {whole}),"
-            " cell as (select unnest(p.cells) as c, * from line)"
-            " select line, started, run, node, p.part, p.label, p.kind, p.model, c.check_name,"
-            " c.metric, c.value, c.unit, c.verdict, suite, p.driver, p.firmware, night from cell"
-        )
+        try:
+            db.execute(
+                "create temp table batch as with"
+                " line as (select row_number() over () as line, unnest(parts) as p, night, started,"
+                f" run, node, suite from {queued} where {whole}),"
+                " cell as (select unnest(p.cells) as c, * from line)"
+                " select line, started, run, node, p.part, p.label, p.kind, p.model, c.check_name,"
+                " c.metric, c.value, c.unit, c.verdict, suite, p.driver, p.firmware, night"
+                " from cell"
+            )
+        except duckdb.InvalidInputException as exc:  # a line has no end, as after a power cut
+            raise StoreError(
+                f"{self._queue_path} is damaged: move it away; hpcverify history --rebuild adds "
+                "what it held"
+            ) from exc
         # A run that came again, since the controller was killed before it had judged it:
         db.execute("delete from batch where line not in (select max(line) from batch group by run)")
         closed = "from batch where date_trunc('week', night) in (select week from weeks)"

@@ -66,6 +66,13 @@ def test_an_export_replaces_what_was_there_and_leaves_nothing_beside_it(
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_an_export_to_a_full_disk_accuses_no_history(state: Path, form: str) -> None:
+    write_runs(state, make_run("n1"))
+    with pytest.raises(StoreError, match=r"^/dev/full cannot be written"):
+        call("--format", form, "-o", "/dev/full")
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_an_export_to_standard_output_is_that_and_nothing_else(
     state: Path, tmp_path: Path, form: str
 ) -> None:

@@ -65,3 +65,14 @@ def test_where_nothing_can_be_written_it_has_its_memory(tmp_path: Path) -> None:
         open_duckdb(tmp_path / "missing", memory_mib=MEMORY_MIB) as db,
     ):
         db.execute(TOO_MUCH)
+
+
+def test_a_spill_folder_that_is_a_link_keeps_what_is_not_ours(tmp_path: Path) -> None:
+    other = tmp_path / "scratch" / "of-others"
+    other.mkdir(parents=True)
+    (tmp_path / SPILL_FOLDER).symlink_to(other.parent)
+
+    with open_duckdb(tmp_path, memory_mib=MEMORY_MIB) as db:
+        db.execute(TOO_MUCH)
+
+    assert list_spilled(tmp_path) == {tmp_path / SPILL_FOLDER / "of-others"}

@@ -7,11 +7,12 @@ import os
 import resource
 import signal
 from contextlib import suppress
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
 from hpcverify.history import read_measurements
@@ -20,6 +21,11 @@ from hpcverify.history.duck import open_duckdb
 from hpcverify.history.writer import QUEUE_NAME, MeasurementWriter
 from tests.history.nights import FIRST, make_run, write_runs
 
+OTHER_YEAR = (
+    b'{"night":"0000-01-01","started":"2026-11-02","run":"r","node":"n",'
+    b'"parts":[{"cells":[{"metric":"m"}]}]}'
+)
+"""What DuckDB can read, but Python cannot."""
 FORK = multiprocessing.get_context("fork")
 """What is killed, or reads meanwhile, is a process of its own."""
 
@@ -94,7 +100,8 @@ def test_the_queue_of_a_killed_writer_is_written_once(tmp_path: Path, *, written
 
 
 @pytest.mark.parametrize(
-    "torn", [b"\0" * 4096, b"{}", b"null", b"\xff", b"[" * 100_000, b'{"night":"0","run":"r"}']
+    "torn",
+    [b"\0" * 4096, b"{}", b"null", b"\xff", b"[" * 100_000, b'{"night":"0","run":"r"}', OTHER_YEAR],
 )
 def test_a_line_of_the_queue_that_is_damaged_costs_no_other(tmp_path: Path, torn: bytes) -> None:
     said: list[str] = []
@@ -244,6 +251,74 @@ def test_a_file_of_a_later_version_is_refused(tmp_path: Path) -> None:
     write_runs(tmp_path, make_run("n1"))
     with open_to_write(tmp_path) as db:
         db.execute("update hpcverify_schema set version = 99")
+        db.execute("alter table nights add column later integer")
 
     with pytest.raises(StoreError, match=r"schema 99.*upgrade hpcverify"):
+        read_measurements(tmp_path)
+    with pytest.raises(StoreError, match=r"schema 99.*upgrade hpcverify"):
+        write_runs(tmp_path, make_run("n2"))
+
+
+def test_a_file_of_a_later_duckdb_is_not_called_damaged(tmp_path: Path) -> None:
+    write_runs(tmp_path, make_run("n1"))
+    head = bytearray(find_database(tmp_path).read_bytes())
+    head[12:20] = (1999).to_bytes(8, "little")
+    checksum = 5381
+    for number in range(8, 4096, 8):
+        checksum ^= int.from_bytes(head[number : number + 8], "little") * 0xBF58476D1CE4E5B9
+    head[:8] = (checksum % 2**64).to_bytes(8, "little")
+    find_database(tmp_path).write_bytes(head)
+
+    with pytest.raises(StoreError, match=r"history\.duckdb is of another version .*upgrade it"):
+        read_measurements(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "delete from hpcverify_schema",
+        "alter table hpcverify_schema alter version type varchar using 'x'",
+    ],
+)
+def test_a_file_without_a_schema_version_is_named_in_one_line(tmp_path: Path, change: str) -> None:
+    write_runs(tmp_path, make_run("n1"))
+    with open_to_write(tmp_path) as db:
+        db.execute(change)
+
+    with pytest.raises(StoreError, match=r"history\.duckdb cannot be used"):
+        read_measurements(tmp_path)
+    with pytest.raises(StoreError, match=r"history\.duckdb cannot be used"):
+        write_runs(tmp_path, make_run("n2"))
+
+
+def test_a_queue_whose_line_has_no_end_is_named_itself(tmp_path: Path) -> None:
+    write_runs(tmp_path, make_run("n1"))
+    queue = find_database(tmp_path).with_name(QUEUE_NAME)
+    with queue.open("wb") as file:
+        file.truncate(50 * 2**20)
+
+    with pytest.raises(StoreError, match=r"queue\.ndjson is damaged: move it away"):
+        write_runs(tmp_path, make_run("n2"))
+    assert queue.stat().st_size > 50 * 2**20
+
+
+def test_a_run_of_a_day_before_the_calendar_is_told_of(tmp_path: Path) -> None:
+    said: list[str] = []
+    writer = MeasurementWriter(tmp_path, said.append)
+    run = replace(make_run("n1"), started=datetime.min.replace(tzinfo=UTC))
+    writer.add(run)
+    writer.add(make_run("n2"))
+    writer.write()
+
+    assert set(read_measurements(tmp_path)["node"]) == {"n2"}
+    (line,) = said
+    assert line.startswith(f"n1: run {run.id} began at 0001-01-01T00:00:00+00:00, in no night")
+
+
+def test_a_path_that_cannot_be_seen_is_named_in_one_line(tmp_path: Path) -> None:
+    write_runs(tmp_path, make_run("n1"))
+    find_database(tmp_path).unlink()
+    find_database(tmp_path).symlink_to(find_database(tmp_path))
+
+    with pytest.raises(StoreError, match=r"history\.duckdb cannot be read: "):
         read_measurements(tmp_path)
