@@ -296,8 +296,10 @@ class Controller:
         if listed := list(reports):
             self.observe_holds()  # the breaker counts them
             intake = Intake(self.site, self.store, self.ledger, self.clock)
-            for judged in intake.take_faults(listed, self._eligible_count):
+            taken = intake.take_faults(listed, self._eligible_count)
+            for judged in taken:
                 self._report(judged)
+            self._follow_used_suppressions(taken)
 
     def reconcile(self) -> None:
         """
@@ -390,9 +392,8 @@ class Controller:
                 judged = intake.take_in(self._gather_arrivals(taken, refused), eligible)
             for run in judged:
                 self._report(run)
-            used = {run.after.name: run.evidence.suppressed_checks for run in judged}
+            self._follow_used_suppressions(judged)
             with self.run_convenience("events of the spool"):
-                follow_used_suppressions(self.ledger, self.site, self.clock(), used)
                 follow_refusals(self.ledger, refused, {arrival.run.node for arrival in taken})
         except SpoolError as exc:  # what is known already is still acted on
             self._record_error(str(exc))
@@ -406,6 +407,13 @@ class Controller:
         self.runs_taken_in += len(taken)
         self._prune({arrival.run.node for arrival in taken})
         return bool(taken)
+
+    def _follow_used_suppressions(self, taken: Iterable[JudgedRun]) -> None:
+        used: dict[str, set[str]] = {}
+        for judged in taken:
+            used.setdefault(judged.after.name, set()).update(judged.evidence.suppressed_checks)
+        with self.run_convenience("events of suppressions"):
+            follow_used_suppressions(self.ledger, self.site, self.clock(), used)
 
     def _gather_arrivals(
         self, taken: list[spool.Arrival], refused: list[spool.Refusal]

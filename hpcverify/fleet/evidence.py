@@ -265,7 +265,7 @@ def weigh_faults(
     failed = {check for fault in report.faults for check in fault.checks}
     silenced = failed & list_suppressed_checks(report.node, site, now)
     heard = [fault for fault in report.faults if silenced.isdisjoint(fault.checks)]
-    acts = is_enforced(failed, site)
+    conclusive = {check for fault in heard if fault.conclusive for check in fault.checks}
     return Evidence(
         id=id_,
         node=report.node,
@@ -275,13 +275,19 @@ def weigh_faults(
         complete=True,
         passive=False,
         verdict=max((fault.verdict for fault in report.faults), default=Verdict.PASS),
-        failures={check: fault.conclusive for fault in heard for check in fault.checks},
+        failures={check: check in conclusive for fault in heard for check in fault.checks},
         diagnoses=tuple(diagnose_alone(f.checks[0], f.name, f.text, f.remedy) for f in heard),
         suppressed_checks=tuple(sorted(silenced)),
         passed_checks=report.examined - failed,
         found=tuple(
-            _open(f, report.node, report.source, "node", enforced=acts and f in heard)
-            for f in report.faults
+            _open(
+                fault,
+                report.node,
+                report.source,
+                "node",
+                enforced=silenced.isdisjoint(fault.checks) and is_enforced(fault.checks, site),
+            )
+            for fault in report.faults
         ),
         examined=report.examined,
     )
@@ -325,13 +331,15 @@ def _choose_findings(
 
 def _open(fault: Fault, node: str, source: Source, label: str, *, enforced: bool) -> OpenFault:
     (check,) = fault.checks
+    # A node may write any check's name into a run, and would take the place of what others found.
+    origin = f"{source}:{check}" if source in OUTER_SOURCES else check
     part, code = (
         shorten(fault.part_id, MAX_NAME_CHARACTERS),
         shorten(fault.name, MAX_NAME_CHARACTERS),
     )
     return OpenFault(
         node=node,
-        uid=make_finding_uid(node, part, check, code),
+        uid=make_finding_uid(node, part, origin, code),
         part=part,
         label=shorten(label, MAX_NAME_CHARACTERS),
         check=check,

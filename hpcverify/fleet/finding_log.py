@@ -3,7 +3,8 @@ The findings of the fleet: each is opened, changed and closed by what is said of
 
 A check that did not run says nothing: its findings stay as they are. Any source may open what
 failed, or say that it is graver. Only a run that may clear a node says that it is less grave, or
-closes it: an ordered one, or a round over the BMCs for what such a round has found.
+closes it: an ordered one, or a round over the BMCs for what such a round has found. What
+`OUTER_SOURCES` found no run of the node can see: that is over once the node passes a whole suite.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from msgspec.structs import replace
 from hpcverify.events.event import EventKind, FindingState
 from hpcverify.fleet.event_log import NewEvent
 from hpcverify.fleet.evidence import OUTER_SOURCES, Evidence, OpenFault
-from hpcverify.fleet.states import Node
+from hpcverify.fleet.states import Node, State
 from hpcverify.model import Source
 
 MAX_NODE_FINDINGS = 200
-"""Findings of a node that are open at a time: a node may write what it likes."""
+"""Findings of a node by one source that are open at a time: a node may write what it likes."""
 MAX_COUNTED = 2000
 """Pairs of check and code that are counted each on its own; others are one."""
 OTHER_CODE = "other"
@@ -66,12 +67,19 @@ def follow_findings(
     kept = evidence.planned | {*node.checks}  # others are no longer in the suite
     suites = dict(db.execute("select uid, source from findings where node = ?", (node.name,)))
     found = {state.uid for state in evidence.found}
+    seen = {Source.RUN, Source.BMC, evidence.source}
+    is_well = node.state is State.HEALTHY and evidence.is_full_pass
     over = [
         state
         for uid, state in known.items()
         if state.source in closes
         and uid not in found
-        and (state.check in cleared or (suites[uid] == evidence.suite and state.check not in kept))
+        and (state.source in seen or is_well)
+        and (
+            state.source in OUTER_SOURCES - {evidence.source}
+            or state.check in cleared
+            or (suites[uid] == evidence.suite and state.check not in kept)
+        )
         and evidence.unanswered_parts.isdisjoint({(state.check, state.part), (state.check, "node")})
     ]
     yield from _close(db, over)
@@ -84,7 +92,7 @@ def _raise_findings(
     for found in evidence.found:
         before = known.get(found.uid)
         if before is None:
-            if len(known) >= MAX_NODE_FINDINGS:
+            if sum(one.source is found.source for one in known.values()) >= MAX_NODE_FINDINGS:
                 continue
             known[found.uid] = state = replace(found, since=at)
             _insert(db, state, evidence)
@@ -107,15 +115,21 @@ def close_findings(db: Connection, node: str) -> Iterator[NewEvent]:
 
 
 def close_outer_findings(
-    db: Connection, node: str, passed: Collection[str], keep: Collection[str]
+    db: Connection,
+    node: str,
+    passed: Collection[str],
+    keep: Collection[str],
+    closes: frozenset[Source],
 ) -> Iterator[NewEvent]:
     """
     Close what no run of *node*, which is healthy now, would find again, but the uids to *keep*.
 
-    These are what `OUTER_SOURCES` found, and the findings of the checks that it has *passed*.
+    These are what those of `OUTER_SOURCES` found that this *closes*, and the findings of the
+    checks that it has *passed*.
     """
+    outer = OUTER_SOURCES & closes
     for uid, state in select_open(db, node).items():
-        if uid not in keep and (state.source in OUTER_SOURCES or state.check in passed):
+        if uid not in keep and (state.source in outer or state.check in passed):
             yield from _close(db, [state])
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
+from math import inf
 
 from msgspec.structs import replace
 
@@ -72,9 +73,10 @@ class Intake:
             mark = self.ledger.make_mark(report.source, report.node, *report.key)
             by_id[f"{datetime.fromtimestamp(report.at, UTC):%Y%m%d-%H%M%S}-{mark}"] = report
         known, now = self.ledger.find_judged(by_id), self.clock()
+        forgotten = self.ledger.list_forgotten()
         evidence: list[Evidence] = []
         for id_, report in by_id.items():
-            if id_ not in known:
+            if id_ not in known and report.at > forgotten.get(report.node, -inf):
                 ticket = self.ledger.find_ticket(report.node, report.token)
                 evidence.append(weigh_faults(report, id_, ticket, self.site, now))
         return self._conclude(evidence, eligible)

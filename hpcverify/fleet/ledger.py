@@ -298,7 +298,8 @@ class Ledger(EventLedger, CounterLedger):
             keep = frozenset(finding.uid for finding in found.found)
             follow = finding_log.follow_findings(db, each.node, found, each.closes, now)
             self._append(db, *follow)
-        self._put(db, each.node, what, each.detail, ordered=bool(each.ticket), keep=keep)
+        ordered, closes = bool(each.ticket), each.closes
+        self._put(db, each.node, what, each.detail, ordered=ordered, keep=keep, closes=closes)
 
     def _record_run(self, db: Connection, each: LedgerChange, found: Evidence) -> str:
         """Write the event of a run, if it is news; return the words that are left to be said."""
@@ -804,6 +805,7 @@ class Ledger(EventLedger, CounterLedger):
         text: str = "",
         ordered: bool = False,
         keep: Collection[str] = (),
+        closes: frozenset[Source] = frozenset(Source),
     ) -> None:
         """Write *node*, its event, and what it means for its outage and its findings."""
         before = _read_node(db, node.name)
@@ -833,7 +835,8 @@ class Ledger(EventLedger, CounterLedger):
         if node.state is State.HEALTHY and before.state is not State.HEALTHY:
             # No suite of its own runs the checks that others made of it, as of its peers.
             passed = {*before.checks} - {*node.checks}
-            self._append(db, *finding_log.close_outer_findings(db, node.name, passed, keep))
+            over = finding_log.close_outer_findings(db, node.name, passed, keep, closes)
+            self._append(db, *over)
 
 
 def _read_node(db: Connection, name: str) -> Node:

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.fleet.breaker import MIN_ALLOWANCE
-from hpcverify.fleet.evidence import ALL_CHECKS, is_enforced
+from hpcverify.fleet.evidence import ALL_CHECKS, OUTER_SOURCES, is_enforced
 from hpcverify.fleet.states import DAY_S, HOUR_S
 from hpcverify.model import Source, Verdict
 from hpcverify.peers.floors import PeerFloor
@@ -325,9 +325,9 @@ def _check_bmc(site: Site) -> Iterator[Mistake]:
     if bmc.ca and not bmc.verify:
         text = "bmc.ca: verify = false, so it is not used: take one of them out"
         yield ("bmc", "verify"), text
-    if (suites_dir() / f"{Source.BMC}.toml").exists():
-        text = f"the suite {Source.BMC} has the name of runs that the controller makes: rename it"
-        yield (), text
+    for source in sorted(OUTER_SOURCES | {Source.BMC}):
+        if (suites_dir() / f"{source}.toml").exists():
+            yield (), f"the suite {source} has the name of what is no suite of a node: rename it"
     # Of the pattern for all, any name shows whether it makes addresses.
     find_addresses(["n1"], Bmcs(address=bmc.address), site.find_file("bmc", "address"))
     for hostlist, addresses in bmc.addresses.items():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from hpcverify.events.event import Event, EventKind, Severity
-from hpcverify.fleet.evidence import FaultReport, build_fault
+from hpcverify.fleet.evidence import FaultReport, build_fault, weigh_faults
 from hpcverify.fleet.finding_log import MAX_NODE_FINDINGS, FindingCount
 from hpcverify.fleet.states import State
 from hpcverify.model import (
@@ -22,7 +24,9 @@ from hpcverify.model import (
     Source,
     Verdict,
 )
+from hpcverify.plan.config import Quarantine, Site, Suppression
 from hpcverify.records.spool import deposit
+from hpcverify.summary.verdict import MAX_REASON_CHARACTERS
 from tests.doubles import a_result, a_run
 from tests.fleet.builders import NOW, Room, make_wrong_word
 
@@ -256,3 +260,131 @@ def test_a_run_that_nobody_ordered_is_an_event_if_it_says_something_new(room: Ro
     verdicts = [run.verdict for run in runs if run]
     assert verdicts == [Verdict.FAIL, *[Verdict.PASS] * 3]
     assert {run.coverage for run in runs if run} == {"1 of 1 check answered"}
+
+
+def report_peers(room: Room, *faults: Fault, key: str = "slow") -> FaultReport:
+    """Report *faults* of n1 now, or an outlier."""
+    return FaultReport(
+        node="n1",
+        source=Source.PEERS,
+        at=room.now,
+        key=(key,),
+        faults=faults or (build_fault("peers", "outlier", "5 % worse than its peers"),),
+        examined=frozenset({"peers"}),
+    )
+
+
+def test_no_invention_of_a_node_hides_what_its_peers_show(room: Room) -> None:
+    same = Finding("outlier", "node", "nothing to see")
+    forged = tuple(Finding(f"code{number}", "cpu", "x") for number in range(MAX_NODE_FINDINGS))
+    for number, (check, findings) in enumerate([("peers", (same,)), ("gemm", forged)]):
+        rulings = {finding.code: FindingRule(Verdict.FAIL) for finding in findings}
+        bad = a_result(check, verdict=Verdict.FAIL, findings=findings, rulings=rulings)
+        leave(room, number, bad, suite="peers")
+        room.collect()
+    room.controller.take_faults([report_peers(room)])
+
+    texts = [fault.text for fault in room.ledger.list_outer_faults()]
+    assert texts == ["5 % worse than its peers"]
+
+
+def test_no_run_that_leaves_a_node_suspect_closes_what_others_found(room: Room) -> None:
+    room.finds("n1", SOFT)
+    room.collect()
+    room.controller.take_faults([report_peers(room)])
+    room.finds("n1", SOFT, a_result("peers"))
+    room.collect()
+
+    assert room.node("n1").state is State.QUARANTINED
+    assert len(room.ledger.list_outer_faults()) == 1
+
+
+def test_a_whole_suite_closes_what_others_found_of_a_node_that_stays_healthy(room: Room) -> None:
+    room.finds("n1", GOOD)
+    room.collect()
+    known = build_fault("jobs", "black_hole", "jobs die")
+    controller = room.controller
+    until = datetime.fromtimestamp(room.now + 1e6, UTC).date()
+    suppressed = Suppression(nodes="n1", check="jobs", reason="known", until=until, by="ada")
+    controller.site = replace(controller.site, suppress=(suppressed,))
+    controller.take_faults([report_peers(room, known)])
+    assert room.node("n1").state is State.HEALTHY
+    assert len(room.ledger.list_outer_faults()) == 1
+    assert [event.node for event in list_events(room, "suppression")] == ["n1"]
+    room.finds("n1", GOOD)
+    room.collect()
+
+    assert list_kinds(room) == [OPENED, CLOSED]
+
+
+def test_what_was_found_before_a_node_was_forgotten_is_not_of_it(room: Room) -> None:
+    report = report_peers(room)
+    room.ledger.forget("n1", "ada", "sold")
+    room.controller.take_faults([report])
+
+    assert room.ledger.list_outer_faults() == []
+    assert room.node("n1").state is State.UNVERIFIED
+
+
+def test_each_fault_of_a_report_counts_by_itself(room: Room) -> None:
+    hard = replace(build_fault("peers", "corrupt", "a wrong word"), conclusive=True)
+    soft = build_fault("peers", "outlier", "5 % worse than its peers")
+    other = build_fault("jobs", "black_hole", "jobs die")
+    site = Site(quarantine=Quarantine(enforce=("jobs",)))
+    evidence = weigh_faults(report_peers(room, hard, soft, other), "1", None, site, room.now)
+
+    assert evidence.failures == {"peers": True, "jobs": False}
+    assert [fault.enforced for fault in evidence.found] == [False, False, True]
+
+
+def test_ten_thousand_faults_of_a_report_are_bounded(room: Room) -> None:
+    faults = [build_fault("peers", f"code{number}", "slow") for number in range(10_000)]
+    room.controller.take_faults([report_peers(room, *faults)])
+
+    assert len(room.ledger.list_outer_faults()) == MAX_NODE_FINDINGS
+    assert len(room.node("n1").reason) <= MAX_REASON_CHARACTERS
+
+
+def test_a_round_over_bmcs_closes_nothing_that_peers_found_after_the_last_pass(room: Room) -> None:
+    def ask_bmc(number: int, result: Result) -> None:
+        run = a_run(
+            id=f"20270115-010000-{number:06x}",
+            node="n1",
+            suite="bmc",
+            verdict=result.verdict,
+            results=(result,),
+        )
+        deposit(run, room.folder / "spool", room.ledger.sign(run))
+        room.collect()
+
+    ask_bmc(1, make_wrong_word("chassis", conclusive=False))
+    room.finds("n1", GOOD)
+    room.collect()
+    assert room.node("n1").state is State.SUSPECT
+    room.controller.take_faults([report_peers(room)])
+    ask_bmc(2, a_result("chassis"))
+    assert room.node("n1").state is State.HEALTHY
+    assert len(room.ledger.list_outer_faults()) == 1
+    room.finds("n1", GOOD)
+    room.collect()
+
+    assert list_kinds(room) == [OPENED, OPENED, CLOSED, CLOSED]
+
+
+@pytest.mark.parametrize("source", sorted(Source))
+def test_a_suite_with_the_name_of_a_source_gives_a_node_no_word_of_it(
+    room: Room, source: Source
+) -> None:
+    room.finds("n1", SOFT)
+    room.collect()
+    room.controller.take_faults([report_peers(room)])
+    before = room.node("n1")
+    check = "collectives" if source is Source.FABRIC else source.value
+    leave(room, 1, GOOD, a_result(check), a_result("peers"), suite=source.value)
+    leave(room, 2, make_wrong_word(check, conclusive=False), suite=source.value)
+    room.collect()
+
+    assert room.node("n1").state is State.SUSPECT
+    assert room.node("n1").checks == before.checks
+    assert room.node("n1").bmc_failures == {}
+    assert list_kinds(room) == [OPENED, OPENED, OPENED]

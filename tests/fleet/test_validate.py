@@ -193,3 +193,15 @@ def test_a_site_that_means_what_it_says_is_told_nothing(tmp_path: Path) -> None:
 
     refuse_mistakes(site)
     assert [*list_notes(site, NOW)] == []
+
+
+@pytest.mark.parametrize("name", ["bmc", "fabric", "jobs", "past", "peers"])
+def test_no_suite_has_the_name_of_another_source_of_faults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("HPCVERIFY_CONFIG", str(tmp_path / "site.toml"))
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / f"{name}.toml").touch()
+
+    with pytest.raises(ConfigError, match=f"the suite {name} has the name of what is no suite"):
+        refuse_mistakes(a_site())
