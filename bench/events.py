@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 from hpcverify.commands._controller import make_controller  # noqa: E402 - below the path
 from hpcverify.fleet import controller as controller_module  # noqa: E402 - as this
-from hpcverify.fleet import finding_log, intake, ledger  # noqa: E402 - as this
+from hpcverify.fleet import event_ledger, evidence, finding_log, ledger  # noqa: E402 - as this
 from hpcverify.fleet.controller import Controller  # noqa: E402 - as this
 from hpcverify.fleet.event_stream import EventStream  # noqa: E402 - as this
 from hpcverify.records.spool import deposit  # noqa: E402 - as this
@@ -75,11 +75,11 @@ def main() -> None:
     """Measure, and print one line for each turn."""
     meter = Meter()
     places: tuple[tuple[Any, str], ...] = (
-        (ledger, "append_event"),
+        (event_ledger, "append_event"),
         (ledger, "_is_new_verdict"),
         (finding_log, "follow_findings"),
         (finding_log, "close_findings"),
-        (intake, "build_report"),
+        (evidence, "_choose_findings"),
         (EventStream, "drain"),
         *((controller_module, name) for name in dir(controller_module) if "follow_" in name),
         (controller_module, "beat_daily"),

@@ -639,7 +639,7 @@ def judge(result: Result, inventory: Inventory) -> Result:
 
 
 def add_faults(result: Result, inventory: Inventory) -> Result:
-    """Return *result*, which has its verdict, with its faults: a check that did not run."""
+    """Return *result* with its faults; its verdict stays, as that of a check that did not run."""
     return replace(result, faults=tuple(_list_faults(result, inventory)))
 
 

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from hpcverify.check import MAX_FAULTS
 from hpcverify.errors import ConfigError, HpcverifyError, StoreError
 from hpcverify.model import (
-    FindingRule,
     Inventory,
     Limit,
     Measurement,
@@ -29,7 +28,6 @@ from hpcverify.records.documents import MAX_COMPARISONS
 from hpcverify.testing import judge_by
 from tests.doubles import a_run
 
-FAILS = FindingRule(Verdict.FAIL, conclusive=True)
 GPUS = Inventory(parts=tuple(Part("gpu", f"gpu-{i}", f"GPU {i}") for i in range(2)))
 SOMEBODY = 4242
 AS_ROOT = pytest.mark.needs("root")

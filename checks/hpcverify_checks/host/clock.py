@@ -16,7 +16,6 @@ TIME_DAEMONS = ("chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys")
 STEERING = frozenset({"chronyd", "ntpd", "systemd-timesyn"})
 """Those that tell the kernel whether the clock is in step (adjtimex)."""
 STA_UNSYNC = 0x40
-STA_NANO = 0x2000
 TIMEX_BYTES = 208
 """struct timex of 64-bit Linux."""
 CHRONY_OFFSET_FIELD, CHRONY_LEAP_FIELD = 4, 13
