@@ -396,9 +396,15 @@ class Metric(Struct, frozen=True):
         Add a limit outside of which a value fails: for all, or only for these *names*.
 
         *terms* are fields of `Rule`. If nothing is measured, nothing is judged.
+
+        Raises:
+            ValueError: one of them has a limit, which this one would replace.
+
         """
         usual: dict[str, Any] = {"otherwise": Verdict.FAIL, "remedy": Remedy.INSPECT}
         added = dict.fromkeys(names or ("",), Rule(**(usual | {"optional": True} | terms)))
+        for name in self.limits.keys() & added.keys():
+            raise ValueError(f"two limits for {name or 'all that the metric measures'}: keep one")
         return replace(self, limits={**self.limits, **added})
 
     def warn(self, *names: str, **terms: Any) -> Metric:

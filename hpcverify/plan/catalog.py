@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from hpcverify.check import Check, FindingRule, Maturity, Metric, Placement
+from hpcverify.check import Check, FindingRule, Maturity, Metric, Placement, may_cover
 from hpcverify.errors import BrokenCheckError, ConfigError, UnknownNameError
 from hpcverify.model import Side
 
@@ -114,10 +114,20 @@ def refuse_wrong_types(check: Check[Any], subject: str) -> None:
                 msgspec.convert(msgspec.to_builtins(value), kind)
             except (msgspec.ValidationError, TypeError) as exc:
                 raise BrokenCheckError(f"{subject}.{field}[{name!r}]: {exc}") from exc
+    _refuse_stray_limits(check, subject)
     try:
         check.params()
     except TypeError as exc:
         raise BrokenCheckError(f"{subject}.params: every field needs a default: {exc}") from exc
+
+
+def _refuse_stray_limits(check: Check[Any], subject: str) -> None:
+    """Refuse a limit for what its metric does not measure: a misspelt one would judge nothing."""
+    for own, metric in check.metrics.items():
+        for name in filter(None, metric.limits):
+            if not may_cover(own, name) and not may_cover(name, own):
+                stray = f"has a limit for {name!r}, which it does not measure"
+                raise BrokenCheckError(f"{subject}.metrics[{own!r}] {stray}")
 
 
 def list_check_names(packages: tuple[str, ...] = (BUILTIN_PACKAGE,)) -> Iterator[str]:

@@ -65,6 +65,14 @@ def package(cli: Cli, tmp_path: Path) -> Path:
             "CHECK.metrics['x']",
         ),
         (
+            write_check(more="metrics={'x': Metric('ms', 'low', '').warn(low=2).fail(low=1)}"),
+            "two limits for all that the metric measures",
+        ),
+        (
+            write_check(more="metrics={'x.*': Metric('ms', 'low', '').fail('y.delta', low=1)}"),
+            "CHECK.metrics['x.*'] has a limit for 'y.delta', which it does not measure",
+        ),
+        (
             "from hpcverify.check import Params\n"
             "class P(Params, frozen=True):\n    level: float\n" + write_check(more="params=P"),
             "every field needs a default",

@@ -53,6 +53,10 @@ class FakeBmc:
     certificate: Path
     tree: Tree
     password: str = PASSWORD
+    answers_per_connection: int = 0
+    """A connection that had as many is closed when it is used again; 0: after each answer."""
+    location: str = f"{SESSIONS}/1"
+    """Where a new session is, as the BMC says it."""
     page: int = 0
     """Members in a page of a collection that has more; 0: all."""
     is_skip_known: bool = True
@@ -82,11 +86,19 @@ class FakeBmc:
 
 class _Handler(sushy_static.RequestHandler):  # type: ignore[misc]  # it ships no types
     path: str
-    protocol_version = "HTTP/1.0"
 
     def __init__(self, bmc: FakeBmc, *arguments: Any) -> None:
-        self.bmc = bmc
+        self.bmc, self.answered = bmc, 0
+        self.protocol_version = "HTTP/1.1" if bmc.answers_per_connection else "HTTP/1.0"
         super().__init__(*arguments)
+
+    def parse_request(self) -> bool:
+        """Close a connection that was open for too long, whatever is asked."""
+        if self.answered and self.answered == self.bmc.answers_per_connection:
+            self.close_connection = True
+            return False
+        self.answered += 1
+        return bool(super().parse_request())
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -119,7 +131,10 @@ class _Handler(sushy_static.RequestHandler):  # type: ignore[misc]  # it ships n
             self._reply_page(name, parse_qs(parts.query))
             return
         self.path = f"/redfish/v1/{self.bmc.folder.name}/{name}"
-        super().do_GET()
+        if self.bmc.answers_per_connection and name in self.bmc.tree:
+            self.reply(200, json.dumps(resource).encode())
+        else:
+            super().do_GET()
 
     def _has_password(self) -> bool:
         given = self.headers["Authorization"]
@@ -155,7 +170,7 @@ class _Handler(sushy_static.RequestHandler):  # type: ignore[misc]  # it ships n
             self.reply(401, json.dumps({"error": {"message": f"not {said['Password']}"}}).encode())
             return
         self.bmc.open_sessions += 1
-        self.reply(201, b"{}", X_Auth_Token=TOKEN, Location=f"{SESSIONS}/1")
+        self.reply(201, b"{}", X_Auth_Token=TOKEN, Location=self.bmc.location)
 
     def do_DELETE(self) -> None:  # noqa: N802 - the name that http.server calls
         self.bmc.requests.append(f"DELETE {self.path}")

@@ -447,6 +447,41 @@ def test_a_session_that_comes_too_late_is_deleted_all_the_same(bmc: FakeBmc) -> 
     )
 
 
+@pytest.mark.parametrize("answers", [1, 2, 3])
+def test_a_bmc_that_closes_connections_unasked_is_read_and_left_without_a_session(
+    bmc: FakeBmc, answers: int
+) -> None:
+    bmc.answers_per_connection = answers
+
+    assert read(bmc).unreadable == ()
+
+    assert (bmc.logins, bmc.open_sessions) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "location", ["https://{address}{path}/1", "{path}/1", "Sessions/1", "//{address}{path}/1"]
+)
+def test_a_session_is_deleted_however_its_place_is_written(bmc: FakeBmc, location: str) -> None:
+    bmc.location = location.format(address=bmc.address, path=SESSIONS)
+
+    read(bmc)
+
+    assert f"DELETE {SESSIONS}/1" in bmc.requests
+
+
+def test_a_session_whose_header_names_no_place_is_deleted_by_its_body(bmc: FakeBmc) -> None:
+    def open_session(handler: Any) -> None:
+        bmc.open_sessions += 1
+        body = b'{"@odata.id": "%s/1"}' % SESSIONS.encode()
+        handler.reply(201, body, X_Auth_Token=TOKEN, Location="https://[no-address/1")
+
+    bmc.faults["POST SessionService/Sessions"] = open_session
+
+    read(bmc)
+
+    assert bmc.open_sessions == 0
+
+
 def test_a_redirection_is_not_followed(bmc: FakeBmc, tmp_path: Path, certificate: Path) -> None:
     other = FakeBmc(tmp_path / "other", certificate, make_old_tree())
     with serve(other):

@@ -95,8 +95,12 @@ class _Session:
         """Whether the time is up: then nothing is asked any more."""
         if not access.verify:
             urllib3.disable_warnings(exceptions.InsecureRequestWarning)
+        self._pool = self._open_pool()
+
+    def _open_pool(self) -> urllib3.HTTPConnectionPool:
+        access = self._access
         try:
-            self._pool = urllib3.connection_from_url(
+            return urllib3.connection_from_url(
                 f"https://{access.address}",
                 timeout=TIMEOUT,
                 retries=False,
@@ -125,6 +129,8 @@ class _Session:
             raise _build_wrong_answer(access, "answers what is not Redfish")
         path = get_link(root, "Links", "Sessions")
         path = path if PATH_PATTERN.fullmatch(path) else SESSIONS
+        self._pool.close()  # the BMC may have closed its connection, and POST has only one try
+        self._pool = self._open_pool()
         login = {"UserName": access.user, "Password": access.password}
         status, headers, body = self._ask("POST", path, msgspec.json.encode(login))
         if status in ABSENT_STATUSES:
@@ -136,10 +142,12 @@ class _Session:
         self._credentials = {"X-Auth-Token": headers.get("X-Auth-Token", "")}
         answer = _decode(body)
         own = get_text(answer, "@odata.id") if isinstance(answer, dict) else ""
-        with suppress(ValueError):
-            # A BMC that named another host here would be sent our token.
-            location = urlsplit(headers.get("Location") or own).path
-            self._location = location if PATH_PATTERN.fullmatch(location) else ""
+        for place in filter(None, (own, headers.get("Location"))):
+            with suppress(ValueError):
+                # A BMC that named another host here would be sent our token.
+                location = urlsplit(urljoin(path, place)).path
+                if PATH_PATTERN.fullmatch(location):
+                    self._location = location
         if b"PasswordChangeRequired" in body:
             raise _explain_status(HTTP_UNAUTHORIZED, access)
         if not self._credentials["X-Auth-Token"]:
@@ -150,7 +158,7 @@ class _Session:
         location, self._location = self._location, ""
         with suppress(Unable):  # nothing is lost but a session, which ends by itself
             if location:
-                self._ask("DELETE", location)
+                self._ask("DELETE", location, tries=2)
 
     def get(self, path: str) -> Mapping[str, Any] | None:
         """
