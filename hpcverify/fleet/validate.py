@@ -327,7 +327,7 @@ def _check_bmc(site: Site) -> Iterator[Mistake]:
         yield ("bmc", "verify"), text
     for source in sorted(OUTER_SOURCES | {Source.BMC}):
         if (suites_dir() / f"{source}.toml").exists():
-            yield (), f"the suite {source} has the name of what is no suite of a node: rename it"
+            yield (), f"the suite {source} has a name that hpcverify reserves: rename it"
     # Of the pattern for all, any name shows whether it makes addresses.
     find_addresses(["n1"], Bmcs(address=bmc.address), site.find_file("bmc", "address"))
     for hostlist, addresses in bmc.addresses.items():

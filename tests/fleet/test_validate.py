@@ -203,5 +203,5 @@ def test_no_suite_has_the_name_of_another_source_of_faults(
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / f"{name}.toml").touch()
 
-    with pytest.raises(ConfigError, match=f"the suite {name} has the name of what is no suite"):
+    with pytest.raises(ConfigError, match=f"the suite {name} has a name that hpcverify reserves"):
         refuse_mistakes(a_site())
