@@ -56,6 +56,7 @@ def command(**options: Any) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if options["json_file"] and options["json_file"] == options["html_file"]:
         raise click.UsageError("--json and --html name the same file")
-    from hpcverify.commands._request import RunRequest, verify_node
+    from hpcverify.commands._request import RunRequest
+    from hpcverify.commands._start import verify_node
 
     sys.exit(verify_node(RunRequest(**options)))
