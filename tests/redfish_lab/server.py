@@ -240,6 +240,5 @@ class _Server(ThreadingHTTPServer):
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Wrap the connection in the thread that serves it: a client may never shake hands."""
         with suppress(ssl.SSLError, OSError):
-            wrapped = self.context.wrap_socket(request, server_side=True)
-            super().finish_request(wrapped, client_address)
-            wrapped.close()
+            with self.context.wrap_socket(request, server_side=True) as wrapped:
+                super().finish_request(wrapped, client_address)
