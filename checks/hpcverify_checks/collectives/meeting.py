@@ -22,16 +22,16 @@ from msgspec import Struct
 import hpcverify.check as hv
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.secret import expect_secret, open_credential
-from hpcverify_checks.common.board import (
+from hpcverify_checks.ranks.board import (
     BoardError,
     SocketBoard,
     connect,
     decode_messages,
     open_board,
 )
-from hpcverify_checks.common.board_server import BoardServer
-from hpcverify_checks.common.collective import CollectiveJob
-from hpcverify_checks.common.rendezvous import LOOPBACK, exchange_messages, require_loopback
+from hpcverify_checks.ranks.board_server import BoardServer
+from hpcverify_checks.ranks.collective import CollectiveJob
+from hpcverify_checks.ranks.rendezvous import LOOPBACK, exchange_messages, require_loopback
 
 CAME = "came"
 """The messages of launchers that are there."""

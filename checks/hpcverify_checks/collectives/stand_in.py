@@ -20,7 +20,7 @@ import hpcverify.check as hv
 from hpcverify.records.collectives import CollectiveRun, RankPlace
 from hpcverify_checks.collectives.hangs import HEARTBEAT, SILENT_SECONDS, Heartbeat
 from hpcverify_checks.collectives.meeting import LauncherArrival, list_nodes
-from hpcverify_checks.common.board import (
+from hpcverify_checks.ranks.board import (
     CROWDED,
     UNREADABLE,
     BoardError,
@@ -28,7 +28,7 @@ from hpcverify_checks.common.board import (
     SocketBoard,
     decode_messages,
 )
-from hpcverify_checks.common.board_server import BoardServer
+from hpcverify_checks.ranks.board_server import BoardServer
 
 STAND_IN = "stand_in"
 OVER = "over"

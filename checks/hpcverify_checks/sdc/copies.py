@@ -33,25 +33,25 @@ from msgspec.structs import replace
 import hpcverify.check as hv
 from hpcverify.telemetry import cpu
 from hpcverify.units import format_count
-from hpcverify_checks.common.bits import WORD_BYTES, view_words
-from hpcverify_checks.common.cores import (
-    format_ranges,
-    list_other_cores,
-    pick_cores,
-    run_on_each,
-)
-from hpcverify_checks.common.device import wait_for_device
-from hpcverify_checks.common.exact import HOST_DEVICE
-from hpcverify_checks.common.reruns import rerun
-from hpcverify_checks.common.stalls import StallMeter, read_core_wait
-from hpcverify_checks.common.transfers import Copy, copy, make_pattern
-from hpcverify_checks.common.vote import (
+from hpcverify_checks.exact.bits import WORD_BYTES, view_words
+from hpcverify_checks.exact.products import HOST_DEVICE
+from hpcverify_checks.exact.reruns import rerun
+from hpcverify_checks.exact.transfers import Copy, copy, make_pattern
+from hpcverify_checks.exact.vote import (
     HOST_MEMORY,
     MEMORY_CODE,
     MEMORY_TEXT,
     UNWITNESSED_CODE,
     is_of_host,
 )
+from hpcverify_checks.node.cores import (
+    format_ranges,
+    list_other_cores,
+    pick_cores,
+    run_on_each,
+)
+from hpcverify_checks.node.device import wait_for_device
+from hpcverify_checks.node.stalls import StallMeter, read_core_wait
 
 if TYPE_CHECKING:
     import torch

@@ -10,19 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import hpcverify.check as hv
 from hpcverify.telemetry import cpu
-from hpcverify_checks.common.bits import compute_digest
-from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
-from hpcverify_checks.common.device import list_native_dtypes
-from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family
-from hpcverify_checks.common.exact import (
-    HOST_DEVICE,
-    PlannedOperands,
-    ProductProof,
-    view_shifted,
-)
-from hpcverify_checks.common.investigation import investigate_corruption
-from hpcverify_checks.common.mismatch import count_unequal
-from hpcverify_checks.common.product_loop import (
+from hpcverify_checks.exact.bits import compute_digest
+from hpcverify_checks.exact.families import CPU_FAMILIES, FAMILIES, Family
+from hpcverify_checks.exact.investigation import investigate_corruption
+from hpcverify_checks.exact.mismatch import count_unequal
+from hpcverify_checks.exact.product_loop import (
     ProductBench,
     ProductJob,
     ProductTask,
@@ -31,7 +23,15 @@ from hpcverify_checks.common.product_loop import (
     hunt,
     poison,
 )
-from hpcverify_checks.common.vote import UNWITNESSED_CODE
+from hpcverify_checks.exact.products import (
+    HOST_DEVICE,
+    PlannedOperands,
+    ProductProof,
+    view_shifted,
+)
+from hpcverify_checks.exact.vote import UNWITNESSED_CODE
+from hpcverify_checks.node.cores import format_ranges, pick_cores, run_on_each
+from hpcverify_checks.node.device import list_native_dtypes
 from hpcverify_checks.sdc.digests import find_shipped
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ References = dict[PlannedOperands, Reference]
 class DeviceTask(ProductTask):
     """One type of operands with which to test one device."""
 
+    family: Family
     references: References = field(default_factory=References)
 
     @property

@@ -8,7 +8,7 @@ from itertools import product
 
 import hpcverify.check as hv
 from hpcverify.units import format_count
-from hpcverify_checks.common.mismatch import compare_bytes, list_bits
+from hpcverify_checks.exact.mismatch import compare_bytes, list_bits
 from hpcverify_checks.storage.fio_runner import FaultError
 from hpcverify_checks.storage.small_files import FILE_BYTES, Answers, SmallFiles
 

@@ -31,7 +31,7 @@ from hpcverify.processes import (
     name_signal,
     run_tool,
 )
-from hpcverify_checks.common.stalls import Absence
+from hpcverify_checks.node.stalls import Absence
 from hpcverify_checks.storage.extents import FileExtent
 
 ENGINES = ("libaio", "io_uring")

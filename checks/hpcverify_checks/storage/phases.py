@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import hpcverify.check as hv
 from hpcverify.units import MIB
-from hpcverify_checks.common.stalls import Absence
+from hpcverify_checks.node.stalls import Absence
 from hpcverify_checks.storage.compare import explain_wrong, find_wrong
 from hpcverify_checks.storage.extents import (
     FileExtent,

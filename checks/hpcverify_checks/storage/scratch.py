@@ -17,7 +17,7 @@ from hpcverify.telemetry.blockdev import (
     find_network_below,
 )
 from hpcverify.units import MIB
-from hpcverify_checks.common.mounts import is_remote
+from hpcverify_checks.node.mounts import is_remote
 
 PROBE_BYTES = 4096
 """Size of the trial write: a multiple of every disk's sector size."""
