@@ -125,13 +125,7 @@ def _measure_rank(ctx: hv.Context, params: CollectivesParams) -> Iterator[hv.Che
 
 
 def report_wrong(job: CollectiveJob, own: Sequence[StepTimes], rank: int) -> Iterator[hv.Finding]:
-    """
-    Report each operation and size of which *rank* got a wrong result.
-
-    Raises:
-        Unable: no size fitted into the memory, so there are no results.
-
-    """
+    """Report each operation and size of which *rank* got a wrong result."""
     if not own:
         text = f"no size fits into the free memory: {', '.join(map(format_size, job.sizes))}"
         raise hv.Unable(f"{text}: end what uses it, or set sizes", hv.Cause.NO_SPACE)

@@ -86,13 +86,7 @@ def _make_job(order: LaunchOrder, board: SocketBoard) -> CollectiveJob:
 
 
 def _launch_first(order: LaunchOrder) -> CollectiveRun:
-    """
-    Launch ranks here, keep the board, and put together what all ranks leave.
-
-    Raises:
-        Unable: there is no place for the board, or no secret to share.
-
-    """
+    """Launch ranks here, keep the board, and put together what all ranks leave."""
     if order.is_alone:
         secret, credential = secrets.token_hex(32), b""
     else:

@@ -138,7 +138,6 @@ def meet_launchers(
 
     Raises:
         LostRanks: a rank never came.
-        Unable: an arrival cannot be read.
 
     """
     board = open_board(job.folder)
@@ -154,13 +153,7 @@ def meet_launchers(
 
 
 def find_board(order: LaunchOrder) -> tuple[SocketBoard, str]:
-    """
-    Find the board of rank 0, and this node's own address towards it.
-
-    Raises:
-        Unable: nobody answers there in time, or there is no secret to share.
-
-    """
+    """Find the board of rank 0, and this node's own address towards it."""
     deadline = monotonic() + order.timeout
     secret, failure = expect_secret(), ""
     while True:

@@ -125,14 +125,7 @@ def _introduce(order: RankOrder, report: RankReport) -> tuple[torch.device, Rank
 
 
 def find_device(order: RankOrder) -> tuple[torch.device, RankPlace]:
-    """
-    Find the GPU of a rank, or the CPU where torch is built for no GPU, or finds none.
-
-    Raises:
-        Unable: torch does not import, or CUDA does not start, for a reason that is not the
-            absence of GPUs: the CPU's collectives would pass in place of theirs.
-
-    """
+    """Find the GPU of a rank, or the CPU where torch is built for no GPU, or finds none."""
     require_torch()
     import torch
 

@@ -74,13 +74,7 @@ class StandIn:
         return self.server is not None and bool(self.server.read(OVER))
 
     def conclude(self) -> CollectiveRun:
-        """
-        Say which ranks are missing, now that the board of rank 0 does not answer.
-
-        Raises:
-            Unable: this is not the stand-in, or it hears of too few ranks.
-
-        """
+        """Say which ranks are missing, now that the board of rank 0 does not answer."""
         if self.server is None:
             text = f"the node of rank 0, {self.arrivals[0].node}, does not answer any more"
             raise hv.Unable(text, hv.Cause.TIMEOUT, hv.Remedy.RERUN)

@@ -354,13 +354,7 @@ class MarchPass:
         return again.equal(made) or not again.equal(copied)
 
     def require_canary(self, chance: random.Random) -> None:
-        """
-        Flip one bit after a pass: the comparison must find it.
-
-        Raises:
-            Unable: The comparison missed it or misplaced it.
-
-        """
+        """Flip one bit after a pass: the comparison must find it."""
         piece = self.pieces[-1]
         place, mask = chance.randrange(piece.words.numel()), 1 << chance.randrange(63)
         piece.words[place].bitwise_xor_(mask)

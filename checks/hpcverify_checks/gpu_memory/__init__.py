@@ -200,13 +200,7 @@ def examine_memory(
     enough: Callable[[], bool],
     rest: Callable[[], None],
 ) -> Iterator[hv.CheckItem]:
-    """
-    Make passes over *memory* until it is *enough* or a pass finds a wrong word.
-
-    Raises:
-        Unable: No memory could be allocated, or a canary went unnoticed.
-
-    """
+    """Make passes over *memory* until it is *enough* or a pass finds a wrong word."""
     if not memory.chunks:
         raise hv.Unable(
             f"none of {room.total / GIB:.1f} GiB GPU memory could be allocated: "

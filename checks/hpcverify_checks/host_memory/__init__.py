@@ -70,13 +70,7 @@ def estimate(_ctx: hv.Context, params: HostMemoryParams) -> float:
 def measure(
     ctx: hv.Context, params: HostMemoryParams, host: HostMemory | None = None
 ) -> Iterator[hv.CheckItem]:
-    """
-    Take memory and march over it, and say how much of it there was.
-
-    Raises:
-        Unable: There is too little free memory to test any, or a canary went unnoticed.
-
-    """
+    """Take memory and march over it, and say how much of it there was."""
     find_torch_device(ctx)
     yield from report_overrides(ctx)
     host = host or find_host_memory()

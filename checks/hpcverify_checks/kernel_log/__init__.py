@@ -64,14 +64,7 @@ def measure(ctx: hv.Context, params: hv.Params) -> Iterator[hv.CheckItem]:
 
 
 def read_log(ctx: hv.Context, root: Path) -> Iterator[hv.CheckItem]:
-    """
-    Read the log of the machine with file system *root*.
-
-    Raises:
-        Skip: nobody may read the log here, and no earlier run could.
-        Unable: the log cannot be read.
-
-    """
+    """Read the log of the machine with file system *root*."""
     try:
         log = yield from read_new_part(ctx, LINE_MARKERS, root)
     except hv.Unable as unable:

@@ -11,15 +11,7 @@ from hpcverify.telemetry.vendors import SourceFinder
 
 
 def open_gpu_source(ctx: hv.Context, find: SourceFinder = vendors.find_source) -> GpuSource:
-    """
-    Open the source that answers for the node's GPUs, which *find* knows by vendor.
-
-    Raises:
-        Skip: neither the driver nor the PCI bus nor the last run knows of a GPU, or
-            nothing reads the telemetry of such GPUs.
-        Unable: there are GPUs, or there were, but nothing answers for them.
-
-    """
+    """Open the source that answers for the node's GPUs, which *find* knows by vendor."""
     require_gpus(ctx)
     vendor = name_vendor(ctx)
     source = find(vendor)

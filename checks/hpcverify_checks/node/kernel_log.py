@@ -87,10 +87,6 @@ def read_new_part(
 
     If the log cannot be read, the marks are yielded again: the next run starts where this
     one should have.
-
-    Raises:
-        Unable: the log cannot be read.
-
     """
     try:
         return kernel_log.read(ctx.recall(CURSOR), words, root)

@@ -39,13 +39,7 @@ def is_remote(kind: str) -> bool:
 
 
 def require_mounted(ctx: hv.Context) -> None:
-    """
-    Refuse to verify the disk below instead of the one that was mounted before.
-
-    Raises:
-        Unable: with MISCONFIGURED, naming both.
-
-    """
+    """Refuse to verify the disk below instead of the one that was mounted before."""
     changes = compare_mounts(ctx.inventory, ctx.previous) if ctx.previous else ()
     for change in changes:
         if change.code == MOUNT_MISSING:

@@ -23,14 +23,7 @@ LOADER_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
 
 
 def require_torch() -> None:
-    """
-    Import torch, and have it keep subnormals: a library compiled for speed may flush them.
-
-    Raises:
-        Unable: torch is missing, or it raises anything when it is imported, as where one of its
-            libraries or packages is missing or of another version.
-
-    """
+    """Import torch, and have it keep subnormals: a library compiled for speed may flush them."""
     try:
         import torch
 

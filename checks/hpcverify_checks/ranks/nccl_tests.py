@@ -47,13 +47,7 @@ class BusRow(Struct, frozen=True):
 def run_all_reduce(
     arguments: Sequence[str], *, timeout: float, env: Mapping[str, str] | None = None
 ) -> list[BusRow]:
-    """
-    Run it for up to *timeout* seconds, and return the rows of its table.
-
-    Raises:
-        Unable: it did not run to its end, or printed no table.
-
-    """
+    """Run it for up to *timeout* seconds, and return the rows of its table."""
     command = [PROGRAM, *arguments]
     try:
         done = run_tool(command, timeout=timeout, env=env)

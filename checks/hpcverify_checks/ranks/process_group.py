@@ -313,7 +313,6 @@ def await_ranks(group: RankGroup, device: torch.device) -> None:
 
     Raises:
         LostRanks: a rank failed, or did not get here in time.
-        Unable: the work of this GPU does not end, or a sum does not though all are here.
 
     """
     import torch

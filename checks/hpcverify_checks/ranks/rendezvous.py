@@ -121,13 +121,7 @@ def has_anyone_given_up(group: RankGroup) -> bool:
 
 
 def require_loopback() -> None:
-    """
-    Require that processes of this node reach each other, before they try for a minute.
-
-    Raises:
-        Unable: the loopback is down, as in a new network namespace.
-
-    """
+    """Require that processes of this node reach each other, before they try for a minute."""
     with socket.create_server((LOOPBACK, 0)) as probe:
         try:
             socket.create_connection(probe.getsockname(), LOOPBACK_SECONDS).close()

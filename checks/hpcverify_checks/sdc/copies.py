@@ -189,13 +189,7 @@ class CopyPath:
         return torch.stack([self.count_wrong(piece) for piece in pieces]).tolist()
 
     def require_awake(self, piece: PlannedCopy, chance: random.Random, part_id: str) -> None:
-        """
-        Flip one bit of a correct copy of *part_id*, which the comparison must count.
-
-        Raises:
-            Unable: the comparison does not count one wrong word.
-
-        """
+        """Flip one bit of a correct copy of *part_id*, which the comparison must count."""
         place = piece.target + chance.randrange(piece.size)
         self.target[place : place + 1].bitwise_xor_(1 << chance.randrange(8))
         counted = int(self.count_wrong(piece))

@@ -105,7 +105,6 @@ def try_offsets(tasks: Sequence[DeviceTask], apart: RunApart = run_apart) -> lis
     Try a product of each of *tasks* at each of its offsets, so that none is refused later.
 
     Raises:
-        Unable: The process that tried them died of operands that are aligned as always.
         RuntimeError: Whatever else is no refusal, as what CUDA raised.
 
     """

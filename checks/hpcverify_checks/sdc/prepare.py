@@ -175,10 +175,6 @@ def prepare_each(task: DeviceTask) -> Iterator[PreparedPlan]:
     The host repairs a wrong product. Where that would take more than seconds, the plan
     is left out of the hunt; only the first such plan is investigated, which is enough
     to fail the part.
-
-    Raises:
-        Unable: The host contradicts itself, so no part can fail.
-
     """
     is_reported = False
     every = task.family.list_operands(task.shape, task.draw)
@@ -234,10 +230,6 @@ def report_first_product(
 
     If a GPU has it right in its memory, it was changed on its way to the host, where it was
     *copied*. If another core of the host finds that right, the first one erred.
-
-    Raises:
-        Unable: It is right: the host has disproved what it computes the same way itself.
-
     """
     product = job.reference
     reference = right.to(task.device)
@@ -266,13 +258,7 @@ def report_first_product(
 def _require_witnesses(
     made: PlannedOperands, product: Tensor, proof: ProductProof, ctx: hv.Context
 ) -> None:
-    """
-    Prove *product* again, on several cores of the host independently.
-
-    Raises:
-        Unable: One of them finds other wrong rows than *proof*.
-
-    """
+    """Prove *product* again, on several cores of the host independently."""
     allowed = cpu.read_cores().allowed
 
     def ask(count: int, seed: int) -> dict[int, tuple[int, ...]]:
@@ -304,11 +290,6 @@ def prove_product(made: PlannedOperands, product: Tensor, seed: int) -> ProductP
 
     A shipped digest of the correct product is proof enough; without one the operands'
     own proof decides.
-
-    Raises:
-        Unable: The plan is not exact with these operands; or the product contradicts
-            its shipped digest, so that the host computes wrongly.
-
     """
     shipped = find_shipped(made)
     if shipped and compute_digest(product) == shipped[1]:
@@ -333,13 +314,7 @@ def prove_product(made: PlannedOperands, product: Tensor, seed: int) -> ProductP
 def _repair_rows(
     made: PlannedOperands, product: Tensor, proof: ProductProof, seed: int
 ) -> tuple[Tensor, ProductProof]:
-    """
-    Repair the first wrong rows of *product*, and prove the result.
-
-    Raises:
-        Unable: The host disproves what it has computed itself.
-
-    """
+    """Repair the first wrong rows of *product*, and prove the result."""
     rows = list(proof.wrong_rows[:MAX_REPAIRED_ROWS])
     right = product.clone()
     right[rows] = made.compute_rows(rows, product.dtype)

@@ -25,13 +25,7 @@ def find_wrong(files: SmallFiles, answers: Answers) -> Sequence[int]:
 
 
 def explain_wrong(files: SmallFiles, first: Answers, second: Answers) -> FaultError:
-    """
-    Say what the wrong files of the *first* read hold, and whether the *second* agrees.
-
-    Raises:
-        Unable: they are being removed, as a clean-up program does.
-
-    """
+    """Say what the wrong files of the *first* read hold, and whether the *second* agrees."""
     lost, lost_again = (list(answers.values()).count(None) for answers in (first, second))
     if lost_again > lost or lost_again == files.count:
         raise hv.Unable(

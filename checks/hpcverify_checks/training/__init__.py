@@ -188,10 +188,6 @@ def agree_on_model(offers: Sequence[Offer], wanted: ModelShape | None) -> tuple[
 
     Takes the *wanted* shape, or the largest that fits the part with the least memory, in
     bf16 if all parts have units for it.
-
-    Raises:
-        Unable: A part has too little free memory; raised on every rank.
-
     """
     dtype = "bf16" if all(offer.bf16 for offer in offers) else "fp32"
     total = min(offer.memory for offer in offers)

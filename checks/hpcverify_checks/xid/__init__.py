@@ -53,14 +53,7 @@ def measure(ctx: hv.Context, params: hv.Params) -> Iterator[hv.CheckItem]:
 
 
 def read_log(ctx: hv.Context, root: Path) -> Iterator[hv.CheckItem]:
-    """
-    Read the log of the machine with file system *root*.
-
-    Raises:
-        Skip: this node shows no GPU, or one whose driver logs no Xids.
-        Unable: the log cannot be read.
-
-    """
+    """Read the log of the machine with file system *root*."""
     with suppress(hv.Unable):  # the driver does not answer: the log may say why
         gpu_source.require_gpus(ctx)
     vendor = gpu_source.name_vendor(ctx)
