@@ -33,7 +33,7 @@ from hpcverify.model import Device, Finding, Inventory, Measurement, Verdict
 from hpcverify.plan import catalog
 from hpcverify.telemetry import cpu
 from hpcverify.testing import judge_by
-from hpcverify_checks.common.timing import make_product_step
+from hpcverify_checks.node.timing import make_product_step
 
 RUNS, MINUTES = 216, 70.0
 SETTINGS: tuple[dict[str, str], ...] = (

@@ -24,17 +24,17 @@ import torch
 from torch import Tensor
 
 from hpcverify.units import KIB, MIB
-from hpcverify_checks.common.collective import (
+from hpcverify_checks.ranks.collective import (
     CollectiveBenchmark,
     CollectiveJob,
     finish,
     use_thread_share,
 )
-from hpcverify_checks.common.operations import ALL_REDUCE, OPERATIONS
-from hpcverify_checks.common.process_group import join_group
-from hpcverify_checks.common.rendezvous import exchange_messages
-from hpcverify_checks.common.sizes import format_size
-from hpcverify_checks.common.step_data import WORD_BYTES, Words
+from hpcverify_checks.ranks.operations import ALL_REDUCE, OPERATIONS
+from hpcverify_checks.ranks.process_group import join_group
+from hpcverify_checks.ranks.rendezvous import exchange_messages
+from hpcverify_checks.ranks.sizes import format_size
+from hpcverify_checks.ranks.step_data import WORD_BYTES, Words
 from pairs import summarise
 
 PAIRS = 15

@@ -18,8 +18,8 @@ from time import perf_counter
 
 import torch
 
-from hpcverify_checks.common.timing import choose_timer, make_product_step
 from hpcverify_checks.gemm import WARM_UP_SECONDS, choose_size
+from hpcverify_checks.node.timing import choose_timer, make_product_step
 from pairs import compare
 
 LEAST = 0.97

@@ -28,11 +28,9 @@ import torch
 
 from hpcverify.check import Context
 from hpcverify.model import Device, Inventory
-from hpcverify_checks.common.device import list_native_dtypes, use_float32_precision
-from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family, multiply
-from hpcverify_checks.common.exact import Shape, view_shifted
-from hpcverify_checks.common.kernels import load_comparison
-from hpcverify_checks.common.product_loop import (
+from hpcverify_checks.exact.families import CPU_FAMILIES, FAMILIES, Family
+from hpcverify_checks.exact.kernels import load_comparison
+from hpcverify_checks.exact.product_loop import (
     CANARY_COPIES,
     CANARY_PRODUCTS,
     Compare,
@@ -40,6 +38,11 @@ from hpcverify_checks.common.product_loop import (
     ProductSeams,
     compare,
     hunt,
+)
+from hpcverify_checks.exact.products import Shape, view_shifted
+from hpcverify_checks.node.device import list_native_dtypes, use_float32_precision
+from hpcverify_checks.node.dtypes import (
+    multiply,
 )
 from hpcverify_checks.sdc.prepare import DeviceTask, prepare
 from pairs import compare as in_pairs

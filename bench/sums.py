@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from hpcverify.units import MIB
-from hpcverify_checks.common import collective
-from hpcverify_checks.common.collective import CollectiveJob, all_reduce, use_thread_share
-from hpcverify_checks.common.operations import ALL_REDUCE
-from hpcverify_checks.common.ranks import start_peers
-from hpcverify_checks.common.step_data import WORD_BYTES, StepData, Words
+from hpcverify_checks.ranks import collective
+from hpcverify_checks.ranks.collective import CollectiveJob, all_reduce, use_thread_share
+from hpcverify_checks.ranks.operations import ALL_REDUCE
+from hpcverify_checks.ranks.peers import start_peers
+from hpcverify_checks.ranks.step_data import WORD_BYTES, StepData, Words
 from hpcverify_checks.training import CPU_SHAPE, steps
 from hpcverify_checks.training.gradient_sums import GradientSum
 from hpcverify_checks.training.steps import Trainer, TrainingJob, TrainingSeams, set_determinism

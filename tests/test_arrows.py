@@ -61,6 +61,8 @@ FROM_OUTSIDE = {
     },
 }
 """The rooms of the engine that checks and reports may import."""
+SHARED = ("node", "exact", "ranks")
+"""The rooms that checks share, from the ground up."""
 MEASURES = "qualification"
 """The room of measurements that say what the checks are worth: it stands on any of them."""
 
@@ -136,10 +138,38 @@ def test_a_check_stands_on_what_checks_share_and_on_no_other_check() -> None:
     strays = {
         f"{file} -> {target}"
         for file, room, package, target in list_arrows("hpcverify_checks")
-        if package == "hpcverify_checks" and target not in {room, "common"} and room != MEASURES
+        if package == "hpcverify_checks" and target not in {room, *SHARED} and room != MEASURES
     }
 
     assert strays == set()
+
+
+def test_what_checks_share_stands_on_rooms_below_it() -> None:
+    strays = {
+        f"{file} -> {target}"
+        for file, room, package, target in list_arrows("hpcverify_checks")
+        if package == "hpcverify_checks" and room in SHARED
+        if target not in SHARED[: SHARED.index(room) + 1]
+    }
+
+    assert strays == set()
+
+
+def count_floors(room: str, module: str, above: tuple[str, ...] = ()) -> int:
+    """Count the floors of *module* within its *room* that it stands on, and its own."""
+    assert module not in above, f"a circle of imports: {above}"
+    path = PACKAGES["hpcverify_checks"] / room / f"{module}.py"
+    inside = set(
+        re.findall(rf"from hpcverify_checks\.{room}(?:\.| import )(\w+)", path.read_text())
+    )
+    return 1 + max((count_floors(room, below, (*above, module)) for below in inside), default=0)
+
+
+@pytest.mark.parametrize("room", SHARED)
+def test_a_room_that_checks_share_has_five_floors_at_most(room: str) -> None:
+    modules = [path.stem for path in (PACKAGES["hpcverify_checks"] / room).glob("*.py")]
+
+    assert max(count_floors(room, module) for module in modules) <= 5
 
 
 def test_the_page_on_the_design_has_the_same_floors() -> None:

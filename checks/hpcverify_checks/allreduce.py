@@ -4,7 +4,7 @@ Measure the all-reduce between the devices of a node, and verify every sum.
 Each device's worker is one rank. The ranks meet through a file and talk over NVLink or
 PCIe (NCCL); on a node with fewer than two GPUs they are extra processes that talk over
 the loopback (gloo). The inputs differ at each step and fill every bit, words and floats in
-turn (see `common/step_data.py`); their sum is known exactly, and each result
+turn (see `ranks/step_data.py`); their sum is known exactly, and each result
 is compared to it on the device, outside the timed section. So is each rank's share
 before the sum: a share that one GPU's memory got wrong makes the sums of all GPUs wrong,
 and only that GPU is reported for it. If several get wrong sums and no share was wrong, no
@@ -31,29 +31,29 @@ import hpcverify.check as hv
 from hpcverify.limits.floors import Floor, find_floor
 from hpcverify.limits.specs import explain_unknown, find_achievable, find_spec
 from hpcverify.units import GIB, KIB, MIB, format_count
-from hpcverify_checks.common.collective import (
+from hpcverify_checks.node.contention import CpuUsage
+from hpcverify_checks.node.device import (
+    find_torch_device,
+    name_torch_vendor,
+    report_overrides,
+)
+from hpcverify_checks.node.estimates import count_gpus
+from hpcverify_checks.node.fixes import write_fix
+from hpcverify_checks.node.parts import classify_wiring, has_optional_links
+from hpcverify_checks.node.stalls import OWN_WORK, STALL
+from hpcverify_checks.ranks.collective import (
     CollectiveJob,
     StepTimes,
     compute_timing,
     measure_processes,
     measure_rank,
 )
-from hpcverify_checks.common.contention import CpuUsage
-from hpcverify_checks.common.device import (
-    find_torch_device,
-    name_torch_vendor,
-    report_overrides,
-)
-from hpcverify_checks.common.estimates import count_gpus
-from hpcverify_checks.common.fixes import write_fix
-from hpcverify_checks.common.operations import ALL_REDUCE, Operation
-from hpcverify_checks.common.parts import classify_wiring, has_optional_links
-from hpcverify_checks.common.process_group import report_nccl_settings
-from hpcverify_checks.common.rendezvous import RANK_LOST_RULE, merge_lost_ranks, report_lost_ranks
-from hpcverify_checks.common.sizes import format_size
-from hpcverify_checks.common.stalls import OWN_WORK, STALL
-from hpcverify_checks.common.step_data import MAX_RANKS, StepMismatch
-from hpcverify_checks.common.wrong_sums import (
+from hpcverify_checks.ranks.operations import ALL_REDUCE, Operation
+from hpcverify_checks.ranks.process_group import report_nccl_settings
+from hpcverify_checks.ranks.rendezvous import RANK_LOST_RULE, merge_lost_ranks, report_lost_ranks
+from hpcverify_checks.ranks.sizes import format_size
+from hpcverify_checks.ranks.step_data import MAX_RANKS, StepMismatch
+from hpcverify_checks.ranks.wrong_sums import (
     WITNESS_CODE,
     WRONG_SUM_RULES,
     attribute_wrong_sums,

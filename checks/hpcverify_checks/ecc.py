@@ -36,8 +36,8 @@ from hpcverify.telemetry.edac import EdacReader
 from hpcverify.telemetry.gpus import GpuAnswers
 from hpcverify.telemetry.vendors import SourceFinder, find_source
 from hpcverify.units import HOUR_SECONDS
-from hpcverify_checks.common import gpu_source
-from hpcverify_checks.common.counters import (
+from hpcverify_checks.node import gpu_source
+from hpcverify_checks.node.counters import (
     SNAPSHOT_NAME,
     Growth,
     Moment,
@@ -46,8 +46,8 @@ from hpcverify_checks.common.counters import (
     read_moment,
     sum_increases,
 )
-from hpcverify_checks.common.fixes import write_fix
-from hpcverify_checks.common.parts import find_model, look_up_spec
+from hpcverify_checks.node.fixes import write_fix
+from hpcverify_checks.node.parts import find_model, look_up_spec
 
 RUN_COUNTERS = (
     "ecc.corrected",

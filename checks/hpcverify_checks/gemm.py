@@ -29,9 +29,10 @@ from hpcverify.stats import find_percentile
 from hpcverify.telemetry import cpu
 from hpcverify.telemetry.thinning import thin
 from hpcverify.units import GIGA
-from hpcverify_checks.common.contention import MAX_OTHER_CORES, CpuUsage
-from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
-from hpcverify_checks.common.device import (
+from hpcverify_checks.exact.families import FAMILIES
+from hpcverify_checks.node.contention import MAX_OTHER_CORES, CpuUsage
+from hpcverify_checks.node.cores import format_ranges, pick_cores, run_on_each
+from hpcverify_checks.node.device import (
     find_torch_device,
     list_native_dtypes,
     read_amd_architecture,
@@ -41,17 +42,16 @@ from hpcverify_checks.common.device import (
     use_float32_precision,
     use_threads,
 )
-from hpcverify_checks.common.dtypes import (
+from hpcverify_checks.node.dtypes import (
     AMD_DTYPES,
     DTYPE_REFUSED_CODE,
     DTYPE_REFUSED_RULE,
-    FAMILIES,
     find_refusal,
     report_refused_dtype,
 )
-from hpcverify_checks.common.estimates import count_dtypes, count_threads
-from hpcverify_checks.common.peaks import NO_CLOCK, Peak, find_peak
-from hpcverify_checks.common.timing import choose_timer, make_product_step, time_on_host
+from hpcverify_checks.node.estimates import count_dtypes, count_threads
+from hpcverify_checks.node.peaks import NO_CLOCK, Peak, find_peak
+from hpcverify_checks.node.timing import choose_timer, make_product_step, time_on_host
 
 if TYPE_CHECKING:
     import torch

@@ -35,9 +35,9 @@ from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, Setup
 from hpcverify.telemetry.vendors import SourceFinder, find_source
 from hpcverify.units import GIB
-from hpcverify_checks.common import gpu_source
-from hpcverify_checks.common.fixes import write_command, write_fix
-from hpcverify_checks.common.parts import COHERENT_NAME_PREFIXES, look_up_spec
+from hpcverify_checks.node import gpu_source
+from hpcverify_checks.node.fixes import write_command, write_fix
+from hpcverify_checks.node.parts import COHERENT_NAME_PREFIXES, look_up_spec
 
 ROUNDING_WATTS = 1.0
 """Limits that differ by no more than this are the same."""

@@ -30,7 +30,7 @@ from hpcverify.limits.specs import count_missing_from_board, explain_unknown, fi
 from hpcverify.telemetry import cpu, pci, problems, settings, sysfs
 from hpcverify.telemetry.nics import VIRTUAL_DRIVERS
 from hpcverify.units import format_count
-from hpcverify_checks.common.mounts import MOUNT_KIND, compare_mounts
+from hpcverify_checks.node.mounts import MOUNT_KIND, compare_mounts
 
 COUNTED_KINDS = {"gpus": "gpu", "disks": "disk", "nics": "nic", "dimms": "dimm"}
 

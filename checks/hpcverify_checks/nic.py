@@ -40,14 +40,14 @@ from hpcverify.telemetry import nics
 from hpcverify.telemetry.aer import Link
 from hpcverify.telemetry.nics import PortReading, PortReadings
 from hpcverify.units import HOUR_SECONDS
-from hpcverify_checks.common.counters import (
+from hpcverify_checks.node.counters import (
     CounterDelta,
     Growth,
     Moment,
     compare_with_last_run,
     read_moment,
 )
-from hpcverify_checks.common.fixes import ACCEPT
+from hpcverify_checks.node.fixes import ACCEPT
 
 START_SECONDS = 240.0
 """After the boot, in which a port that is down may still be in training: gpud, too, calls

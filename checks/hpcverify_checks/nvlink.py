@@ -37,10 +37,10 @@ from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, Linkage, NvLink, NvlinkFabric
 from hpcverify.telemetry.vendors import SourceFinder, find_source
 from hpcverify.units import HOUR_SECONDS
-from hpcverify_checks.common import gpu_source
-from hpcverify_checks.common.counters import compare_with_last_run, find_peak_rate, read_moment
-from hpcverify_checks.common.fixes import ACCEPT
-from hpcverify_checks.common.parts import (
+from hpcverify_checks.node import gpu_source
+from hpcverify_checks.node.counters import compare_with_last_run, find_peak_rate, read_moment
+from hpcverify_checks.node.fixes import ACCEPT
+from hpcverify_checks.node.parts import (
     LINKS_PER_BRIDGE,
     MAX_MESH_GPUS,
     TRAY_KEY_PREFIXES,

@@ -37,18 +37,18 @@ from msgspec.structs import replace
 import hpcverify.check as hv
 from hpcverify.telemetry.problems import NOT_USED
 from hpcverify.units import GIGA, format_count
-from hpcverify_checks.common import gpu_source
-from hpcverify_checks.common.bits import WORD_BYTES, format_word
-from hpcverify_checks.common.device import (
+from hpcverify_checks.exact.bits import WORD_BYTES, format_word
+from hpcverify_checks.exact.mismatch import Mismatch, find_mismatch
+from hpcverify_checks.exact.transfers import Copy, copy, make_pattern
+from hpcverify_checks.node import gpu_source
+from hpcverify_checks.node.device import (
     find_torch_device,
     require_memory,
     wait_for_device,
 )
-from hpcverify_checks.common.estimates import count_gpus
-from hpcverify_checks.common.mismatch import Mismatch, find_mismatch
-from hpcverify_checks.common.parts import classify_wiring
-from hpcverify_checks.common.timing import MIN_STEPS, choose_timer
-from hpcverify_checks.common.transfers import Copy, copy, make_pattern
+from hpcverify_checks.node.estimates import count_gpus
+from hpcverify_checks.node.parts import classify_wiring
+from hpcverify_checks.node.timing import MIN_STEPS, choose_timer
 
 if TYPE_CHECKING:
     import torch

@@ -37,14 +37,14 @@ from hpcverify.telemetry import aer, problems
 from hpcverify.telemetry.gpus import GpuAnswers, PcieLink
 from hpcverify.telemetry.vendors import SourceFinder, find_source
 from hpcverify.units import HOUR_SECONDS, MINUTE_SECONDS
-from hpcverify_checks.common import gpu_source
-from hpcverify_checks.common.counters import (
+from hpcverify_checks.node import gpu_source
+from hpcverify_checks.node.counters import (
     Growth,
     compare_with_last_run,
     find_peak_increase,
     read_moment,
 )
-from hpcverify_checks.common.parts import SUPERCHIP_KEY_PREFIXES, find_model, look_up_spec
+from hpcverify_checks.node.parts import SUPERCHIP_KEY_PREFIXES, find_model, look_up_spec
 
 REPLAY_WINDOWS = {"replays.minute": MINUTE_SECONDS, "replays.quarter": 15 * MINUTE_SECONDS}
 """Seconds within which the most replays are measured."""

@@ -27,20 +27,20 @@ import hpcverify.check as hv
 from hpcverify.telemetry import aer
 from hpcverify.telemetry.vendors import NVIDIA
 from hpcverify.units import GIGA, format_count
-from hpcverify_checks.common.bits import WORD_BYTES, compute_digest
-from hpcverify_checks.common.cores import format_ranges, list_near_cores
-from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
-from hpcverify_checks.common.gpu_source import name_vendor
-from hpcverify_checks.common.mismatch import Mismatch, find_mismatch
-from hpcverify_checks.common.stalls import STALL, StallMeter, read_core_wait
-from hpcverify_checks.common.timing import choose_timer
-from hpcverify_checks.common.transfers import Copy, copy, make_pattern
-from hpcverify_checks.common.vote import (
+from hpcverify_checks.exact.bits import WORD_BYTES, compute_digest
+from hpcverify_checks.exact.mismatch import Mismatch, find_mismatch
+from hpcverify_checks.exact.transfers import Copy, copy, make_pattern
+from hpcverify_checks.exact.vote import (
     HOST_MEMORY,
     MEMORY_CODE,
     MEMORY_TEXT,
     PRODUCT_FINDING_RULES,
 )
+from hpcverify_checks.node.cores import format_ranges, list_near_cores
+from hpcverify_checks.node.device import find_torch_device, require_memory, wait_for_device
+from hpcverify_checks.node.gpu_source import name_vendor
+from hpcverify_checks.node.stalls import STALL, StallMeter, read_core_wait
+from hpcverify_checks.node.timing import choose_timer
 
 if TYPE_CHECKING:
     import torch

@@ -16,8 +16,8 @@ import hpcverify.check as hv
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, Recovery
 from hpcverify.telemetry.vendors import NVIDIA, SourceFinder, find_source
-from hpcverify_checks.common import gpu_source
-from hpcverify_checks.common.fixes import write_fix
+from hpcverify_checks.node import gpu_source
+from hpcverify_checks.node.fixes import write_fix
 
 RECOVERY_ACTIONS: Mapping[str, tuple[str, hv.FindingRule]] = {
     "gpu_reset": (

@@ -22,7 +22,7 @@ CALLED = {"measure": True} | dict.fromkeys(
     ("estimate", "demand", "observe", "applies", "reconcile", "selftest", "interpret"), False
 )
 """The functions that a check declares, and whether it must."""
-OTHER_FOLDERS = frozenset({"common", "qualification"})
+OTHER_FOLDERS = frozenset({"exact", "node", "ranks", "qualification"})
 """Folders that are no checks: what checks share, and what only a qualification measures."""
 
 

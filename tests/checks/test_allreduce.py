@@ -34,19 +34,19 @@ from hpcverify.stats import find_percentile
 from hpcverify.testing import CPU, INVENTORY, judge_by, judge_items, make_context
 from hpcverify_checks import allreduce
 from hpcverify_checks.allreduce import CHECK
-from hpcverify_checks.common.collective import (
+from hpcverify_checks.node.parts import has_optional_links
+from hpcverify_checks.ranks.collective import (
     CollectiveBenchmark,
     CollectiveJob,
     StepTimes,
     all_reduce,
 )
-from hpcverify_checks.common.operations import ALL_REDUCE
-from hpcverify_checks.common.parts import has_optional_links
-from hpcverify_checks.common.process_group import join_group
-from hpcverify_checks.common.ranks import start_peers
-from hpcverify_checks.common.rendezvous import RankGroup
-from hpcverify_checks.common.sizes import format_size
-from hpcverify_checks.common.step_data import StepMismatch, Words
+from hpcverify_checks.ranks.operations import ALL_REDUCE
+from hpcverify_checks.ranks.peers import start_peers
+from hpcverify_checks.ranks.process_group import join_group
+from hpcverify_checks.ranks.rendezvous import RankGroup
+from hpcverify_checks.ranks.sizes import format_size
+from hpcverify_checks.ranks.step_data import StepMismatch, Words
 from tests.checks.collectives.every_rank import put_under_every_rank
 from tests.checks.collectives.faulty.sitecustomize import BAD_RANK, FOLDER
 from tests.checks.links import BY_KEY, inventory, node
@@ -352,7 +352,7 @@ def test_a_peer_that_stops_is_an_error_within_its_time(tmp_path: Path) -> None:
 @pytest.mark.system
 def test_a_rank_may_load_torch_for_longer_than_it_may_be_silent(tmp_path: Path) -> None:
     impatient = RankGroup(str(tmp_path), 2, "gloo", 1e-3)
-    with start_peers(impatient, "hpcverify_checks.common.collective") as started:
+    with start_peers(impatient, "hpcverify_checks.ranks.collective") as started:
         assert [peer.rank for peer in started] == [1]
         assert (tmp_path / "ready1").exists()
 

@@ -31,8 +31,8 @@ from hpcverify.telemetry.probe import probe as probe_files
 from hpcverify.telemetry.reading import Reading
 from hpcverify.testing import find_value, judge_items, make_context
 from hpcverify_checks import ecc
-from hpcverify_checks.common.counters import Moment, compare_with_last_run
 from hpcverify_checks.ecc import CHECK, EccParams
+from hpcverify_checks.node.counters import Moment, compare_with_last_run
 from tests.doubles import read_items
 from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry import trees
@@ -45,7 +45,7 @@ import os, sys, pathlib, msgspec
 from hpcverify.model import CarryOver
 from hpcverify.telemetry.probe import probe
 from hpcverify.run.wire import encode_response
-from hpcverify_checks.common import gpu_source
+from hpcverify_checks.node import gpu_source
 from hpcverify_checks import ecc
 from hpcverify.testing import make_context
 root, marks, later = pathlib.Path(sys.argv[1]), *sys.argv[2:]

@@ -28,10 +28,10 @@ from hpcverify.model import (
 )
 from hpcverify.testing import judge_by, judge_items, make_context
 from hpcverify_checks import gemm
-from hpcverify_checks.common import peaks
-from hpcverify_checks.common.device import use_threads
-from hpcverify_checks.common.dtypes import FAMILIES
-from hpcverify_checks.common.timing import (
+from hpcverify_checks.exact.families import FAMILIES
+from hpcverify_checks.node import peaks
+from hpcverify_checks.node.device import use_threads
+from hpcverify_checks.node.timing import (
     MIN_STEPS,
     make_product_step,
     time_on_host,

@@ -30,9 +30,8 @@ from hpcverify.telemetry.probe import CPU_DEVICE
 from hpcverify.testing import find_value, judge_items, list_findings, make_context
 from hpcverify.units import GIB, MIB
 from hpcverify_checks import gpu_memory
-from hpcverify_checks.common import march as marching
-from hpcverify_checks.common.device import read_gpu_free_bytes
-from hpcverify_checks.common.march import (
+from hpcverify_checks.exact import march as marching
+from hpcverify_checks.exact.march import (
     HARDWARE,
     Memory,
     MemorySeams,
@@ -40,7 +39,6 @@ from hpcverify_checks.common.march import (
     go_on,
     hash_addresses,
 )
-from hpcverify_checks.common.timing import time_on_host
 from hpcverify_checks.gpu_memory import CHECK, GpuMemoryParams
 from hpcverify_checks.gpu_memory.allocate import (
     MAX_CHUNK_BYTES,
@@ -51,6 +49,8 @@ from hpcverify_checks.gpu_memory.allocate import (
     allocate_chunks,
     query_gpu_memory,
 )
+from hpcverify_checks.node.device import read_gpu_free_bytes
+from hpcverify_checks.node.timing import time_on_host
 
 GPU = "GPU-1"
 CPU = torch.device("cpu")

@@ -517,7 +517,7 @@ MEASURE = """
 import sys, pathlib
 from hpcverify.telemetry.probe import probe
 from hpcverify.run.wire import encode_response
-from hpcverify_checks.common import gpu_source
+from hpcverify_checks.node import gpu_source
 from hpcverify_checks import gpu_setup
 from hpcverify.testing import make_context
 root = pathlib.Path(sys.argv[1])

@@ -23,7 +23,7 @@ from hpcverify.model import (
 from hpcverify.telemetry.gpus import GpuAnswers, Linkage, NvLink, NvlinkFabric
 from hpcverify.testing import find_value, judge_items
 from hpcverify_checks import nvlink
-from hpcverify_checks.common.parts import LINKS_PER_BRIDGE
+from hpcverify_checks.node.parts import LINKS_PER_BRIDGE
 from hpcverify_checks.nvlink import CHECK, NvlinkParams
 from tests.checks.links import (
     BY_KEY,

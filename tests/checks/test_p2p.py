@@ -26,9 +26,9 @@ from hpcverify.model import (
 from hpcverify.telemetry.problems import NOT_USED
 from hpcverify.testing import find_value, judge_items, make_context
 from hpcverify_checks import p2p
-from hpcverify_checks.common.mismatch import Mismatch
-from hpcverify_checks.common.parts import classify_wiring
-from hpcverify_checks.common.transfers import Copy, copy, make_pattern
+from hpcverify_checks.exact.mismatch import Mismatch
+from hpcverify_checks.exact.transfers import Copy, copy, make_pattern
+from hpcverify_checks.node.parts import classify_wiring
 from hpcverify_checks.p2p import CHECK, P2pParams, Rig, measure, measure_pairs
 from tests.checks.links import BY_KEY, H100, accused, codes, ids, node, passes
 from tests.limits.physics import read_number

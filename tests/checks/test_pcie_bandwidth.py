@@ -14,7 +14,7 @@ from hpcverify.check import Context, Skip
 from hpcverify.model import CheckItem, Coverage, Finding, Measurement, Remedy, Result, Verdict
 from hpcverify.telemetry.aer import Link
 from hpcverify.testing import find_value, judge_items, make_context
-from hpcverify_checks.common.transfers import Copy, copy, make_pattern
+from hpcverify_checks.exact.transfers import Copy, copy, make_pattern
 from hpcverify_checks.pcie_bandwidth import (
     CHECK,
     PcieBandwidthParams,

@@ -43,8 +43,8 @@ from hpcverify_checks import (
     second_opinion,
     training,
 )
-from hpcverify_checks.common.gpu_source import open_gpu_source
 from hpcverify_checks.inventory import NO_REFERENCE_CODE
+from hpcverify_checks.node.gpu_source import open_gpu_source
 from hpcverify_checks.storage.params import StorageParams
 from hpcverify_checks.training.shape import ModelShape
 from tests.checks import invented

@@ -32,7 +32,7 @@ from hpcverify.telemetry.kernel_log import KernelMessage, format_moment
 from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import recovery as recovery_check
 from hpcverify_checks import xid
-from hpcverify_checks.common.kernel_log import PartFailure
+from hpcverify_checks.node.kernel_log import PartFailure
 from hpcverify_checks.xid import CHECK
 from hpcverify_checks.xid import lines as kernel_lines
 from hpcverify_checks.xid.lines import REPEATED_SUFFIX, ROWS, UNDER_LOAD_SUFFIX, XidRow, find_row

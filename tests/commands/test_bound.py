@@ -9,7 +9,7 @@ import pytest
 
 from hpcverify.model import Result, Verdict
 from hpcverify.records import documents
-from hpcverify_checks.common.vote import CORRUPTION_CODE
+from hpcverify_checks.exact.vote import CORRUPTION_CODE
 from tests.checks.sdc.faulty_core.sitecustomize import FOLDER, LAST
 from tests.cli import COMMAND, HERE, Cli
 
@@ -27,7 +27,7 @@ BINDINGS: dict[str, dict[str, str]] = {
 }
 
 if os.geteuid() != 0:
-    del BINDINGS["taskset"]  # a user keeps to it: tests/checks/common/test_cores.py
+    del BINDINGS["taskset"]  # a user keeps to it: tests/checks/node/test_cores.py
 
 
 def run_bound(cli: Cli, binding: str, *paths: Path) -> Result:

@@ -17,8 +17,8 @@ from hpcverify.run.conclude import conclude
 from hpcverify.run.executor import Answer
 from hpcverify.run.wire import Outcome
 from hpcverify.testing import CPU, make_context
-from hpcverify_checks.common.board import FolderBoard
-from hpcverify_checks.common.soak import StretchResult
+from hpcverify_checks.exact.soak import StretchResult
+from hpcverify_checks.ranks.board import FolderBoard
 from hpcverify_checks.thermal import plan
 from hpcverify_checks.thermal.plan import LoadRecord
 from tests.nvml_lab.nvmllab import Lab

@@ -27,12 +27,12 @@ NOT_COUNTED = {
     "it reads, and uses no GPU": (
         *("ecc.py", "gpu_setup.py", "inventory.py", "nic.py", "nvlink.py", "pcie.py"),
         "recovery.py",
-        *("chassis/*", "xid/*", "kernel_log/*", "common/kernel_log.py", "storage/*"),
-        *("common/counters.py", "common/mounts.py"),
+        *("chassis/*", "xid/*", "kernel_log/*", "node/kernel_log.py", "storage/*"),
+        *("node/counters.py", "node/mounts.py"),
     ),
     "faults that a self-test or a test puts in": ("sdc/faults.py", "sdc/trials.py"),
     "code of the GPU: Triton's interpreter runs it, and coverage does not see it": (
-        "common/triton_kernels.py",
+        "exact/triton_kernels.py",
     ),
 }
 """Modules that have no lines that only a GPU runs, and why."""

@@ -27,7 +27,7 @@ from tests.warm import run_warm
 pytestmark = pytest.mark.system
 
 FOLDER = ROOT / "checks/hpcverify_checks/qualification"
-RECORDED = ROOT / "tests/checks/common/recorded/counts.txt"
+RECORDED = ROOT / "tests/checks/ranks/recorded/counts.txt"
 SMALL: Mapping[str, Mapping[str, Any]] = {
     **PARAMS,
     "bare_gemm": {"burst_seconds": 5e-6, "seconds": 1e-5, "size": 256},

@@ -79,7 +79,7 @@ def test_products_need_types_and_shapes_that_cuda_has(part: str, refused: str) -
 
 def test_a_count_of_wrong_words_that_the_host_alone_sees_is_none() -> None:
     run("""
-        from hpcverify_checks.common import product_loop
+        from hpcverify_checks.exact import product_loop
 
         made, make = [], torch.empty_like
         torch.empty_like = lambda *a, **k: made.append(make(*a, **k)) or made[-1]

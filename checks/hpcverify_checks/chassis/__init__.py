@@ -68,14 +68,7 @@ def measure(ctx: hv.Context, params: ChassisParams) -> Iterator[hv.CheckItem]:
 
 
 def inspect(ctx: hv.Context, params: ChassisParams, node: ChassisSeams) -> Iterator[hv.CheckItem]:
-    """
-    Report what the BMC of *node* says.
-
-    Raises:
-        Skip: there is no BMC, or it cannot be asked here and never could.
-        Unable: it does not answer, or can be asked no more.
-
-    """
+    """Report what the BMC of *node* says."""
     try:
         chassis = _ask(node, params.patience)
     except hv.Unable as unable:

@@ -31,7 +31,7 @@ from hpcverify.telemetry.chassis import (
 )
 from hpcverify.telemetry.fault_table import KnownFault
 from hpcverify.units import DAY_SECONDS
-from hpcverify_checks.common.log_events import LogEvent, format_span, group_events, make_finding
+from hpcverify_checks.node.log_events import LogEvent, format_span, group_events, make_finding
 
 INLET_CODE = "inlet_event"
 """The code of a temperature of the room, which is not a fault of the node."""

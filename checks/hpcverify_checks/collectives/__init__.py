@@ -20,24 +20,24 @@ from msgspec import Meta
 
 import hpcverify.check as hv
 from hpcverify.units import MIB, format_count
-from hpcverify_checks.common.collective import (
+from hpcverify_checks.node.contention import CpuUsage
+from hpcverify_checks.node.device import find_torch_device, report_overrides
+from hpcverify_checks.node.estimates import count_gpus
+from hpcverify_checks.ranks.collective import (
     CollectiveJob,
     StepTimes,
     compute_timing,
     measure_processes,
     measure_rank,
 )
-from hpcverify_checks.common.contention import CpuUsage
-from hpcverify_checks.common.device import find_torch_device, report_overrides
-from hpcverify_checks.common.estimates import count_gpus
-from hpcverify_checks.common.process_group import report_nccl_settings
-from hpcverify_checks.common.rendezvous import (
+from hpcverify_checks.ranks.process_group import report_nccl_settings
+from hpcverify_checks.ranks.rendezvous import (
     RANK_LOST_RULE,
     exchange_messages,
     merge_lost_ranks,
     report_lost_ranks,
 )
-from hpcverify_checks.common.sizes import format_size
+from hpcverify_checks.ranks.sizes import format_size
 
 SIZES = (MIB, 256 * MIB)
 WARM_UP_SECONDS = 0.2
@@ -125,13 +125,7 @@ def _measure_rank(ctx: hv.Context, params: CollectivesParams) -> Iterator[hv.Che
 
 
 def report_wrong(job: CollectiveJob, own: Sequence[StepTimes], rank: int) -> Iterator[hv.Finding]:
-    """
-    Report each operation and size of which *rank* got a wrong result.
-
-    Raises:
-        Unable: no size fitted into the memory, so there are no results.
-
-    """
+    """Report each operation and size of which *rank* got a wrong result."""
     if not own:
         text = f"no size fits into the free memory: {', '.join(map(format_size, job.sizes))}"
         raise hv.Unable(f"{text}: end what uses it, or set sizes", hv.Cause.NO_SPACE)

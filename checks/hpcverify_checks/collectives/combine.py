@@ -16,9 +16,9 @@ from hpcverify.records.collectives import (
 )
 from hpcverify_checks.collectives.recorder import describe_records
 from hpcverify_checks.collectives.timeline import Timeline
-from hpcverify_checks.common.board import describe_unreadable
-from hpcverify_checks.common.collective import StepTimes, compute_timing
-from hpcverify_checks.common.operations import OPERATIONS
+from hpcverify_checks.ranks.board import describe_unreadable
+from hpcverify_checks.ranks.collective import StepTimes, compute_timing
+from hpcverify_checks.ranks.operations import OPERATIONS
 
 REPORT = "report"
 TIMELINE = "timeline"

@@ -35,9 +35,9 @@ from hpcverify_checks.collectives.secret import make_secret
 from hpcverify_checks.collectives.stand_in import OVER, StandIn, notify_stand_in
 from hpcverify_checks.collectives.watch import DIED, LEFT, RankWatch
 from hpcverify_checks.collectives.wire import collect_answers, pair_nodes, take_part
-from hpcverify_checks.common.board import BoardError, SocketBoard
-from hpcverify_checks.common.collective import CollectiveJob
-from hpcverify_checks.common.rendezvous import LostRanks, set_environment
+from hpcverify_checks.ranks.board import BoardError, SocketBoard
+from hpcverify_checks.ranks.collective import CollectiveJob
+from hpcverify_checks.ranks.rendezvous import LostRanks, set_environment
 
 WITH_OPINION = b"with a second opinion"
 """The last word of rank 0's launcher, if pairs of nodes then measure the wire."""
@@ -86,13 +86,7 @@ def _make_job(order: LaunchOrder, board: SocketBoard) -> CollectiveJob:
 
 
 def _launch_first(order: LaunchOrder) -> CollectiveRun:
-    """
-    Launch ranks here, keep the board, and put together what all ranks leave.
-
-    Raises:
-        Unable: there is no place for the board, or no secret to share.
-
-    """
+    """Launch ranks here, keep the board, and put together what all ranks leave."""
     if order.is_alone:
         secret, credential = secrets.token_hex(32), b""
     else:

@@ -22,16 +22,16 @@ from msgspec import Struct
 import hpcverify.check as hv
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.secret import expect_secret, open_credential
-from hpcverify_checks.common.board import (
+from hpcverify_checks.ranks.board import (
     BoardError,
     SocketBoard,
     connect,
     decode_messages,
     open_board,
 )
-from hpcverify_checks.common.board_server import BoardServer
-from hpcverify_checks.common.collective import CollectiveJob
-from hpcverify_checks.common.rendezvous import LOOPBACK, exchange_messages, require_loopback
+from hpcverify_checks.ranks.board_server import BoardServer
+from hpcverify_checks.ranks.collective import CollectiveJob
+from hpcverify_checks.ranks.rendezvous import LOOPBACK, exchange_messages, require_loopback
 
 CAME = "came"
 """The messages of launchers that are there."""
@@ -138,7 +138,6 @@ def meet_launchers(
 
     Raises:
         LostRanks: a rank never came.
-        Unable: an arrival cannot be read.
 
     """
     board = open_board(job.folder)
@@ -154,13 +153,7 @@ def meet_launchers(
 
 
 def find_board(order: LaunchOrder) -> tuple[SocketBoard, str]:
-    """
-    Find the board of rank 0, and this node's own address towards it.
-
-    Raises:
-        Unable: nobody answers there in time, or there is no secret to share.
-
-    """
+    """Find the board of rank 0, and this node's own address towards it."""
     deadline = monotonic() + order.timeout
     secret, failure = expect_secret(), ""
     while True:

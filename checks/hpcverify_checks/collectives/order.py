@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcverify_checks.common.collective import CollectiveJob
+from hpcverify_checks.ranks.collective import CollectiveJob
 
 
 class LaunchOrder(CollectiveJob, frozen=True, kw_only=True):

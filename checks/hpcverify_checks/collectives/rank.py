@@ -25,16 +25,16 @@ from hpcverify.units import GIB, KIB, MIB
 from hpcverify_checks.collectives.combine import REPORT, TIMELINE, RankReport, times_topic
 from hpcverify_checks.collectives.recorder import read_last_collective
 from hpcverify_checks.collectives.timeline import measure_timeline
-from hpcverify_checks.common.board import decode_messages, open_board
-from hpcverify_checks.common.collective import (
+from hpcverify_checks.node.torch_build import require_torch
+from hpcverify_checks.ranks.board import decode_messages, open_board
+from hpcverify_checks.ranks.collective import (
     CollectiveJob,
     measure_collectives,
     use_thread_share,
 )
-from hpcverify_checks.common.process_group import join_group
-from hpcverify_checks.common.progress import keep_position
-from hpcverify_checks.common.rendezvous import LostRanks, announce_failure, exchange_messages
-from hpcverify_checks.common.torch_build import require_torch
+from hpcverify_checks.ranks.process_group import join_group
+from hpcverify_checks.ranks.progress import keep_position
+from hpcverify_checks.ranks.rendezvous import LostRanks, announce_failure, exchange_messages
 
 if TYPE_CHECKING:
     import torch
@@ -125,14 +125,7 @@ def _introduce(order: RankOrder, report: RankReport) -> tuple[torch.device, Rank
 
 
 def find_device(order: RankOrder) -> tuple[torch.device, RankPlace]:
-    """
-    Find the GPU of a rank, or the CPU where torch is built for no GPU, or finds none.
-
-    Raises:
-        Unable: torch does not import, or CUDA does not start, for a reason that is not the
-            absence of GPUs: the CPU's collectives would pass in place of theirs.
-
-    """
+    """Find the GPU of a rank, or the CPU where torch is built for no GPU, or finds none."""
     require_torch()
     import torch
 

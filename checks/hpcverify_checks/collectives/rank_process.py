@@ -18,10 +18,10 @@ from hpcverify_checks.collectives.hangs import Heartbeat
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.rank import RankOrder
 from hpcverify_checks.collectives.recorder import BUFFER
-from hpcverify_checks.common.collective import CollectiveJob
-from hpcverify_checks.common.progress import make_file, read_position
-from hpcverify_checks.common.ranks import KILL_TIMEOUT_SECONDS
-from hpcverify_checks.common.rendezvous import MAX_REASON_CHARACTERS
+from hpcverify_checks.ranks.collective import CollectiveJob
+from hpcverify_checks.ranks.peers import KILL_TIMEOUT_SECONDS
+from hpcverify_checks.ranks.progress import make_file, read_position
+from hpcverify_checks.ranks.rendezvous import MAX_REASON_CHARACTERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from time import monotonic
 
 import hpcverify.check as hv
 from hpcverify.records.collectives import CollectiveRun, OpinionRate, SecondOpinion
-from hpcverify_checks.common.nccl_tests import INSTALL_FIX, PROGRAM, run_all_reduce
-from hpcverify_checks.common.sizes import format_size
+from hpcverify_checks.ranks.nccl_tests import INSTALL_FIX, PROGRAM, run_all_reduce
+from hpcverify_checks.ranks.sizes import format_size
 
 TIMEOUT_SECONDS = 180.0
 """The time for all sizes together: each starts NCCL, which takes seconds on eight GPUs."""

@@ -20,7 +20,7 @@ from pathlib import Path
 import hpcverify.check as hv
 from hpcverify.processes import CompletedTool, run_tool
 from hpcverify.records.collectives import SECRET_VARIABLE
-from hpcverify_checks.common.seal import MIN_SECRET_CHARACTERS
+from hpcverify_checks.ranks.seal import MIN_SECRET_CHARACTERS
 
 SOCKET = Path("/run/munge/munge.socket.2")
 """The socket of munged, unless Slurm's configuration names another (AuthInfo)."""

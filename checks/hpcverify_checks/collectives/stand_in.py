@@ -20,7 +20,7 @@ import hpcverify.check as hv
 from hpcverify.records.collectives import CollectiveRun, RankPlace
 from hpcverify_checks.collectives.hangs import HEARTBEAT, SILENT_SECONDS, Heartbeat
 from hpcverify_checks.collectives.meeting import LauncherArrival, list_nodes
-from hpcverify_checks.common.board import (
+from hpcverify_checks.ranks.board import (
     CROWDED,
     UNREADABLE,
     BoardError,
@@ -28,7 +28,7 @@ from hpcverify_checks.common.board import (
     SocketBoard,
     decode_messages,
 )
-from hpcverify_checks.common.board_server import BoardServer
+from hpcverify_checks.ranks.board_server import BoardServer
 
 STAND_IN = "stand_in"
 OVER = "over"
@@ -74,13 +74,7 @@ class StandIn:
         return self.server is not None and bool(self.server.read(OVER))
 
     def conclude(self) -> CollectiveRun:
-        """
-        Say which ranks are missing, now that the board of rank 0 does not answer.
-
-        Raises:
-            Unable: this is not the stand-in, or it hears of too few ranks.
-
-        """
+        """Say which ranks are missing, now that the board of rank 0 does not answer."""
         if self.server is None:
             text = f"the node of rank 0, {self.arrivals[0].node}, does not answer any more"
             raise hv.Unable(text, hv.Cause.TIMEOUT, hv.Remedy.RERUN)

@@ -23,13 +23,13 @@ from msgspec import Struct
 import hpcverify.check as hv
 from hpcverify.records.collectives import RankSteps, Transfers
 from hpcverify.units import KIB, MIB
-from hpcverify_checks.common.board import BoardError, open_board
-from hpcverify_checks.common.clocks import SAME_CLOCK, ClockComparison, ClockReading
-from hpcverify_checks.common.collective import finish
-from hpcverify_checks.common.operations import ALL_REDUCE, begin_transfer
-from hpcverify_checks.common.process_group import await_ranks, reduce_minimum
-from hpcverify_checks.common.rendezvous import LostRanks, RankGroup, exchange_messages
-from hpcverify_checks.common.timing import StepClock
+from hpcverify_checks.node.timing import StepClock
+from hpcverify_checks.ranks.board import BoardError, open_board
+from hpcverify_checks.ranks.clocks import SAME_CLOCK, ClockComparison, ClockReading
+from hpcverify_checks.ranks.collective import finish
+from hpcverify_checks.ranks.operations import ALL_REDUCE, begin_transfer
+from hpcverify_checks.ranks.process_group import await_ranks, reduce_minimum
+from hpcverify_checks.ranks.rendezvous import LostRanks, RankGroup, exchange_messages
 
 if TYPE_CHECKING:
     import torch

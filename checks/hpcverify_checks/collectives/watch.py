@@ -28,10 +28,10 @@ from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.rank_process import RankProcess
 from hpcverify_checks.collectives.stand_in import HEARTBEATS
 from hpcverify_checks.collectives.timeline import Timeline, join_transfers
-from hpcverify_checks.common.board import CROWDED, decode_messages
-from hpcverify_checks.common.board_server import BoardServer
-from hpcverify_checks.common.collective import StepTimes
-from hpcverify_checks.common.process_group import ABORT_SECONDS, ROLL_CALL_SECONDS
+from hpcverify_checks.ranks.board import CROWDED, decode_messages
+from hpcverify_checks.ranks.board_server import BoardServer
+from hpcverify_checks.ranks.collective import StepTimes
+from hpcverify_checks.ranks.process_group import ABORT_SECONDS, ROLL_CALL_SECONDS
 
 WATCH_SECONDS = 0.1
 QUIET_SECONDS = 900.0

@@ -18,7 +18,7 @@ import hpcverify.check as hv
 from hpcverify.processes import run_tool
 from hpcverify.records.collectives import WireOpinion
 from hpcverify_checks.collectives.meeting import LauncherArrival
-from hpcverify_checks.common.board import UNREADABLE, Board, Port, describe_unreadable
+from hpcverify_checks.ranks.board import UNREADABLE, Board, Port, describe_unreadable
 
 PROGRAM, PACKAGE = "ib_write_bw", "perftest"
 SECONDS = 2

@@ -28,10 +28,6 @@ import hpcverify.check as hv
 from hpcverify.errors import write_install_command
 from hpcverify.stats import compute_excluded_rate
 from hpcverify.telemetry import cpu
-from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
-from hpcverify_checks.common.device import find_torch_device, report_overrides
-from hpcverify_checks.common.estimates import count_threads
-from hpcverify_checks.common.vote import BLIND_PART_CODE, HOST
 from hpcverify_checks.cpu_units.rounds import BLIND_CODE, Examination, count_wrong
 from hpcverify_checks.cpu_units.sharing import SHARED_UNITS, SharedUnit
 from hpcverify_checks.cpu_units.trials import selftest
@@ -44,6 +40,10 @@ from hpcverify_checks.cpu_units.witnesses import (
     CoreRunner,
     CoreSet,
 )
+from hpcverify_checks.exact.vote import BLIND_PART_CODE, HOST
+from hpcverify_checks.node.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
+from hpcverify_checks.node.device import find_torch_device, report_overrides
+from hpcverify_checks.node.estimates import count_threads
 
 WAVE_SECONDS = 4.0
 """The least for as many cores as work at a time; those that do not fit wait for the next run."""

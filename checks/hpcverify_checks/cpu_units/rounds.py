@@ -16,8 +16,6 @@ from itertools import product
 from time import thread_time
 
 import hpcverify.check as hv
-from hpcverify_checks.common.cores import format_ranges
-from hpcverify_checks.common.vote import BLIND_PART_CODE
 from hpcverify_checks.cpu_units.digests import SHIPPED_DRAWS
 from hpcverify_checks.cpu_units.sharing import (
     SHARED_EVERY,
@@ -34,6 +32,8 @@ from hpcverify_checks.cpu_units.witnesses import (
     Review,
     ask_witnesses,
 )
+from hpcverify_checks.exact.vote import BLIND_PART_CODE
+from hpcverify_checks.node.cores import format_ranges
 
 BLIND_CODE = "blind"
 ANSWERS_PER_ROUND = 4

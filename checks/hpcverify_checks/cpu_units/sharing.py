@@ -25,13 +25,13 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 import hpcverify.check as hv
-from hpcverify_checks.common.vote import HOST
 from hpcverify_checks.cpu_units.units import MODULUS
 from hpcverify_checks.cpu_units.witnesses import (
     DEFECTIVE_CODE,
     UNATTRIBUTED_CODE,
     CoreSet,
 )
+from hpcverify_checks.exact.vote import HOST
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,14 +9,14 @@ from itertools import count
 
 import hpcverify.check as hv
 from hpcverify.telemetry import cpu
-from hpcverify_checks.common.cores import run_on_each
-from hpcverify_checks.common.device import find_torch_device
-from hpcverify_checks.common.vote import HOST, MIN_VOTES
 from hpcverify_checks.cpu_units.rounds import Examination, flip_bit
 from hpcverify_checks.cpu_units.sharing import SHARED_UNITS
 from hpcverify_checks.cpu_units.units import Unit, list_units
 from hpcverify_checks.cpu_units.vectors import list_vector_units
 from hpcverify_checks.cpu_units.witnesses import MAX_WITNESSES, CoreSet
+from hpcverify_checks.exact.vote import HOST, MIN_VOTES
+from hpcverify_checks.node.cores import run_on_each
+from hpcverify_checks.node.device import find_torch_device
 
 NOT_ATTRIBUTED = "found: not attributed"
 FAULT_INTERVAL = 11

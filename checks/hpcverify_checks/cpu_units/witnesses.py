@@ -23,10 +23,10 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 import hpcverify.check as hv
-from hpcverify_checks.common.cores import format_ranges
-from hpcverify_checks.common.vote import HOST, find_majority
 from hpcverify_checks.cpu_units.digests import SHIPPED_DIGESTS
 from hpcverify_checks.cpu_units.units import Unit, compute_digest
+from hpcverify_checks.exact.vote import HOST, find_majority
+from hpcverify_checks.node.cores import format_ranges
 
 T = TypeVar("T")
 

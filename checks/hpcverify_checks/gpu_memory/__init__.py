@@ -39,15 +39,7 @@ import hpcverify.check as hv
 from hpcverify.telemetry.gpus import NotStartedError
 from hpcverify.telemetry.vendors import SourceFinder, find_source
 from hpcverify.units import GIB, GIGA, MIB
-from hpcverify_checks.common.device import (
-    find_torch_device,
-    name_torch_vendor,
-    require_memory,
-)
-from hpcverify_checks.common.estimates import SLOWEST_MEMORY_BYTES, find_gpu_bytes
-from hpcverify_checks.common.fixes import write_fix
-from hpcverify_checks.common.gpu_source import name_vendor
-from hpcverify_checks.common.march import (
+from hpcverify_checks.exact.march import (
     ACCESSES_PER_PASS,
     CORRUPTED_CODE,
     MARCH_FINDING_RULES,
@@ -60,9 +52,6 @@ from hpcverify_checks.common.march import (
     go_on,
     run_pass,
 )
-from hpcverify_checks.common.parts import COHERENT_NAME_PREFIXES, find_model
-from hpcverify_checks.common.stalls import STALL, StallMeter, read_core_wait
-from hpcverify_checks.common.timing import Step, Timer, choose_timer
 from hpcverify_checks.gpu_memory.allocate import (
     RESERVE_BYTES,
     WORDS_PER_PIECE,
@@ -70,6 +59,17 @@ from hpcverify_checks.gpu_memory.allocate import (
     allocate_chunks,
     query_gpu_memory,
 )
+from hpcverify_checks.node.device import (
+    find_torch_device,
+    name_torch_vendor,
+    require_memory,
+)
+from hpcverify_checks.node.estimates import SLOWEST_MEMORY_BYTES, find_gpu_bytes
+from hpcverify_checks.node.fixes import write_fix
+from hpcverify_checks.node.gpu_source import name_vendor
+from hpcverify_checks.node.parts import COHERENT_NAME_PREFIXES, find_model
+from hpcverify_checks.node.stalls import STALL, StallMeter, read_core_wait
+from hpcverify_checks.node.timing import Step, Timer, choose_timer
 
 if TYPE_CHECKING:
     import torch
@@ -200,13 +200,7 @@ def examine_memory(
     enough: Callable[[], bool],
     rest: Callable[[], None],
 ) -> Iterator[hv.CheckItem]:
-    """
-    Make passes over *memory* until it is *enough* or a pass finds a wrong word.
-
-    Raises:
-        Unable: No memory could be allocated, or a canary went unnoticed.
-
-    """
+    """Make passes over *memory* until it is *enough* or a pass finds a wrong word."""
     if not memory.chunks:
         raise hv.Unable(
             f"none of {room.total / GIB:.1f} GiB GPU memory could be allocated: "

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcverify_checks.common.bits import WORD_BYTES
+from hpcverify_checks.exact.bits import WORD_BYTES
 
 if TYPE_CHECKING:
     import torch

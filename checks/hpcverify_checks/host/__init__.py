@@ -30,8 +30,6 @@ import hpcverify.check as hv
 from hpcverify.processes import ToolRunner, run_tool
 from hpcverify.telemetry.blockdev import list_mounts
 from hpcverify.telemetry.memory import read_memory
-from hpcverify_checks.common.disk_health import SMART_FINDINGS, SMART_METRICS, limit_growth
-from hpcverify_checks.common.mounts import MOUNT_MISSING
 from hpcverify_checks.host.clock import KernelClockReader, measure_clock, read_kernel_clock
 from hpcverify_checks.host.disks import measure_disks
 from hpcverify_checks.host.mounts import (
@@ -57,6 +55,8 @@ from hpcverify_checks.host.resources import (
     measure_memory,
 )
 from hpcverify_checks.host.services import compare_files, compare_services, measure_names
+from hpcverify_checks.node.disk_health import SMART_FINDINGS, SMART_METRICS, limit_growth
+from hpcverify_checks.node.mounts import MOUNT_MISSING
 
 LEFT_OVER_SHARE = 0.01
 """The share of the memory from which files of users who are gone, in /dev/shm, are reported."""

@@ -12,8 +12,8 @@ import msgspec
 import hpcverify.check as hv
 from hpcverify.processes import ToolRunner
 from hpcverify.telemetry import smart
-from hpcverify_checks.common.disk_health import measure_health
 from hpcverify_checks.host.apart import Question, ask_apart
+from hpcverify_checks.node.disk_health import measure_health
 
 COUNTS = "smart"
 """The name of the `CarryOver` with the error counts of a disk."""

@@ -22,9 +22,9 @@ from hpcverify.telemetry.blockdev import (
     list_mounts,
 )
 from hpcverify.units import GIB
-from hpcverify_checks.common.mounts import MOUNT_MISSING, is_remote
 from hpcverify_checks.host.apart import MAX_HUNG, Hung, Question, ask_apart, read_start
 from hpcverify_checks.host.needs import MountNeed, SpaceNeed, fits
+from hpcverify_checks.node.mounts import MOUNT_MISSING, is_remote
 
 LEFT_BEHIND = "left_behind"
 """The name of the `CarryOver` with the processes of ours which still wait for a mount."""

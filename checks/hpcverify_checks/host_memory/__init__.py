@@ -27,10 +27,8 @@ import hpcverify.check as hv
 from hpcverify.telemetry import cpu
 from hpcverify.telemetry.edac import EdacReader
 from hpcverify.units import GIB, MIB
-from hpcverify_checks.common.cores import format_ranges
-from hpcverify_checks.common.device import find_torch_device, report_overrides
-from hpcverify_checks.common.march import MARCH_FINDING_RULES, MARCH_METRICS, PAUSES
-from hpcverify_checks.common.vote import HOST_MEMORY
+from hpcverify_checks.exact.march import MARCH_FINDING_RULES, MARCH_METRICS, PAUSES
+from hpcverify_checks.exact.vote import HOST_MEMORY
 from hpcverify_checks.host_memory.examination import HostExamination, name_node
 from hpcverify_checks.host_memory.mapping import die_first
 from hpcverify_checks.host_memory.regions import (
@@ -42,6 +40,8 @@ from hpcverify_checks.host_memory.regions import (
     plan_regions,
 )
 from hpcverify_checks.host_memory.trials import selftest
+from hpcverify_checks.node.cores import format_ranges
+from hpcverify_checks.node.device import find_torch_device, report_overrides
 
 EVICTING_FACTOR = 2
 """One sweep over this many times the size of a cache leaves nothing in it for the next."""
@@ -70,13 +70,7 @@ def estimate(_ctx: hv.Context, params: HostMemoryParams) -> float:
 def measure(
     ctx: hv.Context, params: HostMemoryParams, host: HostMemory | None = None
 ) -> Iterator[hv.CheckItem]:
-    """
-    Take memory and march over it, and say how much of it there was.
-
-    Raises:
-        Unable: There is too little free memory to test any, or a canary went unnoticed.
-
-    """
+    """Take memory and march over it, and say how much of it there was."""
     find_torch_device(ctx)
     yield from report_overrides(ctx)
     host = host or find_host_memory()

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import hpcverify.check as hv
-from hpcverify_checks.common.cores import run_on_each
-from hpcverify_checks.common.march import (
+from hpcverify_checks.exact.march import (
     CORRUPTED_CODE,
     MARCH_C_MINUS,
     PAUSES,
@@ -31,9 +30,10 @@ from hpcverify_checks.common.march import (
     hash_addresses,
     run_pass,
 )
-from hpcverify_checks.common.reruns import Reruns, rerun
+from hpcverify_checks.exact.reruns import Reruns, rerun
 from hpcverify_checks.host_memory.mapping import find_nodes
 from hpcverify_checks.host_memory.regions import LEAST_CHUNKS, HostMemory, Region, grow, list_cores
+from hpcverify_checks.node.cores import run_on_each
 
 PIECE_NUMBER_BITS = 40
 """The number of a piece has these bits, below those of its region."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcverify.telemetry import sysfs
-from hpcverify_checks.common.bits import WORD_BYTES
+from hpcverify_checks.exact.bits import WORD_BYTES
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -22,10 +22,10 @@ from hpcverify.telemetry.memory import (
     read_cache_bytes,
     read_free_bytes,
 )
-from hpcverify_checks.common.bits import WORD_BYTES
-from hpcverify_checks.common.cores import MAX_CORES, pick_cores, run_on_each
-from hpcverify_checks.common.march import HARDWARE, MemorySeams
+from hpcverify_checks.exact.bits import WORD_BYTES
+from hpcverify_checks.exact.march import HARDWARE, MemorySeams
 from hpcverify_checks.host_memory.mapping import count_nodes, find_physical_address, map_chunk
+from hpcverify_checks.node.cores import MAX_CORES, pick_cores, run_on_each
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,10 +10,9 @@ from msgspec import structs
 
 import hpcverify.check as hv
 from hpcverify.telemetry import cpu
-from hpcverify_checks.common import march
-from hpcverify_checks.common.device import find_torch_device
-from hpcverify_checks.common.march import MemorySeams
-from hpcverify_checks.common.mismatch import find_mismatch
+from hpcverify_checks.exact import march
+from hpcverify_checks.exact.march import MemorySeams
+from hpcverify_checks.exact.mismatch import find_mismatch
 from hpcverify_checks.host_memory.examination import HostExamination, name_node
 from hpcverify_checks.host_memory.regions import (
     LEAST_CHUNKS,
@@ -21,6 +20,7 @@ from hpcverify_checks.host_memory.regions import (
     find_host_memory,
     plan_regions,
 )
+from hpcverify_checks.node.device import find_torch_device
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -26,14 +26,16 @@ from pathlib import Path
 import hpcverify.check as hv
 from hpcverify.telemetry import blockdev, fault_table, kernel_log, pci, sysfs
 from hpcverify.units import DAY_SECONDS, format_count
-from hpcverify_checks.common.kernel_log import (
+from hpcverify_checks.kernel_log.lines import LINE_MARKERS, ROWS, LineEvent, LineRow, read_events
+from hpcverify_checks.kernel_log.pstore import read_dumps
+from hpcverify_checks.node.kernel_log import (
     CURSOR,
     LOG_RULES,
     read_new_part,
     report_reading,
     report_unresolved,
 )
-from hpcverify_checks.common.log_events import (
+from hpcverify_checks.node.log_events import (
     MAX_LINE_CHARACTERS,
     count_errors,
     format_span,
@@ -41,8 +43,6 @@ from hpcverify_checks.common.log_events import (
     make_finding,
     report_older,
 )
-from hpcverify_checks.kernel_log.lines import LINE_MARKERS, ROWS, LineEvent, LineRow, read_events
-from hpcverify_checks.kernel_log.pstore import read_dumps
 
 DUMPS = "pstore"
 """The name of the mark that says which dumps were read."""
@@ -64,14 +64,7 @@ def measure(ctx: hv.Context, params: hv.Params) -> Iterator[hv.CheckItem]:
 
 
 def read_log(ctx: hv.Context, root: Path) -> Iterator[hv.CheckItem]:
-    """
-    Read the log of the machine with file system *root*.
-
-    Raises:
-        Skip: nobody may read the log here, and no earlier run could.
-        Unable: the log cannot be read.
-
-    """
+    """Read the log of the machine with file system *root*."""
     try:
         log = yield from read_new_part(ctx, LINE_MARKERS, root)
     except hv.Unable as unable:

@@ -26,8 +26,8 @@ from msgspec.structs import replace
 from hpcverify.telemetry import fault_table
 from hpcverify.telemetry.fault_table import KnownFault
 from hpcverify.telemetry.kernel_log import KernelMessage
-from hpcverify_checks.common.kernel_log import begins_with_users_words, drop_process
-from hpcverify_checks.common.log_events import LogEvent
+from hpcverify_checks.node.kernel_log import begins_with_users_words, drop_process
+from hpcverify_checks.node.log_events import LogEvent
 
 JOB_KIND = "job"
 """The kind of what a user's program provokes: it is never a fault of the node."""

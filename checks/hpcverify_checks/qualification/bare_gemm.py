@@ -17,15 +17,15 @@ from msgspec import Meta
 import hpcverify.check as hv
 from hpcverify.limits.specs import DTYPES
 from hpcverify.units import GIGA
-from hpcverify_checks.common.device import (
+from hpcverify_checks.exact.families import FAMILIES
+from hpcverify_checks.gemm import WARM_UP_SECONDS, choose_size
+from hpcverify_checks.node.device import (
     find_torch_device,
     list_native_dtypes,
     use_float32_precision,
 )
-from hpcverify_checks.common.dtypes import FAMILIES
-from hpcverify_checks.common.estimates import count_dtypes
-from hpcverify_checks.common.timing import make_product_step
-from hpcverify_checks.gemm import WARM_UP_SECONDS, choose_size
+from hpcverify_checks.node.estimates import count_dtypes
+from hpcverify_checks.node.timing import make_product_step
 from hpcverify_checks.qualification import require_gpu
 
 ROW_SHARE = 0.02

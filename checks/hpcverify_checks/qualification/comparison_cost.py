@@ -12,14 +12,14 @@ from statistics import median
 from time import perf_counter
 
 import hpcverify.check as hv
-from hpcverify_checks.common.device import (
+from hpcverify_checks.exact.kernels import load_comparison
+from hpcverify_checks.exact.product_loop import ProductBench, ProductSeams, compare, hunt
+from hpcverify_checks.exact.products import view_shifted
+from hpcverify_checks.node.device import (
     find_torch_device,
     use_float32_precision,
     wait_for_device,
 )
-from hpcverify_checks.common.exact import view_shifted
-from hpcverify_checks.common.kernels import load_comparison
-from hpcverify_checks.common.product_loop import ProductBench, ProductSeams, compare, hunt
 from hpcverify_checks.qualification import require_gpu
 from hpcverify_checks.sdc import PREPARE_SECONDS, SdcParams, choose_shape
 from hpcverify_checks.sdc.offsets import try_offsets

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import hpcverify.check as hv
-from hpcverify_checks.common.bits import view_words
-from hpcverify_checks.common.device import find_torch_device, use_float32_precision
-from hpcverify_checks.common.exact import SHIFT_STEP, view_shifted
-from hpcverify_checks.common.product_loop import ProductJob, poison
+from hpcverify_checks.exact.bits import view_words
+from hpcverify_checks.exact.product_loop import ProductJob, poison
+from hpcverify_checks.exact.products import SHIFT_STEP, view_shifted
+from hpcverify_checks.node.device import find_torch_device, use_float32_precision
 from hpcverify_checks.qualification import require_gpu
 from hpcverify_checks.sdc import PREPARE_SECONDS, SdcParams, choose_shape
 from hpcverify_checks.sdc.offsets import try_offsets

@@ -15,8 +15,8 @@ from typing import Annotated
 from msgspec import Meta
 
 import hpcverify.check as hv
-from hpcverify_checks.common.nccl_tests import INSTALL_FIX, PROGRAM, run_all_reduce
-from hpcverify_checks.common.sizes import format_size
+from hpcverify_checks.ranks.nccl_tests import INSTALL_FIX, PROGRAM, run_all_reduce
+from hpcverify_checks.ranks.sizes import format_size
 
 USUAL_SECONDS = 60.0
 

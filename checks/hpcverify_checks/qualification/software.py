@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 import hpcverify.check as hv
 from hpcverify.processes import run_tool
-from hpcverify_checks.common import gpu_source
-from hpcverify_checks.common.device import find_torch_device
+from hpcverify_checks.node import gpu_source
+from hpcverify_checks.node.device import find_torch_device
 
 TOPOLOGY_SECONDS = 30.0
 UNDERLINE_PATTERN = re.compile(r"\x1b\[[0-9;]*m")

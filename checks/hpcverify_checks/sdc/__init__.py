@@ -34,8 +34,19 @@ from msgspec import Meta
 import hpcverify.check as hv
 from hpcverify.stats import compute_excluded_rate
 from hpcverify.telemetry import cpu
-from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
-from hpcverify_checks.common.device import (
+from hpcverify_checks.exact.families import CPU_DEPTH, MAX_DEPTH, Family
+from hpcverify_checks.exact.kernels import load_comparison, report_comparison
+from hpcverify_checks.exact.product_loop import BlindComparison, ProductJob, ProductSeams
+from hpcverify_checks.exact.products import (
+    PAD_DEPTH,
+    SHIFT_STEP,
+    Shape,
+    find_constant_bits,
+)
+from hpcverify_checks.exact.soak import SOAK_METRICS
+from hpcverify_checks.exact.vote import BLIND_PART_CODE, PRODUCT_FINDING_RULES, reconcile
+from hpcverify_checks.node.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
+from hpcverify_checks.node.device import (
     find_torch_device,
     list_native_dtypes,
     report_left_out,
@@ -44,25 +55,12 @@ from hpcverify_checks.common.device import (
     use_float32_precision,
     use_threads,
 )
-from hpcverify_checks.common.dtypes import (
-    CPU_DEPTH,
+from hpcverify_checks.node.dtypes import (
     DTYPE_REFUSED_CODE,
     DTYPE_REFUSED_RULE,
-    MAX_DEPTH,
-    Family,
     report_refused_dtype,
 )
-from hpcverify_checks.common.exact import (
-    PAD_DEPTH,
-    SHIFT_STEP,
-    Shape,
-    find_constant_bits,
-)
-from hpcverify_checks.common.kernels import load_comparison, report_comparison
-from hpcverify_checks.common.product_loop import BlindComparison, ProductJob, ProductSeams
-from hpcverify_checks.common.soak import SOAK_METRICS
-from hpcverify_checks.common.stalls import STALL, StallMeter
-from hpcverify_checks.common.vote import BLIND_PART_CODE, PRODUCT_FINDING_RULES, reconcile
+from hpcverify_checks.node.stalls import STALL, StallMeter
 from hpcverify_checks.sdc.copies import check_copies
 from hpcverify_checks.sdc.offsets import OffsetTrial, try_offsets
 from hpcverify_checks.sdc.prepare import (

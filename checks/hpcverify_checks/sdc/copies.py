@@ -33,25 +33,25 @@ from msgspec.structs import replace
 import hpcverify.check as hv
 from hpcverify.telemetry import cpu
 from hpcverify.units import format_count
-from hpcverify_checks.common.bits import WORD_BYTES, view_words
-from hpcverify_checks.common.cores import (
-    format_ranges,
-    list_other_cores,
-    pick_cores,
-    run_on_each,
-)
-from hpcverify_checks.common.device import wait_for_device
-from hpcverify_checks.common.exact import HOST_DEVICE
-from hpcverify_checks.common.reruns import rerun
-from hpcverify_checks.common.stalls import StallMeter, read_core_wait
-from hpcverify_checks.common.transfers import Copy, copy, make_pattern
-from hpcverify_checks.common.vote import (
+from hpcverify_checks.exact.bits import WORD_BYTES, view_words
+from hpcverify_checks.exact.products import HOST_DEVICE
+from hpcverify_checks.exact.reruns import rerun
+from hpcverify_checks.exact.transfers import Copy, copy, make_pattern
+from hpcverify_checks.exact.vote import (
     HOST_MEMORY,
     MEMORY_CODE,
     MEMORY_TEXT,
     UNWITNESSED_CODE,
     is_of_host,
 )
+from hpcverify_checks.node.cores import (
+    format_ranges,
+    list_other_cores,
+    pick_cores,
+    run_on_each,
+)
+from hpcverify_checks.node.device import wait_for_device
+from hpcverify_checks.node.stalls import StallMeter, read_core_wait
 
 if TYPE_CHECKING:
     import torch
@@ -189,13 +189,7 @@ class CopyPath:
         return torch.stack([self.count_wrong(piece) for piece in pieces]).tolist()
 
     def require_awake(self, piece: PlannedCopy, chance: random.Random, part_id: str) -> None:
-        """
-        Flip one bit of a correct copy of *part_id*, which the comparison must count.
-
-        Raises:
-            Unable: the comparison does not count one wrong word.
-
-        """
+        """Flip one bit of a correct copy of *part_id*, which the comparison must count."""
         place = piece.target + chance.randrange(piece.size)
         self.target[place : place + 1].bitwise_xor_(1 << chance.randrange(8))
         counted = int(self.count_wrong(piece))

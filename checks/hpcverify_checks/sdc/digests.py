@@ -7,7 +7,7 @@ same everywhere. ``python -m tests.checks.sdc.universal`` prints them.
 
 from __future__ import annotations
 
-from hpcverify_checks.common.exact import PlannedOperands
+from hpcverify_checks.exact.products import PlannedOperands
 
 
 def find_shipped(made: PlannedOperands) -> tuple[int, int] | None:

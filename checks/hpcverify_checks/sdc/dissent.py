@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import hpcverify.check as hv
-from hpcverify_checks.common.cores import list_other_cores, run_on_each
-from hpcverify_checks.common.exact import HOST_DEVICE, view_shifted
-from hpcverify_checks.common.investigation import find_changes
-from hpcverify_checks.common.product_loop import ProductTask, poison
-from hpcverify_checks.common.reruns import rerun
-from hpcverify_checks.common.rounding import Bounds, enclose_sum, find_share, list_apart
-from hpcverify_checks.common.soak import MISMATCH_METRIC, NORMAL_NUMBERS, OPERAND_PAIRS, PartSoak
-from hpcverify_checks.common.vote import CORRUPTION_CODE, ProductFault
+from hpcverify_checks.exact.investigation import find_changes
+from hpcverify_checks.exact.product_loop import ProductTask, poison
+from hpcverify_checks.exact.products import HOST_DEVICE, view_shifted
+from hpcverify_checks.exact.reruns import rerun
+from hpcverify_checks.exact.rounding import Bounds, enclose_sum, find_share, list_apart
+from hpcverify_checks.exact.soak import MISMATCH_METRIC, NORMAL_NUMBERS, OPERAND_PAIRS, PartSoak
+from hpcverify_checks.exact.vote import CORRUPTION_CODE, ProductFault
+from hpcverify_checks.node.cores import list_other_cores, run_on_each
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,9 +14,11 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from hpcverify_checks.common.bits import view_integers
-from hpcverify_checks.common.dtypes import Multiply
-from hpcverify_checks.common.product_loop import Compare
+from hpcverify_checks.exact.bits import view_integers
+from hpcverify_checks.exact.product_loop import Compare
+from hpcverify_checks.node.dtypes import (
+    Multiply,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -22,9 +22,14 @@ from msgspec import Struct
 
 import hpcverify.check as hv
 from hpcverify.processes import die_with_parent, name_signal, run_tool
-from hpcverify_checks.common.device import wait_for_device
-from hpcverify_checks.common.dtypes import FAMILIES, Family, Multiply, find_refusal, multiply
-from hpcverify_checks.common.exact import SHIFT_STEP, Shape, allocate_operands, view_shifted
+from hpcverify_checks.exact.families import FAMILIES, Family
+from hpcverify_checks.exact.products import SHIFT_STEP, Shape, allocate_operands, view_shifted
+from hpcverify_checks.node.device import wait_for_device
+from hpcverify_checks.node.dtypes import (
+    Multiply,
+    find_refusal,
+    multiply,
+)
 from hpcverify_checks.sdc.prepare import DeviceTask
 
 if TYPE_CHECKING:
@@ -100,7 +105,6 @@ def try_offsets(tasks: Sequence[DeviceTask], apart: RunApart = run_apart) -> lis
     Try a product of each of *tasks* at each of its offsets, so that none is refused later.
 
     Raises:
-        Unable: The process that tried them died of operands that are aligned as always.
         RuntimeError: Whatever else is no refusal, as what CUDA raised.
 
     """

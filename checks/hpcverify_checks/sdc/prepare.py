@@ -10,19 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import hpcverify.check as hv
 from hpcverify.telemetry import cpu
-from hpcverify_checks.common.bits import compute_digest
-from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
-from hpcverify_checks.common.device import list_native_dtypes
-from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family
-from hpcverify_checks.common.exact import (
-    HOST_DEVICE,
-    PlannedOperands,
-    ProductProof,
-    view_shifted,
-)
-from hpcverify_checks.common.investigation import investigate_corruption
-from hpcverify_checks.common.mismatch import count_unequal
-from hpcverify_checks.common.product_loop import (
+from hpcverify_checks.exact.bits import compute_digest
+from hpcverify_checks.exact.families import CPU_FAMILIES, FAMILIES, Family
+from hpcverify_checks.exact.investigation import investigate_corruption
+from hpcverify_checks.exact.mismatch import count_unequal
+from hpcverify_checks.exact.product_loop import (
     ProductBench,
     ProductJob,
     ProductTask,
@@ -31,7 +23,15 @@ from hpcverify_checks.common.product_loop import (
     hunt,
     poison,
 )
-from hpcverify_checks.common.vote import UNWITNESSED_CODE
+from hpcverify_checks.exact.products import (
+    HOST_DEVICE,
+    PlannedOperands,
+    ProductProof,
+    view_shifted,
+)
+from hpcverify_checks.exact.vote import UNWITNESSED_CODE
+from hpcverify_checks.node.cores import format_ranges, pick_cores, run_on_each
+from hpcverify_checks.node.device import list_native_dtypes
 from hpcverify_checks.sdc.digests import find_shipped
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ References = dict[PlannedOperands, Reference]
 class DeviceTask(ProductTask):
     """One type of operands with which to test one device."""
 
+    family: Family
     references: References = field(default_factory=References)
 
     @property
@@ -174,10 +175,6 @@ def prepare_each(task: DeviceTask) -> Iterator[PreparedPlan]:
     The host repairs a wrong product. Where that would take more than seconds, the plan
     is left out of the hunt; only the first such plan is investigated, which is enough
     to fail the part.
-
-    Raises:
-        Unable: The host contradicts itself, so no part can fail.
-
     """
     is_reported = False
     every = task.family.list_operands(task.shape, task.draw)
@@ -233,10 +230,6 @@ def report_first_product(
 
     If a GPU has it right in its memory, it was changed on its way to the host, where it was
     *copied*. If another core of the host finds that right, the first one erred.
-
-    Raises:
-        Unable: It is right: the host has disproved what it computes the same way itself.
-
     """
     product = job.reference
     reference = right.to(task.device)
@@ -265,13 +258,7 @@ def report_first_product(
 def _require_witnesses(
     made: PlannedOperands, product: Tensor, proof: ProductProof, ctx: hv.Context
 ) -> None:
-    """
-    Prove *product* again, on several cores of the host independently.
-
-    Raises:
-        Unable: One of them finds other wrong rows than *proof*.
-
-    """
+    """Prove *product* again, on several cores of the host independently."""
     allowed = cpu.read_cores().allowed
 
     def ask(count: int, seed: int) -> dict[int, tuple[int, ...]]:
@@ -303,11 +290,6 @@ def prove_product(made: PlannedOperands, product: Tensor, seed: int) -> ProductP
 
     A shipped digest of the correct product is proof enough; without one the operands'
     own proof decides.
-
-    Raises:
-        Unable: The plan is not exact with these operands; or the product contradicts
-            its shipped digest, so that the host computes wrongly.
-
     """
     shipped = find_shipped(made)
     if shipped and compute_digest(product) == shipped[1]:
@@ -332,13 +314,7 @@ def prove_product(made: PlannedOperands, product: Tensor, seed: int) -> ProductP
 def _repair_rows(
     made: PlannedOperands, product: Tensor, proof: ProductProof, seed: int
 ) -> tuple[Tensor, ProductProof]:
-    """
-    Repair the first wrong rows of *product*, and prove the result.
-
-    Raises:
-        Unable: The host disproves what it has computed itself.
-
-    """
+    """Repair the first wrong rows of *product*, and prove the result."""
     rows = list(proof.wrong_rows[:MAX_REPAIRED_ROWS])
     right = product.clone()
     right[rows] = made.compute_rows(rows, product.dtype)

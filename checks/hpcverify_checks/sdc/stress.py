@@ -19,12 +19,10 @@ from typing import TYPE_CHECKING
 
 import hpcverify.check as hv
 from hpcverify.telemetry import cpu
-from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
-from hpcverify_checks.common.device import use_float32_precision
-from hpcverify_checks.common.dtypes import Family
-from hpcverify_checks.common.exact import Shape
-from hpcverify_checks.common.product_loop import HARDWARE_SEAMS, ProductSeams, ProductTask
-from hpcverify_checks.common.soak import (
+from hpcverify_checks.exact.families import Family
+from hpcverify_checks.exact.product_loop import HARDWARE_SEAMS, ProductSeams, ProductTask
+from hpcverify_checks.exact.products import Shape
+from hpcverify_checks.exact.soak import (
     DUTY_CYCLE,
     NORMAL_NUMBERS,
     OPERAND_PAIRS,
@@ -34,7 +32,9 @@ from hpcverify_checks.common.soak import (
     name_vote_group,
     plan_stretches,
 )
-from hpcverify_checks.common.vote import CORES_GROUP
+from hpcverify_checks.exact.vote import CORES_GROUP
+from hpcverify_checks.node.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
+from hpcverify_checks.node.device import use_float32_precision
 from hpcverify_checks.sdc.dissent import disprove_cores
 
 if TYPE_CHECKING:

@@ -19,20 +19,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import hpcverify.check as hv
-from hpcverify_checks.common.bits import view_integers, view_words
-from hpcverify_checks.common.cores import format_ranges
-from hpcverify_checks.common.device import find_torch_device, use_float32_precision
-from hpcverify_checks.common.dtypes import Family
-from hpcverify_checks.common.exact import Shape, view_shifted
-from hpcverify_checks.common.kernels import load_comparison
-from hpcverify_checks.common.product_loop import (
+from hpcverify_checks.exact.bits import view_integers, view_words
+from hpcverify_checks.exact.families import Family
+from hpcverify_checks.exact.kernels import load_comparison
+from hpcverify_checks.exact.product_loop import (
     HuntResult,
     ProductBench,
     ProductJob,
     ProductSeams,
     hunt,
 )
-from hpcverify_checks.common.vote import ProductFault
+from hpcverify_checks.exact.products import Shape, view_shifted
+from hpcverify_checks.exact.vote import ProductFault
+from hpcverify_checks.node.cores import format_ranges
+from hpcverify_checks.node.device import find_torch_device, use_float32_precision
 from hpcverify_checks.sdc import faults
 from hpcverify_checks.sdc.offsets import try_offsets
 from hpcverify_checks.sdc.prepare import (

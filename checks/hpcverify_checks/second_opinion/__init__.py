@@ -26,7 +26,7 @@ import hpcverify.check as hv
 from hpcverify.processes import CompletedTool, ToolRunner, name_signal, run_tool
 from hpcverify.telemetry import cpu
 from hpcverify.units import format_count
-from hpcverify_checks.common.cores import format_ranges
+from hpcverify_checks.node.cores import format_ranges
 from hpcverify_checks.second_opinion.tools import TOOLS, Opinion, Tool
 
 MISCOMPARE_CODE = "miscompare"

@@ -26,13 +26,13 @@ from msgspec.structs import replace
 
 import hpcverify.check as hv
 from hpcverify.telemetry import smart
-from hpcverify_checks.common.disk_health import (
+from hpcverify_checks.node.disk_health import (
     SMART_FINDINGS,
     SMART_METRICS,
     limit_growth,
     measure_health,
 )
-from hpcverify_checks.common.mounts import require_mounted
+from hpcverify_checks.node.mounts import require_mounted
 from hpcverify_checks.storage import fio_runner
 from hpcverify_checks.storage.explain import explain_fault
 from hpcverify_checks.storage.fio_runner import FaultError, Fio

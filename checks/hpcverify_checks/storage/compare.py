@@ -8,7 +8,7 @@ from itertools import product
 
 import hpcverify.check as hv
 from hpcverify.units import format_count
-from hpcverify_checks.common.mismatch import compare_bytes, list_bits
+from hpcverify_checks.exact.mismatch import compare_bytes, list_bits
 from hpcverify_checks.storage.fio_runner import FaultError
 from hpcverify_checks.storage.small_files import FILE_BYTES, Answers, SmallFiles
 
@@ -25,13 +25,7 @@ def find_wrong(files: SmallFiles, answers: Answers) -> Sequence[int]:
 
 
 def explain_wrong(files: SmallFiles, first: Answers, second: Answers) -> FaultError:
-    """
-    Say what the wrong files of the *first* read hold, and whether the *second* agrees.
-
-    Raises:
-        Unable: they are being removed, as a clean-up program does.
-
-    """
+    """Say what the wrong files of the *first* read hold, and whether the *second* agrees."""
     lost, lost_again = (list(answers.values()).count(None) for answers in (first, second))
     if lost_again > lost or lost_again == files.count:
         raise hv.Unable(

@@ -49,8 +49,6 @@ def explain_fault(fault: FaultError, site: ScratchSite) -> hv.Finding:
     Say what a failed access means.
 
     Raises:
-        Unable: the disk is not at fault: it is full, we may not write, or the node is short
-            of something else.
         FaultError: an error that we do not know.
 
     """

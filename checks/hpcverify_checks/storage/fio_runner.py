@@ -31,7 +31,7 @@ from hpcverify.processes import (
     name_signal,
     run_tool,
 )
-from hpcverify_checks.common.stalls import Absence
+from hpcverify_checks.node.stalls import Absence
 from hpcverify_checks.storage.extents import FileExtent
 
 ENGINES = ("libaio", "io_uring")
@@ -149,7 +149,6 @@ class Fio:
 
         Raises:
             FaultError: an access failed, or did not verify.
-            Unable: fio did not end in time, was killed, or got no threads.
 
         """
         settings = {
@@ -194,13 +193,7 @@ class Fio:
 
 
 def find_engine() -> str:
-    """
-    Name an engine of this fio that can keep several accesses in flight.
-
-    Raises:
-        Unable: fio is not installed, does not start, was killed, or has no such engine.
-
-    """
+    """Name an engine of this fio that can keep several accesses in flight."""
     done = run_fio(["fio", "--enghelp"], timeout=GRACE_SECONDS)
     if done.returncode:
         printed = done.stderr.decode(errors="replace")

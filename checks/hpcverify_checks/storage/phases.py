@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import hpcverify.check as hv
 from hpcverify.units import MIB
-from hpcverify_checks.common.stalls import Absence
+from hpcverify_checks.node.stalls import Absence
 from hpcverify_checks.storage.compare import explain_wrong, find_wrong
 from hpcverify_checks.storage.extents import (
     FileExtent,
@@ -175,7 +175,6 @@ def run_phases(
 
     Raises:
         FaultError: an access failed, or did not verify; later loads do not run.
-        Unable: somebody else removes our files, or the check was stopped meanwhile.
 
     """
     stop = fio.absence.start()
@@ -226,13 +225,7 @@ def _make_longest(site: ScratchSite, fio: Fio, phase: str, seconds: float) -> hv
 
 
 def require_presence(absence: Absence, seconds: float) -> None:
-    """
-    Refuse to judge the disk by an access that took *seconds*.
-
-    Raises:
-        Unable: we or fio did not run for much of that time.
-
-    """
+    """Refuse to judge the disk by an access that took *seconds*."""
     if seconds > DOUBTED_SECONDS and absence.longest >= DOUBTED_SHARE * seconds:
         raise hv.Unable(
             f"an access took {seconds:.0f} s, but for {absence.longest:.0f} s the check did not "

@@ -17,7 +17,7 @@ from hpcverify.telemetry.blockdev import (
     find_network_below,
 )
 from hpcverify.units import MIB
-from hpcverify_checks.common.mounts import is_remote
+from hpcverify_checks.node.mounts import is_remote
 
 PROBE_BYTES = 4096
 """Size of the trial write: a multiple of every disk's sector size."""
@@ -82,13 +82,7 @@ def query_space(folder: Path) -> tuple[int, int]:
 
 
 def require_space(folder: Path, needed: int, total: int, free: int) -> None:
-    """
-    Refuse to fill a file system.
-
-    Raises:
-        Unable: with NO_SPACE, naming the bytes needed and free.
-
-    """
+    """Refuse to fill a file system."""
     reserve = min(max(total * RESERVE_SHARE, MIN_RESERVE_BYTES), MAX_RESERVE_BYTES)
     if free - reserve < needed:
         raise hv.Unable(
@@ -104,10 +98,6 @@ def require_writable(folder: Path) -> bool:
     Write one block, and return whether O_DIRECT works here.
 
     Other errors are left to the phases, which report them properly.
-
-    Raises:
-        Unable: with DENIED, if the directory is read-only or not ours.
-
     """
     probe = folder / "probe"
     try:

@@ -37,19 +37,19 @@ from msgspec import Meta
 import hpcverify.check as hv
 from hpcverify.telemetry import name_sensor, problems
 from hpcverify.telemetry.thinning import thin
-from hpcverify_checks.common import vote
-from hpcverify_checks.common.board import FolderBoard
-from hpcverify_checks.common.device import reserve_gpu_cores
-from hpcverify_checks.common.kernels import report_comparison
-from hpcverify_checks.common.product_loop import ProductSeams
-from hpcverify_checks.common.rendezvous import announce_failure
-from hpcverify_checks.common.soak import (
+from hpcverify_checks.exact import vote
+from hpcverify_checks.exact.kernels import report_comparison
+from hpcverify_checks.exact.product_loop import ProductSeams
+from hpcverify_checks.exact.soak import (
     SOAK_METRICS,
     PartSoak,
     count_by_part,
     name_vote_group,
     plan_stretches,
 )
+from hpcverify_checks.node.device import reserve_gpu_cores
+from hpcverify_checks.ranks.board import FolderBoard
+from hpcverify_checks.ranks.rendezvous import announce_failure
 from hpcverify_checks.thermal import plan, response
 from hpcverify_checks.thermal.load import prepare_loads, run_loads
 from hpcverify_checks.thermal.plan import LoadRecord, Meter

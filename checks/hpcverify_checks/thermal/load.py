@@ -14,12 +14,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import hpcverify.check as hv
-from hpcverify_checks.common.device import find_torch_device, list_native_dtypes, require_memory
-from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, make_fp64_plans
-from hpcverify_checks.common.exact import Operands, Shape
-from hpcverify_checks.common.kernels import load_comparison
-from hpcverify_checks.common.product_loop import ProductSeams, ProductTask
-from hpcverify_checks.common.soak import (
+from hpcverify_checks.exact.families import CPU_FAMILIES, FAMILIES, make_fp64_plans
+from hpcverify_checks.exact.kernels import load_comparison
+from hpcverify_checks.exact.product_loop import ProductSeams, ProductTask
+from hpcverify_checks.exact.products import Operands, Shape
+from hpcverify_checks.exact.soak import (
     NORMAL_NUMBERS,
     OPERAND_PAIRS,
     OperandSource,
@@ -28,10 +27,11 @@ from hpcverify_checks.common.soak import (
     Stretch,
     StretchResult,
 )
+from hpcverify_checks.node.device import find_torch_device, list_native_dtypes, require_memory
 from hpcverify_checks.thermal.plan import Meter
 
 if TYPE_CHECKING:
-    from hpcverify_checks.common.bits import DeviceLike
+    from hpcverify_checks.exact.bits import DeviceLike
 
 STEADY_SIZES = {"cuda": 8192, "cpu": 1024}
 """Edges of the matrices under steady load: large enough to fill the part."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import Struct
 
-from hpcverify_checks.common.board import FolderBoard
-from hpcverify_checks.common.soak import StretchResult
+from hpcverify_checks.exact.soak import StretchResult
+from hpcverify_checks.ranks.board import FolderBoard
 
 SETTLE_SECONDS = 3.0
 """Idle samples are taken between the last device that is ready and the load."""

@@ -13,8 +13,8 @@ import hpcverify.check as hv
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.reading import MAX_CELSIUS
 from hpcverify.telemetry.thinning import build_series
-from hpcverify_checks.common.counters import sum_increases
-from hpcverify_checks.common.parts import find_model, look_up_spec
+from hpcverify_checks.node.counters import sum_increases
+from hpcverify_checks.node.parts import find_model, look_up_spec
 from hpcverify_checks.thermal.plan import LoadRecord
 
 GAUGES = ("temperature", "clock", "throttled.hw_thermal", "event.hw_thermal")

@@ -43,31 +43,31 @@ from msgspec.structs import replace
 import hpcverify.check as hv
 from hpcverify.stats import compute_excluded_rate, find_percentile
 from hpcverify.units import GIGA
-from hpcverify_checks.common import vote
-from hpcverify_checks.common.contention import CpuUsage
-from hpcverify_checks.common.device import (
+from hpcverify_checks.exact import vote
+from hpcverify_checks.exact.families import FAMILIES
+from hpcverify_checks.exact.reruns import Reruns
+from hpcverify_checks.node.contention import CpuUsage
+from hpcverify_checks.node.device import (
     find_torch_device,
     list_native_dtypes,
     name_torch_vendor,
     read_gpu_free_bytes,
     report_overrides,
 )
-from hpcverify_checks.common.dtypes import FAMILIES
-from hpcverify_checks.common.estimates import count_gpus
-from hpcverify_checks.common.fixes import write_fix
-from hpcverify_checks.common.peaks import find_peak
-from hpcverify_checks.common.process_group import report_nccl_settings
-from hpcverify_checks.common.ranks import start_peers
-from hpcverify_checks.common.rendezvous import (
+from hpcverify_checks.node.estimates import count_gpus
+from hpcverify_checks.node.fixes import write_fix
+from hpcverify_checks.node.peaks import find_peak
+from hpcverify_checks.node.stalls import OWN_WORK, STALL, StallMeter, read_core_wait
+from hpcverify_checks.ranks.peers import start_peers
+from hpcverify_checks.ranks.process_group import report_nccl_settings
+from hpcverify_checks.ranks.rendezvous import (
     RANK_LOST_RULE,
     RankGroup,
     exchange_messages,
     merge_lost_ranks,
     report_lost_ranks,
 )
-from hpcverify_checks.common.reruns import Reruns
-from hpcverify_checks.common.stalls import OWN_WORK, STALL, StallMeter, read_core_wait
-from hpcverify_checks.common.wrong_sums import (
+from hpcverify_checks.ranks.wrong_sums import (
     WITNESS_CODE,
     WRONG_SUM_RULES,
     attribute_wrong_sums,
@@ -188,10 +188,6 @@ def agree_on_model(offers: Sequence[Offer], wanted: ModelShape | None) -> tuple[
 
     Takes the *wanted* shape, or the largest that fits the part with the least memory, in
     bf16 if all parts have units for it.
-
-    Raises:
-        Unable: A part has too little free memory; raised on every rank.
-
     """
     dtype = "bf16" if all(offer.bf16 for offer in offers) else "fp32"
     total = min(offer.memory for offer in offers)

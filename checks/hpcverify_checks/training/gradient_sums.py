@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcverify_checks.common.rendezvous import RankGroup
-from hpcverify_checks.common.step_data import draw_bits
+from hpcverify_checks.ranks.rendezvous import RankGroup
+from hpcverify_checks.ranks.step_data import draw_bits
 
 if TYPE_CHECKING:
     from torch import Tensor

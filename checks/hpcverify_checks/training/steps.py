@@ -30,7 +30,7 @@ import msgspec
 from msgspec import Struct
 
 import hpcverify.check as hv
-from hpcverify_checks.common.bits import (
+from hpcverify_checks.exact.bits import (
     digest_on_device,
     format_word,
     make_integers,
@@ -38,13 +38,13 @@ from hpcverify_checks.common.bits import (
     view_integers,
     view_words,
 )
-from hpcverify_checks.common.collective import all_reduce
-from hpcverify_checks.common.device import use_float32_precision, use_threads
-from hpcverify_checks.common.dtypes import FAMILIES
-from hpcverify_checks.common.process_group import await_ranks, join_group, reduce_minimum
-from hpcverify_checks.common.rendezvous import RankGroup
-from hpcverify_checks.common.reruns import RERUN_COUNT, Reruns
-from hpcverify_checks.common.timing import StepClock
+from hpcverify_checks.exact.families import FAMILIES
+from hpcverify_checks.exact.reruns import RERUN_COUNT, Reruns
+from hpcverify_checks.node.device import use_float32_precision, use_threads
+from hpcverify_checks.node.timing import StepClock
+from hpcverify_checks.ranks.collective import all_reduce
+from hpcverify_checks.ranks.process_group import await_ranks, join_group, reduce_minimum
+from hpcverify_checks.ranks.rendezvous import RankGroup
 from hpcverify_checks.training.gradient_sums import GradientSum
 from hpcverify_checks.training.shape import ModelShape
 

@@ -18,7 +18,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from hpcverify_checks.common.bits import make_integers
+from hpcverify_checks.exact.bits import make_integers
 from hpcverify_checks.training.shape import ModelShape
 
 ALIGN_ELEMENTS = 64

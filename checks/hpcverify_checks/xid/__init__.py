@@ -25,15 +25,15 @@ from pathlib import Path
 
 import hpcverify.check as hv
 from hpcverify.telemetry import fault_table, kernel_log, pci, vendors
-from hpcverify_checks.common import gpu_source
-from hpcverify_checks.common.kernel_log import (
+from hpcverify_checks.node import gpu_source
+from hpcverify_checks.node.kernel_log import (
     CURSOR,
     LOG_RULES,
     read_new_part,
     report_reading,
     report_unresolved,
 )
-from hpcverify_checks.common.log_events import group_events, make_finding, report_older
+from hpcverify_checks.node.log_events import group_events, make_finding, report_older
 from hpcverify_checks.xid.lines import (
     LINE_MARKERS,
     REPEATED_SUFFIX,
@@ -53,14 +53,7 @@ def measure(ctx: hv.Context, params: hv.Params) -> Iterator[hv.CheckItem]:
 
 
 def read_log(ctx: hv.Context, root: Path) -> Iterator[hv.CheckItem]:
-    """
-    Read the log of the machine with file system *root*.
-
-    Raises:
-        Skip: this node shows no GPU, or one whose driver logs no Xids.
-        Unable: the log cannot be read.
-
-    """
+    """Read the log of the machine with file system *root*."""
     with suppress(hv.Unable):  # the driver does not answer: the log may say why
         gpu_source.require_gpus(ctx)
     vendor = gpu_source.name_vendor(ctx)

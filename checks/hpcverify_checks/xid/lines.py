@@ -35,8 +35,8 @@ from hpcverify.telemetry import fault_table, pci
 from hpcverify.telemetry.fault_table import KnownFault
 from hpcverify.telemetry.kernel_log import KernelMessage
 from hpcverify.telemetry.xids import ADDRESS_PATTERN, XID_PATTERN
-from hpcverify_checks.common.kernel_log import begins_with_users_words
-from hpcverify_checks.common.log_events import LogEvent
+from hpcverify_checks.node.kernel_log import begins_with_users_words
+from hpcverify_checks.node.log_events import LogEvent
 
 REPEATED_SUFFIX, UNDER_LOAD_SUFFIX = "_repeated", "_under_load"
 """Added to the code of an ``app`` Xid that came again, or came under our load."""

@@ -18,7 +18,7 @@ import msgspec
 from hpcverify.records.collectives import SECRET_VARIABLE, CollectiveRun
 from hpcverify_checks.collectives.launch import launch
 from hpcverify_checks.collectives.order import LaunchOrder
-from hpcverify_checks.common.operations import OPERATIONS
+from hpcverify_checks.ranks.operations import OPERATIONS
 from tests.waiting import PATIENCE_S
 
 KIB, MIB = 2**10, 2**20

@@ -27,7 +27,7 @@ from hpcverify_checks.collectives import (
     estimate,
     measure,
 )
-from hpcverify_checks.common.operations import OPERATIONS
+from hpcverify_checks.ranks.operations import OPERATIONS
 from tests.checks.collectives.faulty.sitecustomize import BAD_RANK, FOLDER
 from tests.checks.collectives.launched import KIB
 

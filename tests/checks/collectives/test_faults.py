@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hpcverify.records.collectives import CollectiveRun
-from hpcverify_checks.common.operations import OPERATIONS
+from hpcverify_checks.ranks.operations import OPERATIONS
 from tests.checks.collectives.faulty.sitecustomize import BAD_RANK, FOLDER
 from tests.checks.collectives.launched import KIB, launch_here
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcverify.records.collectives import RankPlace
-from hpcverify_checks.common.operations import OPERATIONS
+from hpcverify_checks.ranks.operations import OPERATIONS
 from tests.checks.collectives.launched import KIB, launch_here
 
 pytestmark = pytest.mark.system

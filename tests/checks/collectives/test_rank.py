@@ -9,7 +9,7 @@ import torch
 
 from hpcverify.check import Unable
 from hpcverify_checks.collectives.rank import RankOrder, find_device
-from hpcverify_checks.common.collective import CollectiveJob
+from hpcverify_checks.ranks.collective import CollectiveJob
 
 UNEXPECTED = "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions? Error "
 

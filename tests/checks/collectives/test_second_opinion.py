@@ -19,7 +19,7 @@ from hpcverify.records.collectives import (
 from hpcverify_checks.collectives.second_opinion import ask, make_environment
 from tests.checks.collectives.launched import KIB, MIB
 
-RECORDED = Path(__file__).parents[1] / "common/recorded"
+RECORDED = Path(__file__).parents[1] / "ranks/recorded"
 """What people have posted: its README names the sources."""
 SIZES = (32 * KIB, MIB, 16 * MIB)
 

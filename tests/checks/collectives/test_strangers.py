@@ -27,15 +27,15 @@ from hpcverify_checks.collectives.meeting import list_ports as list_board_ports
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.stand_in import OVER, STAND_IN, find_second_board
 from hpcverify_checks.collectives.watch import DIED, LEFT
-from hpcverify_checks.common.board import (
+from hpcverify_checks.ranks.board import (
     CREDENTIAL_LENGTH,
     TRANSFER_SECONDS,
     BoardError,
     SocketBoard,
 )
-from hpcverify_checks.common.board_server import BoardServer
-from hpcverify_checks.common.collective import CollectiveJob, StepTimes
-from hpcverify_checks.common.seal import NONCE_BYTES
+from hpcverify_checks.ranks.board_server import BoardServer
+from hpcverify_checks.ranks.collective import CollectiveJob, StepTimes
+from hpcverify_checks.ranks.seal import NONCE_BYTES
 from tests.checks.collectives.launched import (
     KNOWN,
     PATIENCE,

@@ -19,8 +19,8 @@ from hpcverify_checks.collectives.wire import (
     parse_rate,
     take_part,
 )
-from hpcverify_checks.common.board import FolderBoard
-from hpcverify_checks.common.collective import CollectiveJob
+from hpcverify_checks.ranks.board import FolderBoard
+from hpcverify_checks.ranks.collective import CollectiveJob
 from tests.checks.collectives.launched import launch_nodes
 
 TABLE = """\

@@ -8,7 +8,6 @@ from itertools import combinations
 
 import pytest
 
-from hpcverify_checks.common.cores import run_on_each
 from hpcverify_checks.cpu_units.sharing import (
     SHARED_UNITS,
     Semaphore,
@@ -19,6 +18,7 @@ from hpcverify_checks.cpu_units.sharing import (
 )
 from hpcverify_checks.cpu_units.units import MODULUS
 from hpcverify_checks.cpu_units.witnesses import CoreSet
+from hpcverify_checks.node.cores import run_on_each
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 7])

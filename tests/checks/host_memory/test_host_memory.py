@@ -19,8 +19,8 @@ from hpcverify.telemetry.memory import NumaNode
 from hpcverify.testing import find_value, judge_items, list_findings, make_context
 from hpcverify.units import GIB, MIB
 from hpcverify_checks import host_memory
-from hpcverify_checks.common import march as marching
-from hpcverify_checks.common.march import MemorySeams
+from hpcverify_checks.exact import march as marching
+from hpcverify_checks.exact.march import MemorySeams
 from hpcverify_checks.host_memory import CHECK, HostMemoryParams
 from hpcverify_checks.host_memory.mapping import count_nodes, map_chunk
 from hpcverify_checks.host_memory.regions import (
@@ -29,7 +29,7 @@ from hpcverify_checks.host_memory.regions import (
     choose_chunk_bytes,
     find_host_memory,
 )
-from tests.checks.common.faulty_memory import (
+from tests.checks.exact.faulty_memory import (
     EFFECTS,
     Cell,
     Coupling,

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from hpcverify_checks.common.dtypes import multiply
-from hpcverify_checks.common.product_loop import LANES, WINDOW_WORDS, ProductSeams, compare
+from hpcverify_checks.exact.product_loop import LANES, WINDOW_WORDS, ProductSeams, compare
+from hpcverify_checks.node.dtypes import (
+    multiply,
+)
 from hpcverify_checks.qualification.comparison_cost import MIN_PRODUCTS, compare_in_pairs
 from tests.checks.sdc.benches import a_bench
 

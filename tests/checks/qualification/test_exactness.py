@@ -10,9 +10,12 @@ from torch import Tensor
 
 from hpcverify.check import CheckItem, Finding, Measurement, Skip
 from hpcverify.testing import make_context
-from hpcverify_checks.common.dtypes import FAMILIES, multiply
-from hpcverify_checks.common.exact import SHIFT_STEP, Shape
-from hpcverify_checks.common.product_loop import ProductSeams
+from hpcverify_checks.exact.families import FAMILIES
+from hpcverify_checks.exact.product_loop import ProductSeams
+from hpcverify_checks.exact.products import SHIFT_STEP, Shape
+from hpcverify_checks.node.dtypes import (
+    multiply,
+)
 from hpcverify_checks.qualification.exactness import measure, try_plans
 from hpcverify_checks.sdc import SdcParams
 from hpcverify_checks.sdc.faults import flip, make_multiply_fault

@@ -11,7 +11,7 @@ from hpcverify.model import Device, Inventory
 from hpcverify.testing import make_context
 from hpcverify_checks.qualification.nccl_tests import NcclTestsParams, measure
 
-RECORDED = Path(__file__).parents[1] / "common/recorded"
+RECORDED = Path(__file__).parents[1] / "ranks/recorded"
 GPUS = tuple(Device("cuda", f"GPU-{i}", f"GPU {i}") for i in range(2))
 INVENTORY = Inventory(devices=GPUS)
 

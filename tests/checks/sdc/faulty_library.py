@@ -19,8 +19,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcverify_checks.common import product_loop
-from hpcverify_checks.common.bits import view_integers
+from hpcverify_checks.exact import product_loop
+from hpcverify_checks.exact.bits import view_integers
 from tests.checks.sdc.work_clock import WorkClock
 
 BAD = max(os.sched_getaffinity(0))

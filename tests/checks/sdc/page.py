@@ -11,7 +11,7 @@ import torch
 
 from hpcverify.check import Trial
 from hpcverify.testing import make_context
-from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family
+from hpcverify_checks.exact.families import CPU_FAMILIES, FAMILIES, Family
 from hpcverify_checks.sdc.trials import BIT_SWEEPS, run_trials
 
 PAGE = Path(__file__).parents[3] / "docs/internals/sdc-trials.md"

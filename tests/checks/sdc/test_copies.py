@@ -28,8 +28,8 @@ from hpcverify.model import (
 )
 from hpcverify.testing import judge_by, list_findings, make_context
 from hpcverify_checks import sdc
-from hpcverify_checks.common.transfers import Copy, copy
-from hpcverify_checks.common.vote import HOST_MEMORY, MEMORY_CODE, PRODUCT_FINDING_RULES
+from hpcverify_checks.exact.transfers import Copy, copy
+from hpcverify_checks.exact.vote import HOST_MEMORY, MEMORY_CODE, PRODUCT_FINDING_RULES
 from hpcverify_checks.sdc import copies as copy_phase
 from hpcverify_checks.sdc.copies import (
     CopyPath,

@@ -12,9 +12,13 @@ from hpcverify.check import CHECKER_BROKEN, FOUND_NOTHING, Unable
 from hpcverify.model import Cause, Remedy, Result, Verdict
 from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import sdc
-from hpcverify_checks.common.dtypes import FAMILIES, FP8_LIMIT, Multiply, multiply
-from hpcverify_checks.common.exact import SHIFT_COUNT, Shape, find_constant_bits
-from hpcverify_checks.common.product_loop import Compare, ProductSeams, compare
+from hpcverify_checks.exact.families import FAMILIES, FP8_LIMIT
+from hpcverify_checks.exact.product_loop import Compare, ProductSeams, compare
+from hpcverify_checks.exact.products import SHIFT_COUNT, Shape, find_constant_bits
+from hpcverify_checks.node.dtypes import (
+    Multiply,
+    multiply,
+)
 from hpcverify_checks.sdc import faults
 from hpcverify_checks.sdc import trials as sdc_trials
 from hpcverify_checks.sdc.prepare import DeviceTask, prepare

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcverify_checks.common.bits import view_integers
-from hpcverify_checks.common.product_loop import compare
+from hpcverify_checks.exact.bits import view_integers
+from hpcverify_checks.exact.product_loop import compare
 from hpcverify_checks.sdc import faults
 
 SIZE = 128

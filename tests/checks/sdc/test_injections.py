@@ -21,11 +21,9 @@ from hpcverify.check import Unable
 from hpcverify.model import CheckItem, Finding, Measurement, Part, Verdict
 from hpcverify.testing import INVENTORY, judge_items, list_findings, make_context
 from hpcverify_checks import sdc
-from hpcverify_checks.common.bits import view_words, wrap_int64
-from hpcverify_checks.common.cores import run_on_each
-from hpcverify_checks.common.dtypes import CPU_FAMILIES, make_bf16_plans
-from hpcverify_checks.common.exact import Operands, Shape, prove_by_freivalds
-from hpcverify_checks.common.product_loop import (
+from hpcverify_checks.exact.bits import view_words, wrap_int64
+from hpcverify_checks.exact.families import CPU_FAMILIES, make_bf16_plans
+from hpcverify_checks.exact.product_loop import (
     CANARY_PRODUCTS,
     BlindComparison,
     HuntResult,
@@ -33,9 +31,11 @@ from hpcverify_checks.common.product_loop import (
     ProductTask,
     hunt,
 )
-from hpcverify_checks.common.soak import NORMAL_NUMBERS, OPERAND_PAIRS
-from hpcverify_checks.common.transfers import copy
-from hpcverify_checks.common.vote import reconcile
+from hpcverify_checks.exact.products import Operands, Shape, prove_by_freivalds
+from hpcverify_checks.exact.soak import NORMAL_NUMBERS, OPERAND_PAIRS
+from hpcverify_checks.exact.transfers import copy
+from hpcverify_checks.exact.vote import reconcile
+from hpcverify_checks.node.cores import run_on_each
 from hpcverify_checks.sdc import stress
 from hpcverify_checks.sdc.copies import (
     CopyTally,

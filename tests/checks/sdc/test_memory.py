@@ -13,10 +13,12 @@ from torch.overrides import TorchFunctionMode
 from hpcverify.model import CheckItem, Finding, Measurement, Remedy, Verdict
 from hpcverify.testing import INVENTORY, judge_items, make_context
 from hpcverify_checks import sdc
-from hpcverify_checks.common.bits import view_integers
-from hpcverify_checks.common.dtypes import multiply
-from hpcverify_checks.common.product_loop import ProductSeams, compare
-from hpcverify_checks.common.vote import HOST_MEMORY, MEMORY_CODE, reconcile
+from hpcverify_checks.exact.bits import view_integers
+from hpcverify_checks.exact.product_loop import ProductSeams, compare
+from hpcverify_checks.exact.vote import HOST_MEMORY, MEMORY_CODE, reconcile
+from hpcverify_checks.node.dtypes import (
+    multiply,
+)
 from tests.checks.sdc.work_clock import WorkClock
 
 QUICK = sdc.SdcParams(seconds=1.0, size=128, depth=256)

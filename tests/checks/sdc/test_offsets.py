@@ -13,9 +13,13 @@ from hpcverify.check import Unable
 from hpcverify.model import Cause, Coverage, Device, Finding, Inventory, Part, Remedy, Verdict
 from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import sdc
-from hpcverify_checks.common.dtypes import FAMILIES, Multiply, multiply
-from hpcverify_checks.common.exact import ALL_SHIFTS, SHIFT_STEP
-from hpcverify_checks.common.product_loop import ProductSeams, hunt
+from hpcverify_checks.exact.families import FAMILIES
+from hpcverify_checks.exact.product_loop import ProductSeams, hunt
+from hpcverify_checks.exact.products import ALL_SHIFTS, SHIFT_STEP
+from hpcverify_checks.node.dtypes import (
+    Multiply,
+    multiply,
+)
 from hpcverify_checks.sdc.offsets import (
     OffsetOrder,
     OffsetTrial,

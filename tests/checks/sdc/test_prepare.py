@@ -18,24 +18,26 @@ from torch.overrides import TorchFunctionMode
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Device, Remedy
 from hpcverify.testing import make_context
-from hpcverify_checks.common.bits import compute_digest, view_integers, view_words
-from hpcverify_checks.common.dtypes import (
+from hpcverify_checks.exact.bits import compute_digest, view_integers, view_words
+from hpcverify_checks.exact.families import (
     CPU_FAMILIES,
     FAMILIES,
     SINGLE_LIMIT,
     Family,
     make_bf16_plans,
     make_narrow_plans,
-    multiply,
 )
-from hpcverify_checks.common.exact import (
+from hpcverify_checks.exact.product_loop import ProductSeams
+from hpcverify_checks.exact.products import (
     Operands,
     PlannedOperands,
     ProductPlan,
     Shape,
     prove_by_freivalds,
 )
-from hpcverify_checks.common.product_loop import ProductSeams
+from hpcverify_checks.node.dtypes import (
+    multiply,
+)
 from hpcverify_checks.sdc import prepare as benches
 from hpcverify_checks.sdc.digests import SHIPPED_DIGESTS, find_shipped
 from hpcverify_checks.sdc.faults import flip, make_multiply_fault, stick

@@ -28,13 +28,16 @@ from hpcverify.model import (
 )
 from hpcverify.testing import INVENTORY, judge_items, make_context
 from hpcverify_checks import sdc
-from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
-from hpcverify_checks.common.device import use_threads
-from hpcverify_checks.common.dtypes import Multiply, multiply
-from hpcverify_checks.common.exact import Shape
-from hpcverify_checks.common.product_loop import ProductJob, ProductSeams
-from hpcverify_checks.common.product_loop import compare as compared
-from hpcverify_checks.common.vote import reconcile
+from hpcverify_checks.exact.product_loop import ProductJob, ProductSeams
+from hpcverify_checks.exact.product_loop import compare as compared
+from hpcverify_checks.exact.products import Shape
+from hpcverify_checks.exact.vote import reconcile
+from hpcverify_checks.node.cores import format_ranges, pick_cores, run_on_each
+from hpcverify_checks.node.device import use_threads
+from hpcverify_checks.node.dtypes import (
+    Multiply,
+    multiply,
+)
 from hpcverify_checks.sdc.faults import ignore_all, stick
 from hpcverify_checks.sdc.prepare import DeviceTask, PartResult, list_families, prepare
 from tests.checks.sdc.benches import a_task

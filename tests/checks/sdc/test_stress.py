@@ -18,12 +18,16 @@ from hpcverify.model import (
     Measurement,
 )
 from hpcverify.testing import INVENTORY, make_context
-from hpcverify_checks.common.bits import view_integers, view_words
-from hpcverify_checks.common.dtypes import CPU_FAMILIES, Multiply, multiply
-from hpcverify_checks.common.exact import Shape
-from hpcverify_checks.common.product_loop import ProductSeams, ProductTask
-from hpcverify_checks.common.soak import FIRST_PRODUCTS, OPERAND_PAIRS, StretchResult
-from hpcverify_checks.common.vote import reconcile
+from hpcverify_checks.exact.bits import view_integers, view_words
+from hpcverify_checks.exact.families import CPU_FAMILIES
+from hpcverify_checks.exact.product_loop import ProductSeams, ProductTask
+from hpcverify_checks.exact.products import Shape
+from hpcverify_checks.exact.soak import FIRST_PRODUCTS, OPERAND_PAIRS, StretchResult
+from hpcverify_checks.exact.vote import reconcile
+from hpcverify_checks.node.dtypes import (
+    Multiply,
+    multiply,
+)
 from hpcverify_checks.sdc import stress
 from hpcverify_checks.sdc.prepare import list_families
 from tests.checks.sdc.work_clock import WorkClock

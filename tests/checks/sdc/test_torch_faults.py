@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify_checks.common.dtypes import CPU_FAMILIES
+from hpcverify_checks.exact.families import CPU_FAMILIES
 from hpcverify_checks.sdc.prepare import prepare
 from tests.checks.sdc import faulty_library as faulty
 from tests.checks.sdc.benches import a_task

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import torch
 
-from hpcverify_checks.common.bits import compute_digest
-from hpcverify_checks.common.dtypes import CPU_DEPTH, CPU_FAMILIES, FAMILIES, Family
-from hpcverify_checks.common.exact import PlannedOperands, Shape
+from hpcverify_checks.exact.bits import compute_digest
+from hpcverify_checks.exact.families import CPU_DEPTH, CPU_FAMILIES, FAMILIES, Family
+from hpcverify_checks.exact.products import PlannedOperands, Shape
 from hpcverify_checks.sdc import CPU_SIZE, GPU_SIZE, ODD_SHAPES, limit_shape
 
 ROWS = 1024

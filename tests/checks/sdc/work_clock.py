@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hpcverify_checks import sdc, thermal
-from hpcverify_checks.common import product_loop, soak
-from hpcverify_checks.common.exact import PlannedOperands
+from hpcverify_checks.exact import product_loop, soak
+from hpcverify_checks.exact.products import PlannedOperands
 from hpcverify_checks.sdc import copies, stress
 from hpcverify_checks.thermal import load, plan
 

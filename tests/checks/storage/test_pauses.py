@@ -15,7 +15,7 @@ import pytest
 from hpcverify.check import Unable
 from hpcverify.model import Cause, CheckItem, Remedy
 from hpcverify.units import MIB
-from hpcverify_checks.common.stalls import PULSE_SECONDS, Absence
+from hpcverify_checks.node.stalls import PULSE_SECONDS, Absence
 from hpcverify_checks.storage.fio_runner import Fio, has_stopped_process
 from hpcverify_checks.storage.params import StorageParams
 from hpcverify_checks.storage.phases import require_presence, run_blocks

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify_checks.common.board import FolderBoard
-from hpcverify_checks.common.rendezvous import announce_failure
-from hpcverify_checks.common.soak import StretchResult, plan_stretches
+from hpcverify_checks.exact.soak import StretchResult, plan_stretches
+from hpcverify_checks.ranks.board import FolderBoard
+from hpcverify_checks.ranks.rendezvous import announce_failure
 from hpcverify_checks.thermal import plan
 from hpcverify_checks.thermal.plan import LoadRecord, Meter
 

@@ -16,8 +16,8 @@ from hpcverify.model import CheckItem, Device, Finding, Inventory, Measurement, 
 from hpcverify.telemetry import problems
 from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import thermal
-from hpcverify_checks.common.board import FolderBoard
-from hpcverify_checks.common.soak import Stretch, StretchResult, plan_stretches
+from hpcverify_checks.exact.soak import Stretch, StretchResult, plan_stretches
+from hpcverify_checks.ranks.board import FolderBoard
 from hpcverify_checks.thermal import CHECK, ThermalParams, plan
 from hpcverify_checks.thermal.plan import LoadRecord
 from tests.limits.physics import read_number

@@ -14,7 +14,7 @@ from torch.nn import functional
 from hpcverify.model import Verdict
 from hpcverify.testing import find_value, judge_items, list_findings, make_context
 from hpcverify_checks import training
-from hpcverify_checks.common.bits import view_integers
+from hpcverify_checks.exact.bits import view_integers
 from hpcverify_checks.training.accuracy import MAX_GRADIENT_ERROR
 from hpcverify_checks.training.shape import ModelShape
 from tests.coverage.injections import find_injection

@@ -13,8 +13,8 @@ from torch import Tensor
 from hpcverify.model import Coverage, Finding, Remedy, Verdict
 from hpcverify.testing import judge_by, make_context
 from hpcverify_checks import training
-from hpcverify_checks.common.bits import view_integers
-from hpcverify_checks.common.rendezvous import RankGroup
+from hpcverify_checks.exact.bits import view_integers
+from hpcverify_checks.ranks.rendezvous import RankGroup
 from hpcverify_checks.training.gradient_sums import GradientSum, draw_weights
 from hpcverify_checks.training.shape import ModelShape
 from tests.checks.collectives.every_rank import put_under_every_rank

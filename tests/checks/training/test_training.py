@@ -38,15 +38,15 @@ from hpcverify.model import (
 )
 from hpcverify.testing import judge_by, judge_items, make_context
 from hpcverify_checks import training
-from hpcverify_checks.common.bits import view_integers, view_words
-from hpcverify_checks.common.board import FolderBoard
-from hpcverify_checks.common.collective import all_reduce
-from hpcverify_checks.common.device import find_torch_device
-from hpcverify_checks.common.process_group import join_group
-from hpcverify_checks.common.ranks import RESULT, Peer, start_peers
-from hpcverify_checks.common.rendezvous import RankGroup
-from hpcverify_checks.common.reruns import Reruns
-from hpcverify_checks.common.vote import identify_kind
+from hpcverify_checks.exact.bits import view_integers, view_words
+from hpcverify_checks.exact.reruns import Reruns
+from hpcverify_checks.exact.vote import identify_kind
+from hpcverify_checks.node.device import find_torch_device
+from hpcverify_checks.ranks.board import FolderBoard
+from hpcverify_checks.ranks.collective import all_reduce
+from hpcverify_checks.ranks.peers import RESULT, Peer, start_peers
+from hpcverify_checks.ranks.process_group import join_group
+from hpcverify_checks.ranks.rendezvous import RankGroup
 from hpcverify_checks.training import steps
 from hpcverify_checks.training.shape import ModelShape
 from hpcverify_checks.training.steps import (
@@ -62,7 +62,7 @@ from hpcverify_checks.training.steps import (
     run_replay,
     set_determinism,
 )
-from tests.checks.common.test_vote import reword
+from tests.checks.exact.test_vote import reword
 from tests.checks.links import codes
 from tests.checks.test_allreduce import children
 from tests.waiting import PATIENCE_S

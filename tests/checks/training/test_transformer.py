@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from hpcverify_checks.common.bits import compute_digest
+from hpcverify_checks.exact.bits import compute_digest
 from hpcverify_checks.training import CPU_SHAPE, GPU_SHAPES, estimate_memory
 from hpcverify_checks.training.shape import ModelShape
 from hpcverify_checks.training.transformer import (

@@ -171,7 +171,7 @@ def read_rank() -> int:
     """Read which rank this process is, from its command line; -1 if it is none."""
     if "hpcverify_checks.collectives.rank" in sys.orig_argv:
         return int(json.loads(sys.orig_argv[-1])["rank"])
-    if "hpcverify_checks.common.rank_main" in sys.orig_argv:  # WORK RANK PARENT ORDER
+    if "hpcverify_checks.ranks.rank_main" in sys.orig_argv:  # WORK RANK PARENT ORDER
         return int(sys.orig_argv[-3])
     return -1
 

@@ -1,0 +1,1 @@
+"""What checks read of the node and its devices, and how they place and time work there."""

@@ -1,0 +1,1 @@
+"""Ranks that meet, wait for each other and compute together."""

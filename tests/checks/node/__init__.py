@@ -1,0 +1,1 @@
+"""Tests of what checks read of the node."""
