@@ -206,13 +206,7 @@ class BmcRound:
 
 
 def plan_step(site: Site, node: str = "") -> Step:
-    """
-    Plan the check of a chassis by the limits of *site*, those of *node* among them.
-
-    Raises:
-        ConfigError: a limit or a parameter is wrong.
-
-    """
+    """Plan the check of a chassis by the limits of *site*, those of *node* among them."""
     suite = Suite(
         name=Source.BMC,
         summary="the chassis of a node, as reported by its BMC over the network",

@@ -53,10 +53,6 @@ def handle_output_errors(stores: Callable[[], bool]) -> Generator[None]:
 
     A closed pipe ends the command silently. *stores* says whether the command keeps its
     results before it prints them.
-
-    Raises:
-        OutputError: standard output is full.
-
     """
     try:
         yield

@@ -15,10 +15,6 @@ def create_memory_file(name: str) -> int:
     Make a file in memory and return its descriptor; *name* shows in /proc.
 
     Where a sandbox forbids that, it is one without a name in the first folder that takes it.
-
-    Raises:
-        OSError: it cannot be made; says what forbids it.
-
     """
     try:
         return os.memfd_create(name)

@@ -211,14 +211,7 @@ class Qualification(Struct, frozen=True, kw_only=True):
 
 
 def load_steps(site: Site, only: Iterable[str] = ()) -> tuple[QualificationStep, ...]:
-    """
-    Load all steps, or *only* those with these names.
-
-    Raises:
-        UnknownNameError: there is no such step.
-        ConfigError: a file of the site is wrong.
-
-    """
+    """Load all steps, or *only* those with these names."""
     chosen = frozenset(only)
     for name in chosen.difference(STEP_NAMES):
         raise UnknownNameError("step", name, STEP_NAMES)
@@ -274,10 +267,6 @@ class NodeQualifier(Struct, kw_only=True):
         Take the steps, and yield after each what came of all so far.
 
         A request to stop leaves out those that are left.
-
-        Raises:
-            UnverifiedError: there is no GPU that can be used, or others use them.
-
         """
         started, began = datetime.now(UTC), time.monotonic()
         inventory, reports = self._find_gpus(), list[StepReport]()

@@ -149,13 +149,7 @@ def refuse_if_others_can_change(path: Path, *, shared: bool = False, owner: int 
 
 
 def refuse_if_others_can_read(path: Path, found: os.stat_result) -> None:
-    """
-    Refuse a secret, the open file *path*, that another user owns or can read.
-
-    Raises:
-        ConfigError: somebody can; says how to fix that.
-
-    """
+    """Refuse a secret, the open file *path*, that another user owns or can read."""
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"{path} is not a regular file")
@@ -172,11 +166,6 @@ def refuse_tree_others_can_change(folder: Path) -> None:
 
     That includes the targets of links, and ``__pycache__``: Python runs the compiled
     code there.
-
-    Raises:
-        ConfigError: somebody can; names the path and the fix.
-        OSError: it cannot be listed.
-
     """
     if os.geteuid() != ROOT:
         return

@@ -74,14 +74,7 @@ UNIT_FACTORS = {
 
 
 def convert_unit(value: float, unit: str, to: str) -> float:
-    """
-    Convert *value* from *unit* to the unit *to*.
-
-    Raises:
-        UnknownNameError: *unit* is unknown.
-        ConfigError: the two have different dimensions.
-
-    """
+    """Convert *value* from *unit* to the unit *to*."""
     if unit not in UNIT_FACTORS:
         raise UnknownNameError("unit", unit, filter(None, UNIT_FACTORS))
     (dimension, factor), (wanted, per) = UNIT_FACTORS[unit], UNIT_FACTORS[to]

@@ -98,13 +98,7 @@ def read_nccl_tests(lines: Iterable[str]) -> Iterator[Row]:
 
 
 def read_superbench(lines: Iterable[str]) -> Iterator[Row]:
-    """
-    Read the lines of JSON that SuperBench writes, one for each node.
-
-    Raises:
-        ConfigError: a line is no object with a node.
-
-    """
+    """Read the lines of JSON that SuperBench writes, one for each node."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

@@ -39,13 +39,7 @@ class ListSummary(Struct, frozen=True):
         return self.centre - self.low >= reach or self.high - self.centre >= reach
 
     def find_least(self, floor: float) -> float:
-        """
-        Find how much worse than its peers a single part has to be until it is named.
-
-        Raises:
-            ZeroDivisionError: the centre is 0, so relative distances are undefined.
-
-        """
+        """Find how much worse than its peers a single part has to be until it is named."""
         return find_least(MAD_SCALE * self.mad / abs(self.centre), floor, self.peers)
 
     def may_be_split(self, floor: float) -> bool:

@@ -83,13 +83,7 @@ def find_place(path: str, exc: BaseException) -> str:
 
 
 def refuse_wrong_types(check: Check[Any], subject: str) -> None:
-    """
-    Refuse a *check* of a site with a value of a wrong type, which Python takes as it is.
-
-    Raises:
-        BrokenCheckError: it begins with *subject*.
-
-    """
+    """Refuse a *check* of a site with a value of a wrong type, which Python takes as it is."""
     wanted: tuple[tuple[str, type | UnionType], ...] = (
         ("summary", str),
         ("params", type),

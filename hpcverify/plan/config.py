@@ -412,13 +412,7 @@ def _find_home() -> Path:
 
 
 def node_name() -> str:
-    """
-    Return the name of this node: Slurm's if it is known, else the host's.
-
-    Raises:
-        ConfigError: no host can have that name.
-
-    """
+    """Return the name of this node: Slurm's if it is known, else the host's."""
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     if not name.isprintable():
         raise ConfigError(
@@ -429,24 +423,12 @@ def node_name() -> str:
 
 
 def read_toml(path: Path, kind: type[T]) -> T:
-    """
-    Read the TOML file *path* as a value of *kind*.
-
-    Raises:
-        ConfigError: one line that names the file, the place and the fix.
-
-    """
+    """Read the TOML file *path* as a value of *kind*."""
     return convert_config(load_toml(path), kind, str(path))
 
 
 def load_toml(path: Path) -> dict[str, Any]:
-    """
-    Read the TOML file *path* as it stands.
-
-    Raises:
-        ConfigError: one line that names the file, the place and the fix.
-
-    """
+    """Read the TOML file *path* as it stands."""
     try:
         return tomllib.loads(_read_bytes(path).decode())
     except FileNotFoundError:

@@ -57,10 +57,6 @@ def start_worker(checks: Iterable[str]) -> Generator[ForkedWorker]:
     Start a worker that knows *checks*; it ends with the block, if nobody ended it before.
 
     This process must have no threads yet.
-
-    Raises:
-        OSError: no process can be started.
-
     """
     from hpcverify.run import worker  # noqa: PLC0415 - not for help
 

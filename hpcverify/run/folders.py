@@ -90,10 +90,6 @@ def make_run_folders(
 
     Where nothing can be written to the scratch, they say so: its disk may be what is
     broken on this node.
-
-    Raises:
-        UnusableError: *state* cannot be written.
-
     """
     with ExitStack() as stack:
         shared = stack.enter_context(temporary_folder(state / "work", node, say=say))

@@ -420,10 +420,6 @@ def _make_directory(path: Path) -> None:
 
     If the scratch was unmounted meanwhile, the parents would land on the disk below,
     and we would verify the wrong disk.
-
-    Raises:
-        Unable: it cannot be made.
-
     """
     try:
         path.mkdir(exist_ok=True)
@@ -438,13 +434,7 @@ def _make_directory(path: Path) -> None:
 
 
 def estimate_seconds(step: Step, contexts: Iterable[Context]) -> float | None:
-    """
-    Estimate the seconds of a phase, if the check can: the slowest of *contexts* counts.
-
-    Raises:
-        Unable: the check's own estimate raises something, which must not end the run.
-
-    """
+    """Estimate the seconds of a phase, if the check can: the slowest of *contexts* counts."""
     estimate = step.check.estimate
     if estimate is None:
         return None

@@ -92,10 +92,6 @@ def node_lock(
 
     Waits up to *wait* seconds for another run to end, or until *should_stop* says so.
     After that, root goes on beside another user's process that holds the socket.
-
-    Raises:
-        UnverifiedError: another run holds it; names the process and its user.
-
     """
     patience = LockWait(wait, should_stop)
     with (

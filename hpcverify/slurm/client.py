@@ -289,13 +289,7 @@ def _parse_partition(line: str) -> Partition:
 
 
 def parse_minutes(limit: str) -> float:
-    """
-    Read a time limit as Slurm prints it, ``[days-]hours:minutes:seconds``, in minutes.
-
-    Raises:
-        SlurmError: it is not one.
-
-    """
+    """Read a time limit as Slurm prints it, ``[days-]hours:minutes:seconds``, in minutes."""
     if limit == "UNLIMITED":
         return math.inf
     match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", limit)

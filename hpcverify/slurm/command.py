@@ -54,10 +54,6 @@ def run_command(
 
     One that did not end in time may still take effect: read again before you conclude
     anything.
-
-    Raises:
-        SlurmError: it is missing, did not end in time, or reports a failure.
-
     """
     environ = os.environ if environ is None else environ
     conf = environ.get("SLURM_CONF", "")

@@ -30,10 +30,6 @@ def read_step(environ: Mapping[str, str]) -> StepPlace | None:
     Read the place from the environment; None if srun did not start this process.
 
     A batch script is in no step of its own: it sees the job's numbers and is alone.
-
-    Raises:
-        ConfigError: srun's variables make no sense.
-
     """
     if "SLURM_STEP_ID" not in environ or "SLURM_STEP_NUM_TASKS" not in environ:
         return None

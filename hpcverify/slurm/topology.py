@@ -22,13 +22,7 @@ _FIELD = re.compile(r"(?:^| )(\w+)=(\S*)")
 
 
 def from_text(printed: str) -> dict[str, str]:
-    """
-    Parse the output of ``scontrol show topology`` into the switch or block by node.
-
-    Raises:
-        SlurmError: it is no answer about a topology.
-
-    """
+    """Parse the output of ``scontrol show topology`` into the switch or block by node."""
     lines = [dict(_FIELD.findall(line)) for line in printed.splitlines() if line.strip()]
     known = {"SwitchName", "BlockName", "AggregatedBlock"}
     if any(known.isdisjoint(line) for line in lines):

@@ -154,14 +154,7 @@ def find_device(root: Path) -> Path | None:
 
 
 def read_chassis(device: Path, root: Path, tool: ToolRunner, patience: float) -> Chassis:
-    """
-    Ask the BMC behind *device* for its sensors and its log, within *patience* seconds.
-
-    Raises:
-        Unable: FreeIPMI is not installed (MISSING), the BMC does not answer (HUNG), takes
-            longer than *patience* (TIMEOUT), or does not list its sensors (UNMEASURED).
-
-    """
+    """Ask the BMC behind *device* for its sensors and its log, within *patience* seconds."""
     with tempfile.TemporaryDirectory(prefix="hpcverify-sdr-") as cache:
         ask = _Asker(device, cache, tool, patience)
         done = ask("bmc-info", "--get-device-id", hello=min(patience, HELLO_SECONDS))

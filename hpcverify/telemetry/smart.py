@@ -164,13 +164,7 @@ KELVIN_OFFSET = 273
 
 
 def read_nvme_log(controller: Path) -> bytes:
-    """
-    Read the health log of the NVMe *controller*, such as /dev/nvme0, without a program.
-
-    Raises:
-        OSError: it cannot be opened, as by a user, or does not answer.
-
-    """
+    """Read the health log of the NVMe *controller*, such as /dev/nvme0, without a program."""
     log = ctypes.create_string_buffer(NVME_LOG_BYTES)
     wanted = HEALTH_LOG | (NVME_LOG_BYTES // 4 - 1) << 16
     command = NVME_ADMIN_COMMAND.pack(

@@ -105,10 +105,6 @@ def find_addresses(nodes: Collection[str], bmc: Bmcs, path: str) -> dict[str, st
     Find where the BMC of each of *nodes* answers; nodes without one are left out.
 
     *path* is that of the site file.
-
-    Raises:
-        ConfigError: an address cannot be one, or a list has another length.
-
     """
     addresses = {node: bmc.address.replace(NODE_PLACE, node) for node in nodes if bmc.address}
     for hostlist, template in bmc.addresses.items():
@@ -144,13 +140,7 @@ def _expand_addresses(given: str) -> list[str]:
 
 
 def list_accesses(site: Site, nodes: Collection[str]) -> dict[str, BmcAccess]:
-    """
-    List how to reach the BMC of each of *nodes*; those without an address are left out.
-
-    Raises:
-        ConfigError: ``[bmc]`` or the file of credentials is wrong, or lacks a node.
-
-    """
+    """List how to reach the BMC of each of *nodes*; those without an address are left out."""
     bmc = site.bmc
     if not (bmc.address or bmc.addresses) or not bmc.credentials:
         raise ConfigError(

@@ -65,15 +65,7 @@ class Service(Protocol):
 
 
 def visit_bmc(access: BmcAccess, read: Callable[[Service], A]) -> A:
-    """
-    Log in at the BMC, *read* it, and log out again, however that ends.
-
-    Raises:
-        Unable: it does not answer (TIMEOUT), refuses the password (DENIED), shows a
-            certificate that is not trusted or answers wrongly (MISCONFIGURED), or is no
-            Redfish service (MISSING).
-
-    """
+    """Log in at the BMC, *read* it, and log out again, however that ends."""
     session = _Session(access)
     visit = Visit(partial(session.visit, read))
     if visit.ends_within(access.seconds):

@@ -89,13 +89,7 @@ class ChassisReading(Struct, frozen=True, kw_only=True):
 
 
 def read_chassis(access: BmcAccess) -> ChassisReading:
-    """
-    Read all that the BMC at *access* says of its node.
-
-    Raises:
-        Unable: it cannot be read; see `visit_bmc`.
-
-    """
+    """Read all that the BMC at *access* says of its node."""
     return visit_bmc(access, partial(read_service, address=access.address))
 
 
