@@ -126,7 +126,9 @@ def describe_mount(folder: Path, inventory: Inventory, root: Path = Path("/")) -
     number = _find_device(there, root)
     name = find_whole_disk(number, root) if number else None
     disk = next((p.id for p in inventory.of_kind("disk") if p.label == name), None)
-    volume = _name_volume(number, root) if number else None
+    files = ("dm/name", "loop/backing_file", "partition") if number else ()
+    names = (sysfs.read_text(root / f"sys/dev/block/{number}/{file}") for file in files)
+    volume = next(filter(None, names), None)
     facts = sysfs.drop_unknown(
         mount=str(mount.point),
         type=mount.kind,
@@ -207,11 +209,8 @@ def list_whole_disks(number: str, root: Path = Path("/")) -> frozenset[str]:
 def find_network_below(path: Path, root: Path = Path("/")) -> str | None:
     """Name the way over the network to a disk that holds *path*; None if all are local."""
     number = _find_device(path, root)
-    return _find_network_of(list_whole_disks(number, root) if number else (), root)
-
-
-def _find_network_of(disks: Iterable[str], root: Path) -> str | None:
-    networks = (find_network(root / "sys/block" / disk) for disk in sorted(disks))
+    disks = sorted(list_whole_disks(number, root)) if number else ()
+    networks = (find_network(root / "sys/block" / disk) for disk in disks)
     return next(filter(None, networks), None)
 
 
@@ -252,13 +251,6 @@ def list_controllers(disk: Path) -> list[Path]:
     device = disk / "device"
     paths = [c for c in sysfs.list_entries(device, "nvme[0-9]*") if (c / "transport").exists()]
     return paths if paths and not (device / "transport").exists() else [device]
-
-
-def _name_volume(number: str, root: Path) -> str | None:
-    """Name the logical volume, the image or the partition that a device is."""
-    device = root / "sys/dev/block" / number
-    named = ("dm/name", "loop/backing_file", "partition")
-    return next(filter(None, (sysfs.read_text(device / n) for n in named)), None)
 
 
 def _parse_mount(line: str) -> Mount:

@@ -47,20 +47,14 @@ def settle(
     Returns how long that took, and the ids of the parts that are not there yet.
     """
     began = clock()
-    while (late := list(list_unsettled(sampler))) and clock() - began < timeout:
+    while True:
+        heat = sampler.list_first_and_last("temperature")
+        load = sampler.list_first_and_last("utilization")
+        late = {part for part, (cold, now) in heat if now > cold + WARM_CELSIUS}
+        late |= {part for part, (_, now) in load if now > IDLE_SHARE}
+        if not late or clock() - began >= timeout:
+            return clock() - began, sorted(late)
         wait(PERIOD_SECONDS)
-    return clock() - began, late
-
-
-def list_unsettled(sampler: Sampler) -> Iterator[str]:
-    """Name the parts that are still warm or at work."""
-    warm = {
-        p
-        for p, (cold, now) in sampler.list_first_and_last("temperature")
-        if now > cold + WARM_CELSIUS
-    }
-    busy = {p for p, (_, now) in sampler.list_first_and_last("utilization") if now > IDLE_SHARE}
-    yield from sorted(warm | busy)
 
 
 def measure_unowned(ask: Ask, exists: Callable[[int], bool] = process_exists) -> dict[str, int]:

@@ -168,16 +168,14 @@ def _explain_hidden(address: str, root: Path, environ: Mapping[str, str]) -> str
     lines = (sysfs.read_text(card) or "").splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     minor = fields.get("Device Minor", "").strip()
-    return _explain_device_file(minor, root) if minor else _explain_unbound(address, root)
-
-
-def _explain_unbound(address: str, root: Path) -> str:
+    if minor:
+        return _explain_device_file(minor, root)
     device = root / pci.PCI_DEVICES_FOLDER / address
     if not device.exists() or pci.read_driver(device):  # the driver has it and never started it
         return ""
     return (
-        f"no driver is bound to it: echo {address} > /sys/bus/pci/drivers/nvidia/bind; if it was "
-        "not unbound on purpose, the kernel log says why the driver did not take it"
+        f"no driver is bound to it. Fix: echo {address} > /sys/bus/pci/drivers/nvidia/bind; if it "
+        "was not unbound on purpose, see the kernel log"
     )
 
 
