@@ -69,11 +69,7 @@ def is_nccl_tests(lines: Iterable[str]) -> bool:
 
 
 def read_nccl_tests(lines: Iterable[str]) -> Iterator[Row]:
-    """
-    Read what runs of nccl-tests printed, one after the other.
-
-    What several nodes reached together is a value of all of them: their names are one.
-    """
+    """Read the output of nccl-tests, with a value for all nodes of a run."""
     nodes: dict[str, None] = {}
     began = False
     for line in lines:

@@ -48,12 +48,7 @@ class ListSummary(Struct, frozen=True):
 
 
 def may_have_outlier(summary: ListSummary, far: Sequence[float]) -> bool:
-    """
-    Whether chance alone does not explain the values *far*, those beyond the reach.
-
-    It is Benjamini and Hochberg's procedure as `level` has it. Values on both sides may be
-    given: then the test is passed more easily.
-    """
+    """Whether chance does not explain the values *far* (Benjamini and Hochberg, as `level`)."""
     if summary.peers < MIN_SPREAD_PEERS:
         return bool(far)
     spread = MAD_SCALE * summary.mad

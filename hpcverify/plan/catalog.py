@@ -155,12 +155,7 @@ def _list_modules(folder: str) -> Iterator[str]:
 def make_side_finder(
     packages: tuple[str, ...] = (BUILTIN_PACKAGE,),
 ) -> Callable[[str, str], Side | None]:
-    """
-    Make what says which side of a metric is worse, as its check declares it.
-
-    It takes the names of the check and of the metric. Where the check is not installed here or no
-    longer has the metric, it says None: nobody knows.
-    """
+    """Make the function that returns the worse side of a check's metric; None if unknown."""
 
     @cache
     def load(name: str) -> Check[Any] | None:

@@ -100,11 +100,7 @@ def _read_number(number: int | _Number) -> int:
 
 
 def from_text(printed: str) -> dict[str, Host]:
-    """
-    Parse the output of ``scontrol show node``, with times in seconds.
-
-    Not of its one-line form (``-o``), which turns line breaks in a reason into spaces.
-    """
+    """Parse ``scontrol show node``, but not with ``-o``, which drops line breaks of reasons."""
     if not printed.endswith("\n\n"):  # as each record does
         raise SlurmError(f"scontrol's answer is incomplete: … {printed[-80:]!r}")
     return _index_hosts([_parse_record(text) for text in _RECORD.split(printed) if text.strip()])
