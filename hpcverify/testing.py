@@ -49,11 +49,7 @@ def has_no_past(_name: str, _where: str) -> Sequence[float]:
 
 
 def make_context(folder: Path, **changes: Any) -> Context:
-    """
-    Make the context of a check on `INVENTORY`, with its directories below *folder*.
-
-    *changes* are fields of `Context`, as in ``make_context(tmp_path, seed=2)``.
-    """
+    """Make the context of a check on `INVENTORY` below *folder*, with *changes* of its fields."""
     for name in ("scratch", "shared"):
         (folder / name).mkdir(exist_ok=True)
     base = Context(

@@ -109,16 +109,7 @@ def _lstat(name: str, folder: int) -> os.stat_result | None:
 
 
 def refuse_link_of_others(entry: PathEntry, owner: int = ROOT) -> None:
-    """
-    Refuse to follow a link that another user than *owner* could have put there.
-
-    In a sticky folder that is a link that is not ours, or one with a second name: if
-    fs.protected_hardlinks is off, anybody can give our link another name there.
-
-    Raises:
-        ConfigError: it is such a link.
-
-    """
+    """Refuse to follow a link that another user than *owner* may have made or linked to."""
     if not stat.S_ISLNK(entry.found.st_mode):
         return
     strangers = {entry.found.st_uid, entry.inside.st_uid} - _list_trusted_users() - {owner}

@@ -60,11 +60,7 @@ def read_link(address: str, root: Path = Path("/")) -> Link | None:
 
 
 def find_best_link(address: str, root: Path = Path("/")) -> Link | None:
-    """
-    Find what the device at *address* and the port above it can do together.
-
-    None if there is no such port, as in a virtual machine that hides the slot.
-    """
+    """Find the best link that *address* and the port above it support; None without such a port."""
     ends = (address, *list_ports(address, root)[:1])
     links = [_read_link_end(root / pci.PCI_DEVICES_FOLDER / end, "max") for end in ends]
     known = [link for link in links if link]
@@ -92,12 +88,7 @@ def list_ports(address: str, root: Path = Path("/")) -> tuple[str, ...]:
 
 
 def read_errors(address: str, root: Path = Path("/")) -> Mapping[str, Mapping[str, int]]:
-    """
-    Read the errors that the device at *address* counts, since it was found, by kind.
-
-    Each kind that is counted is there, and of its errors those that are not zero; a
-    device that reports none (no AER) has no kind.
-    """
+    """Read the PCIe errors of *address* that are not zero, by kind; no kind without AER."""
     device = root / pci.PCI_DEVICES_FOLDER / address
     errors: dict[str, dict[str, int]] = {}
     for kind, file in ERROR_FILES.items():

@@ -103,11 +103,7 @@ def _report_not_started(folders: Sequence[Path], started: int) -> Iterator[Findi
 
 
 def _list_holders(parts: Sequence[Part], root: Path) -> Iterator[tuple[str, int]]:
-    """
-    List who holds memory of which GPU, as (id of the part, process id).
-
-    KFD lists every process that ever opened it; one without memory on a GPU does not use it.
-    """
+    """List the processes with memory on a GPU, as (id of the part, process id)."""
     places = {part.facts["pci_address"]: part.id for part in parts}
     for node in sysfs.list_entries(root / KFD_FOLDER / "topology/nodes"):
         lines = (sysfs.read_text(node / "properties") or "").splitlines()

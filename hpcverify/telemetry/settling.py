@@ -41,11 +41,7 @@ def settle(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> tuple[float, list[str]]:
-    """
-    Wait until all parts are cool and idle, for *timeout* seconds at most.
-
-    Returns how long that took, and the ids of the parts that are not there yet.
-    """
+    """Wait until all parts are cool and idle; return the seconds, and the parts that are not."""
     began = clock()
     while True:
         heat = sampler.list_first_and_last("temperature")
@@ -79,12 +75,7 @@ def await_release(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> Iterator[Coverage | Finding]:
-    """
-    Wait up to *timeout* seconds until the memory of the GPUs *parts* is free again.
-
-    *before* is what nobody owned when the run began, as `measure_unowned` gives it. Says
-    what was waited for, and which GPU has memory that nobody owns in the end.
-    """
+    """Wait until the memory of the GPUs *parts* is free, as *before* the run; report the rest."""
     began = clock()
     now = measure()
     while (held := _list_held(parts, before, now)) and clock() - began < timeout:

@@ -230,11 +230,7 @@ def _join_warnings(warnings: Iterable[tuple[str, str]]) -> dict[str, str]:
 def _read_warnings(
     document: Mapping[str, Any], values: Mapping[str, float]
 ) -> Iterator[tuple[str, str]]:
-    """
-    Read why a drive is not in order: code and text.
-
-    smartctl's ``passed`` is false for any reason, so it counts only where the drive gives none.
-    """
+    """Read the drive's own warnings, by code; ``passed`` counts only without any."""
     status = document.get("smart_status", {})
     log = document.get("nvme_smart_health_information_log", {})
     bits = log.get("critical_warning", status.get("nvme", {}).get("value"))

@@ -121,12 +121,7 @@ def _survey_with_nvml(
 def _explain_unlisted(
     addresses: Sequence[str], root: Path, environ: Mapping[str, str], late: Sequence[Finding]
 ) -> list[Finding]:
-    """
-    Ask for the GPUs at *addresses* by name, to hear why they were not listed.
-
-    Those that do not return are *late* to initialise: NVML numbers GPUs in the order of
-    their addresses.
-    """
+    """Query the GPUs at *addresses* that NVML does not list; *late* ones still initialise."""
     explained: list[Finding] = []
     waiting = [finding for finding in late if finding.code in LATE_CODES]
     patience = LATE_SECONDS if waiting else GPU_START_SECONDS
@@ -242,11 +237,7 @@ def _read_facts(gpu: GpuQuery) -> dict[str, str]:
 
 
 def _read_power_limit(gpu: GpuQuery) -> str | None:
-    """
-    Read the limit in force, and what it is by default: ``500 of 700 W``.
-
-    One that a BMC sets is enforced, and not the limit that was asked for (llnl/variorum#445).
-    """
+    """Read the enforced limit, which a BMC may set, and the default: ``500 of 700 W``."""
     limit = gpu.ask(nv.nvmlDeviceGetPowerManagementLimit)
     enforced = gpu.ask(nv.nvmlDeviceGetEnforcedPowerLimit)
     default = gpu.ask(nv.nvmlDeviceGetPowerManagementDefaultLimit)

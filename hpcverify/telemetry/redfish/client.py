@@ -229,11 +229,7 @@ def _read_body(answer: urllib3.BaseHTTPResponse) -> bytes:
 
 
 def _find_session(path: str, place: str) -> str:
-    """
-    Find the path of a session that *place* gives, relative to *path*; empty if it gives none.
-
-    The host of *place* does not count: another host would get the token of this session.
-    """
+    """Find the path of a session in *place*, whose host does not count; empty if it has none."""
     with suppress(ValueError):
         location = urlsplit(urljoin(path, place)).path
         if place and PATH_PATTERN.fullmatch(location):

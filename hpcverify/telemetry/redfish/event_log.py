@@ -30,13 +30,7 @@ MAX_LINKED_EVENTS = 100
 
 
 def list_newest_entries(service: Service, path: str) -> list[Resource]:
-    """
-    List the newest entries of the log whose collection is at *path*, the oldest first.
-
-    Raises:
-        Unreadable: a page cannot be read, or the pages form a loop.
-
-    """
+    """List the newest entries of the log at *path*, the oldest first."""
     page = service.get(path) if path else None
     first = [member for member in as_list((page or {}).get("Members")) if isinstance(member, dict)]
     if page is None or not first:
