@@ -88,14 +88,7 @@ class BmcRound:
     _refusals: int = 0
 
     def run(self) -> None:
-        """
-        Ask all of them, a group at a time.
-
-        Raises:
-            SpoolError: there is no spool.
-            ConfigError: the site file is wrong.
-
-        """
+        """Read all BMCs, a group at a time."""
         step = plan_step(self.site)  # a mistake in the site file shows before anybody is asked
         look_up_uid(self.site.fleet.user)
         spool.list_homes(Path(self.site.fleet.spool))  # asks nobody in vain
@@ -206,13 +199,7 @@ class BmcRound:
 
 
 def plan_step(site: Site, node: str = "") -> Step:
-    """
-    Plan the check of a chassis by the limits of *site*, those of *node* among them.
-
-    Raises:
-        ConfigError: a limit or a parameter is wrong.
-
-    """
+    """Plan the check of a chassis by the limits of *site*, those of *node* among them."""
     suite = Suite(
         name=Source.BMC,
         summary="the chassis of a node, as reported by its BMC over the network",
@@ -223,11 +210,7 @@ def plan_step(site: Site, node: str = "") -> Step:
 
 
 def list_log_tellers(store: Store, now: datetime) -> Collection[str]:
-    """
-    Name the nodes that report the event log of their BMC themselves.
-
-    An entry counts once: of these nodes, what the network shows of the log is left to them.
-    """
+    """List the nodes that report the event log of their BMC themselves."""
     judged = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
     return {
         result.node

@@ -47,12 +47,7 @@ def leave(text: str) -> None:
 
 @contextmanager
 def during(text: str, part: str) -> Generator[None]:
-    """
-    Record while the block runs what the *part* is doing.
-
-    Blocks may be nested, and run in several threads: the latest that has not ended is
-    recorded. Not for the inside of a loop that is timed.
-    """
+    """Record while the block runs what *part* is doing; not for a loop that is timed."""
     entry = (text, part, time.monotonic())
     _open.append(entry)
     _write(*entry)

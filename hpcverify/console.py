@@ -48,16 +48,7 @@ def exit_with(command: Callable[[], object]) -> NoReturn:
 
 @contextmanager
 def handle_output_errors(stores: Callable[[], bool]) -> Generator[None]:
-    """
-    Name what keeps us from printing; Python would exit with 1, which means FAIL.
-
-    A closed pipe ends the command silently. *stores* says whether the command keeps its
-    results before it prints them.
-
-    Raises:
-        OutputError: standard output is full.
-
-    """
+    """Report an error of printing, which must not exit with 1 (FAIL); a closed pipe is silent."""
     try:
         yield
     except BrokenPipeError:

@@ -52,11 +52,7 @@ FREE_PREFIX = ".free-"
 
 
 class JobGate:
-    """
-    The controller's verdict on a node; immutable.
-
-    A plain class: typing or dataclasses take as long to load as Python to start.
-    """
+    """The controller's verdict on a node; a plain class, as imports take time."""
 
     __slots__ = ("checks", "reason", "until", "verdict")
 
@@ -134,13 +130,7 @@ def parse(text: str) -> JobGate | None:
 
 
 def write(path: Path, job_gate: JobGate) -> None:
-    """
-    Write *job_gate* to *path*, whole or not at all.
-
-    Raises:
-        OSError: it cannot be written.
-
-    """
+    """Write *job_gate* to *path* atomically."""
     # Not what is above: without its mount, a spool would be made on the disk below.
     path.parent.mkdir(exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}.new")

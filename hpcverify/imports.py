@@ -15,11 +15,7 @@ from typing import Any
 
 @contextmanager
 def replace_modules(others: Mapping[str, ModuleType | None]) -> Generator[None]:
-    """
-    Let imports in the block find *others* under these names; None means "not installed".
-
-    A module that is there already stays, and after the block the real one can be imported.
-    """
+    """Let imports in the block find *others* under these names; None means "not installed"."""
     modules: dict[str, Any] = sys.modules
     missing = [name for name in others if name not in modules]
     modules.update((name, others[name]) for name in missing)

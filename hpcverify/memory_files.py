@@ -11,15 +11,7 @@ FOLDERS = ("/dev/shm", "/tmp")  # noqa: S108 - what is opened there has no name
 
 
 def create_memory_file(name: str) -> int:
-    """
-    Make a file in memory and return its descriptor; *name* shows in /proc.
-
-    Where a sandbox forbids that, it is one without a name in the first folder that takes it.
-
-    Raises:
-        OSError: it cannot be made; says what forbids it.
-
-    """
+    """Make a file in memory, or an unnamed one in a sandbox; return its descriptor."""
     try:
         return os.memfd_create(name)
     except OSError as exc:

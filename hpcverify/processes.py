@@ -296,11 +296,7 @@ class KernelWait:
 
 
 def read_wait_channel(pid: int, proc: Path = Path("/proc")) -> str:
-    """
-    Name the kernel functions in which the threads of *pid* wait.
-
-    All threads count: the first is already a zombie when another cannot end.
-    """
+    """Return the kernel functions in which the threads of *pid* wait."""
     channels = {
         name
         for task in (proc / str(pid) / "task").glob("*")

@@ -211,14 +211,7 @@ class Qualification(Struct, frozen=True, kw_only=True):
 
 
 def load_steps(site: Site, only: Iterable[str] = ()) -> tuple[QualificationStep, ...]:
-    """
-    Load all steps, or *only* those with these names.
-
-    Raises:
-        UnknownNameError: there is no such step.
-        ConfigError: a file of the site is wrong.
-
-    """
+    """Load all steps, or *only* those with these names."""
     chosen = frozenset(only)
     for name in chosen.difference(STEP_NAMES):
         raise UnknownNameError("step", name, STEP_NAMES)
@@ -242,19 +235,15 @@ def _load_step(name: str, site: Site) -> QualificationStep:
         return QualificationStep(
             name=name, question=QUICK_QUESTION, budget=plan.budget, plan=plan, device_kind=""
         )
-    suite = _load_own_suite(name)
-    plan = make_plan(suite, site, packages=list_packages(site))
-    refuse_endless(plan)
-    return QualificationStep(name=name, question=suite.summary, budget=plan.budget, plan=plan)
-
-
-def _load_own_suite(name: str) -> Suite:
     path = suites_dir() / "qualification" / f"{name}.toml"
     if path.is_file():
         refuse_if_others_can_change(path)
     else:
         path = Path(import_module(QUALIFICATION_PACKAGE).__path__[0]) / f"{name}.toml"
-    return msgspec.structs.replace(read_toml(path, Suite), name=name)
+    suite = msgspec.structs.replace(read_toml(path, Suite), name=name)
+    plan = make_plan(suite, site, packages=list_packages(site))
+    refuse_endless(plan)
+    return QualificationStep(name=name, question=suite.summary, budget=plan.budget, plan=plan)
 
 
 class NodeQualifier(Struct, kw_only=True):
@@ -270,15 +259,7 @@ class NodeQualifier(Struct, kw_only=True):
     show_progress: Callable[[], AbstractContextManager[Progress]]
 
     def run(self) -> Iterator[Qualification]:
-        """
-        Take the steps, and yield after each what came of all so far.
-
-        A request to stop leaves out those that are left.
-
-        Raises:
-            UnverifiedError: there is no GPU that can be used, or others use them.
-
-        """
+        """Take the steps, and yield the results so far after each."""
         started, began = datetime.now(UTC), time.monotonic()
         inventory, reports = self._find_gpus(), list[StepReport]()
         for step in self.steps:
@@ -287,7 +268,9 @@ class NodeQualifier(Struct, kw_only=True):
                 reports.append(StepReport(step=step, verdict=Verdict.ERROR, reason=why))
             else:
                 self.begin(step)
-                self._rest(step.rest if reports else 0.0)
+                until = time.monotonic() + (step.rest if reports else 0.0)
+                while time.monotonic() < until and not self.should_stop():
+                    time.sleep(POLL_SECONDS)
                 reports.append(self._take_step(step, inventory))
             whole = len(reports) == len(self.steps) and not self.should_stop()
             seconds = time.monotonic() - began
@@ -307,11 +290,6 @@ class NodeQualifier(Struct, kw_only=True):
             )
         refuse_used_gpus(holders, inventory)
         return inventory
-
-    def _rest(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not self.should_stop():
-            time.sleep(POLL_SECONDS)
 
     def _take_step(self, step: QualificationStep, inventory: Inventory) -> StepReport:
         began = time.monotonic()
@@ -633,12 +611,7 @@ def list_reached(
     version: str,
     confidence: str = MEASURED_HERE,
 ) -> tuple[list[str], list[str]]:
-    """
-    List the lines of CSV from the *figures* of *run*, and in words why others are left out.
-
-    Only GPUs at their default power limit give one, in a check that all of them passed: a line
-    becomes a limit for every GPU of that part.
-    """
+    """List CSV lines of *figures* of passing GPUs at default power, and why others are left out."""
     lines, reasons = list[str](), list[str]()
     results = {result.check: result for result in run.results if result.check in REACHED}
     sound = {check for check, r in results.items() if r.verdict in (Verdict.PASS, Verdict.WARN)}

@@ -38,11 +38,7 @@ def find_mad(values: Iterable[float], centre: float) -> float:
 
 
 def find_percentile(values: Iterable[float], share: float) -> float:
-    """
-    Find the smallest of *values* that at least *share* of them do not exceed.
-
-    This is the nearest rank, so that it is always a measured value.
-    """
+    """Find the nearest rank: the smallest of *values* that *share* of them do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
@@ -50,13 +46,7 @@ def find_percentile(values: Iterable[float], share: float) -> float:
 def bisect(
     is_beyond: Callable[[float], bool], low: float, high: float, precision: float = 1e-15
 ) -> float:
-    """
-    Find where *is_beyond* becomes true between *low* (false) and *high* (true).
-
-    Returns:
-        A value for which it is true, too high by no more than the share *precision* of it.
-
-    """
+    """Find where *is_beyond* becomes true from *low* (false) to *high*, up to *precision*."""
     while high - low > precision * high:
         middle = (low + high) / 2
         low, high = (low, middle) if is_beyond(middle) else (middle, high)
@@ -102,11 +92,7 @@ def bound_rate(events: int, tries: int) -> float:
 
 
 def compute_binomial_tail(chances: Iterable[float], least: int) -> float:
-    """
-    Compute the chance that at least *least* of independent events with these *chances* happen.
-
-    It is exact: the recursion for a sum of unequal trials (Poisson's binomial distribution).
-    """
+    """Compute exactly the chance of at least *least* events with these *chances*."""
     exactly = [1.0]
     for chance in chances:
         exactly = [
@@ -117,11 +103,7 @@ def compute_binomial_tail(chances: Iterable[float], least: int) -> float:
 
 
 def compute_fisher_tail(hits: int, tries: int, other_hits: int, other_tries: int) -> float:
-    """
-    Compute the chance of *hits* of some *tries*, or more, if the others are of the same kind.
-
-    Fisher's exact test (1935), one-sided.
-    """
+    """Compute the chance of *hits* or more of *tries* (Fisher's exact test, 1935, one-sided)."""
     both = hits + other_hits
     whole = _count_log_ways(tries + other_tries, both)
     return sum(

@@ -49,11 +49,7 @@ def has_no_past(_name: str, _where: str) -> Sequence[float]:
 
 
 def make_context(folder: Path, **changes: Any) -> Context:
-    """
-    Make the context of a check on `INVENTORY`, with its directories below *folder*.
-
-    *changes* are fields of `Context`, as in ``make_context(tmp_path, seed=2)``.
-    """
+    """Make the context of a check on `INVENTORY` below *folder*, with *changes* of its fields."""
     for name in ("scratch", "shared"):
         (folder / name).mkdir(exist_ok=True)
     base = Context(
@@ -81,10 +77,6 @@ def judge_items(
 
     They are those of all devices, and reconciled first if the check does that. *past*
     gives what earlier runs measured, newest first, by name and part.
-
-    Raises:
-        AssertionError: *check* declares no metric of that name, or another unit.
-
     """
     yielded = [item for item in items if isinstance(item, Measurement | Finding)]
     if check.reconcile is not None:
@@ -139,13 +131,7 @@ def list_codes(items: Iterable[CheckItem]) -> list[str]:
 
 
 def find_value(items: Iterable[CheckItem], name: str, part_id: str = "") -> float | None:
-    """
-    Find the value of the one measurement called *name*, on the part *part_id* if given.
-
-    Raises:
-        LookupError: there is no such measurement, or more than one.
-
-    """
+    """Find the value of the one measurement called *name*, on the part *part_id* if given."""
     match [m for m in list_measurements(items) if m.name == name and part_id in ("", m.part_id)]:
         case [measurement]:
             return measurement.value

@@ -109,16 +109,7 @@ def _lstat(name: str, folder: int) -> os.stat_result | None:
 
 
 def refuse_link_of_others(entry: PathEntry, owner: int = ROOT) -> None:
-    """
-    Refuse to follow a link that another user than *owner* could have put there.
-
-    In a sticky folder that is a link that is not ours, or one with a second name: if
-    fs.protected_hardlinks is off, anybody can give our link another name there.
-
-    Raises:
-        ConfigError: it is such a link.
-
-    """
+    """Refuse to follow a link that another user than *owner* may have made or linked to."""
     if not stat.S_ISLNK(entry.found.st_mode):
         return
     strangers = {entry.found.st_uid, entry.inside.st_uid} - _list_trusted_users() - {owner}
@@ -149,13 +140,7 @@ def refuse_if_others_can_change(path: Path, *, shared: bool = False, owner: int 
 
 
 def refuse_if_others_can_read(path: Path, found: os.stat_result) -> None:
-    """
-    Refuse a secret, the open file *path*, that another user owns or can read.
-
-    Raises:
-        ConfigError: somebody can; says how to fix that.
-
-    """
+    """Refuse a secret, the open file *path*, that another user owns or can read."""
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"{path} is not a regular file")
@@ -172,11 +157,6 @@ def refuse_tree_others_can_change(folder: Path) -> None:
 
     That includes the targets of links, and ``__pycache__``: Python runs the compiled
     code there.
-
-    Raises:
-        ConfigError: somebody can; names the path and the fix.
-        OSError: it cannot be listed.
-
     """
     if os.geteuid() != ROOT:
         return

@@ -74,14 +74,7 @@ UNIT_FACTORS = {
 
 
 def convert_unit(value: float, unit: str, to: str) -> float:
-    """
-    Convert *value* from *unit* to the unit *to*.
-
-    Raises:
-        UnknownNameError: *unit* is unknown.
-        ConfigError: the two have different dimensions.
-
-    """
+    """Convert *value* from *unit* to the unit *to*."""
     if unit not in UNIT_FACTORS:
         raise UnknownNameError("unit", unit, filter(None, UNIT_FACTORS))
     (dimension, factor), (wanted, per) = UNIT_FACTORS[unit], UNIT_FACTORS[to]
@@ -150,11 +143,7 @@ def scale_unit(value: float, unit: str) -> tuple[float, str]:
 
 
 def choose_unit(values: Iterable[float | None], unit: str) -> tuple[str, float]:
-    """
-    Choose one unit to print *values*, given in *unit*, in; also return what to multiply by.
-
-    The middle one of those that are not zero decides, so that a single odd value does not.
-    """
+    """Choose one unit for *values* by the middle one that is not zero; also return its factor."""
     sizes = sorted(abs(v) for v in values if v and math.isfinite(v))
     if not sizes:
         return unit, 1.0
@@ -170,11 +159,7 @@ def have_one_dimension(unit: str, other: str) -> bool:
 
 
 def convert_time(seconds: float) -> datetime | None:
-    """
-    Convert *seconds* since 1970 to UTC, down to whole seconds as most readers expect them.
-
-    None: they are 0, which means never, or are no time.
-    """
+    """Convert *seconds* since 1970 to UTC, in whole seconds; None for 0 and invalid times."""
     if not 0 < seconds <= MAX_SECONDS:
         return None
     return datetime.fromtimestamp(int(seconds), UTC)

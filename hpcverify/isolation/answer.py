@@ -194,13 +194,7 @@ class _AnyDocument(Struct, frozen=True):
 
 
 def parse_answer(text: bytes, subject: str) -> IsolationAnswer:
-    """
-    Parse the *text* of an answer; *subject* names the file.
-
-    Raises:
-        StoreError: it is incomplete.
-
-    """
+    """Parse the *text* of an answer; *subject* names the file."""
     try:
         return msgspec.json.decode(text, type=IsolationAnswer)
     except msgspec.DecodeError as exc:

@@ -128,14 +128,7 @@ class Journal:
     """The journal of one isolation, open and locked."""
 
     def __init__(self, folder: Path, flags: int = 0) -> None:
-        """
-        Open the journal in *folder*, read it, and cut off a line that was never finished.
-
-        Raises:
-            ActionError: another process works on it.
-            StoreError: it cannot be read, or is damaged.
-
-        """
+        """Open the journal in *folder*, read it, and cut off a line that was never finished."""
         self.folder = folder
         self.rounds: list[RoundRecord] = []
         self.concluded: ConcludedIsolation | None = None
@@ -194,13 +187,7 @@ class Journal:
         return [documents[place] for place in sorted(documents)]
 
     def append(self, entry: Entry) -> None:
-        """
-        Write *entry*, so that it is on the disk.
-
-        Raises:
-            StoreError: it cannot be written.
-
-        """
+        """Write *entry*, so that it is on the disk."""
         line = msgspec.json.encode(entry) + b"\n"
         try:
             while line:
@@ -231,13 +218,7 @@ class Journal:
 
 
 def create_journal(state: Path, order: IsolationOrder) -> Journal:
-    """
-    Begin the journal of *order* in the state directory.
-
-    Raises:
-        StoreError: it cannot be written.
-
-    """
+    """Begin the journal of *order* in the state directory."""
     folder = state / FOLDER_NAME / order.id
     try:
         folder.mkdir(mode=0o700, parents=True)

@@ -47,13 +47,7 @@ class RankShares(Struct, frozen=True):
 
 
 def read_step_log(lines: Iterable[str], subject: str) -> list[RankShares]:
-    """
-    Read the step log of a job: CSV with a row for each step of each rank, in seconds.
-
-    Raises:
-        ConfigError: a column is missing, a value is not a number, or it is too little to judge.
-
-    """
+    """Read the step log of a job: CSV with a row for each step of each rank, in seconds."""
     rows = csv.DictReader(lines)
     if without := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
         names = ",".join(COLUMNS)

@@ -9,7 +9,7 @@ tree and may be more than the wire carries; the others hold for rings as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from functools import cache
 
 from msgspec import Struct
@@ -31,42 +31,21 @@ class FabricFloor(Struct, frozen=True):
     source: str
 
 
-class _Figure(Struct, frozen=True):
-    part: str
-    gpus: int
-    """In a node; all of them took part."""
-    wire: float
-    algorithm: str
-    floor: FabricFloor
-
-
 def find_fabric_floor(name: str, gpus: int, wire: float, algorithm: str) -> FabricFloor | None:
-    """
-    Find what all-reduce between nodes of so many *gpus* with this *wire* surely reaches.
-
-    The lowest of the figures that apply; None if nobody published one for this platform.
-    """
+    """Find the lowest published all-reduce with *gpus* and *wire* of a node; None if unknown."""
     spec = find_spec(Part("gpu", "", "", {"name": name}))
     figures = [
-        figure.floor
-        for figure in _load_figures()
-        if spec is not None
-        and (figure.part, figure.gpus) == (spec.key, gpus)
-        and abs(wire / figure.wire - 1) < SAME_WIRE
-        and figure.algorithm in {"", algorithm}
+        FabricFloor(MARGINS[row["kind"]] * float(row["busbw"]), row["source"])
+        for row in _load_rows()
+        if row["confidence"] in SOUND_CONFIDENCES
+        and spec is not None
+        and (row["part"], int(row["gpus"])) == (spec.key, gpus)
+        and abs(wire / float(row["wire"]) - 1) < SAME_WIRE
+        and row["algorithm"] in {"", algorithm}
     ]
     return min(figures, key=lambda figure: figure.busbw, default=None)
 
 
 @cache
-def _load_figures() -> tuple[_Figure, ...]:
-    return tuple(_read_figures())
-
-
-def _read_figures() -> Iterator[_Figure]:
-    for row in read_rows("fabric_reached.csv"):
-        if row["confidence"] in SOUND_CONFIDENCES:
-            busbw = MARGINS[row["kind"]] * float(row["busbw"])
-            floor = FabricFloor(busbw, row["source"])
-            gpus, wire = int(row["gpus"]), float(row["wire"])
-            yield _Figure(row["part"], gpus, wire, row["algorithm"], floor)
+def _load_rows() -> tuple[Mapping[str, str], ...]:
+    return tuple(read_rows("fabric_reached.csv"))

@@ -197,8 +197,12 @@ def _list_floors(
     others = [
         *_list_alike(spec, promise, quantity, mode, least=least),
         *_list_other_types(spec, promise, quantity, mode, least=least),
-        *_list_least(spec, promise, quantity),
     ]
+    shares = load_least_shares()
+    share = shares.get((spec.compute_capability, quantity), shares.get((ANY_CAPABILITY, quantity)))
+    if share:
+        why = ("B", "the least that any good part is known to reach")
+        others.append(_build(_name_sheet(spec), promise, share, 1.0, why))
     yield from sorted(others, key=lambda floor: not floor.is_sound)
 
 
@@ -268,14 +272,6 @@ def _list_other_types(
                 evidence=f"in {other}, {floor.evidence}",
                 confidence="C",
             )
-
-
-def _list_least(spec: Spec, promise: Promise, quantity: str) -> Iterator[Floor]:
-    shares = load_least_shares()
-    share = shares.get((spec.compute_capability, quantity), shares.get((ANY_CAPABILITY, quantity)))
-    if share:
-        evidence = "the least that any good part is known to reach"
-        yield _build(_name_sheet(spec), promise, share, 1.0, ("B", evidence))
 
 
 def _build(

@@ -44,11 +44,7 @@ def resolve(
     past: PastValues,
     overrides: Sequence[Rule] = (),
 ) -> tuple[Limit, ...]:
-    """
-    Make the limits of *measurements* from *rules* and *overrides*, strongest first.
-
-    One rule judges a measurement for which a file gives a bound: see `find_rules`.
-    """
+    """Make the limits of *measurements* from *rules* and *overrides*, strongest first."""
     judged: dict[RuleKey, list[tuple[Measurement, Rule]]] = {}
     for item in measurements:
         names = inventory.list_aliases(item.part_id) if overrides else ()
@@ -58,12 +54,15 @@ def resolve(
     for key in list_rule_keys(rules, overrides):
         pairs = judged.get(key, [])
         if not pairs:
-            if not _is_measured(key, measurements, inventory):
-                limits += _make_unmeasured_limit(key, rules, overrides)
+            # Without a measurement nothing meets the limit: a typo must not pass.
+            hit = find_rule(rules, overrides, key[0], (key[1],))
+            if hit and not (hit[1].optional or _is_measured(key, measurements, inventory)):
+                unmet = _make_absolute_limit(key[0], hit[1])
+                limits.append(replace(unmet, part_id="" if key[1] == ANY_PART else key[1]))
             continue
         limits += _make_absolute_limits(key, pairs, measurements)
         for item, rule in pairs:
-            if _is_relative(rule):
+            if (rule.of_spec, rule.of_siblings, rule.of_baseline) != (None, None, None):
                 limits += _make_item_limits(rule, item, measurements, inventory, past)
     return tuple(dict.fromkeys(limits))
 
@@ -79,18 +78,6 @@ def _is_measured(key: RuleKey, measurements: Sequence[Measurement], inventory: I
         )
         for item in measurements
     )
-
-
-def _make_unmeasured_limit(
-    key: RuleKey, rules: Mapping[str, Rule], overrides: Sequence[Rule]
-) -> Iterator[Limit]:
-    """Make a limit that nothing meets, unless it is optional: a typo must not pass."""
-    metric, part = key
-    hit = find_rule(rules, overrides, metric, (part,))
-    if hit is None or hit[1].optional:
-        return
-    limit = _make_absolute_limit(metric, hit[1])
-    yield replace(limit, part_id="" if part == ANY_PART else part)
 
 
 def _make_absolute_limits(
@@ -113,10 +100,6 @@ def _is_absolute(rule: Rule) -> bool:
     return rule.low is not None or rule.high is not None
 
 
-def _is_relative(rule: Rule) -> bool:
-    return (rule.of_spec, rule.of_siblings, rule.of_baseline) != (None, None, None)
-
-
 def _make_item_limits(
     rule: Rule,
     item: Measurement,
@@ -124,7 +107,8 @@ def _make_item_limits(
     inventory: Inventory,
     past: PastValues,
 ) -> list[Limit]:
-    floor = _look_up_floor(rule, item, inventory)
+    part = _find_gpu(item.part_id, inventory) if rule.of_spec is not None else None
+    floor = find_floor(part, item.name, rule.verdict) if part else None
     without = f"; {floor}" if isinstance(floor, str) else ""
     made = [
         *_make_floor_limit(rule, item, floor),
@@ -169,13 +153,6 @@ def _make_unresolved_limit(rule: Rule, item: Measurement, without: str) -> Itera
         noisy=f"not judged: neither a data sheet nor {MIN_SIBLINGS} siblings to "
         f"make the limit from ({rule.source}){without}",
     )
-
-
-def _look_up_floor(rule: Rule, item: Measurement, inventory: Inventory) -> Floor | str | None:
-    part = _find_gpu(item.part_id, inventory)
-    if part is None or rule.of_spec is None:
-        return None
-    return find_floor(part, item.name, rule.verdict)
 
 
 def _find_gpu(part_id: str, inventory: Inventory) -> Part | None:
@@ -227,11 +204,7 @@ def _make_sibling_limit(
 
 
 def _identify_kind(part_id: str, inventory: Inventory) -> tuple[str, ...]:
-    """
-    Return the kind, model and settings of *part_id*: siblings have the same ones.
-
-    A GPU that somebody gave less power is slower than the others, and not defective.
-    """
+    """Return the kind, model and settings of *part_id*, which siblings share."""
     part = inventory.find_part(part_id)
     if part is None:
         return (part_id.rstrip("0123456789"),)

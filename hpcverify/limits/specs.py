@@ -199,22 +199,13 @@ def compute_pcie_bandwidth(generation: int, width: int) -> float:
 
 
 def find_spec(part: Part) -> Spec | None:
-    """
-    Look up *part* by its PCI device id, else by its exact name.
-
-    None if it is unknown, or if its own facts contradict the sheet: judging a part by
-    the wrong data sheet is worse than not judging it.
-    """
+    """Look up *part* by PCI device id or name; None if unknown, or if its facts contradict it."""
     spec = _look_up(part)
     return None if spec is None or _find_contradiction(spec, part.facts) else spec
 
 
 def count_missing_from_board(gpus: Sequence[Part], handed_on: int = 0) -> int | None:
-    """
-    Count the GPUs that a board lacks, beside *gpus* and those *handed_on*; 2 of 4 are a half.
-
-    None if *gpus* are not all of one part that is only sold on boards.
-    """
+    """Count the GPUs that a board lacks beyond *gpus* and *handed_on*; None if not on a board."""
     keys = {spec.key if (spec := find_spec(gpu)) else "" for gpu in gpus if "name" in gpu.facts}
     if len(keys) != 1 or not keys <= BOARD_PARTS:
         return None

@@ -44,35 +44,24 @@ def compare_sensors(part: PartValue, peers: Sequence[PartValue]) -> dict[str, Se
     for sensor, value in part.sensors.items():
         others = [peer.sensors[sensor] for peer in peers if sensor in peer.sensors]
         if len(others) >= MIN_PEERS_READ:
-            readings[sensor] = _compare(sensor, value, others)
+            centre = median(others)
+            least = LEAST_DEGREES if sensor == "temperature" else LEAST[sensor] * centre
+            away = max(least, MIN_SCORE * MAD_SCALE * find_mad(others, centre))
+            side = (value - centre >= away) - (centre - value >= away)
+            readings[sensor] = SensorReading(sensor, value, centre, side)
     return readings
-
-
-def _compare(sensor: str, value: float, others: Sequence[float]) -> SensorReading:
-    centre = median(others)
-    least = LEAST_DEGREES if sensor == "temperature" else LEAST[sensor] * centre
-    away = max(least, MIN_SCORE * MAD_SCALE * find_mad(others, centre))
-    side = (value - centre >= away) - (centre - value >= away)
-    return SensorReading(sensor, value, centre, side)
 
 
 def explain(readings: Mapping[str, SensorReading]) -> str:
     """Say what *readings* of a slow part mean; empty if there are none."""
-    is_warm = _may_be_heat(readings)
+    # Heat may limit a part of low power, which would be cooler than its peers. Temperatures of a
+    # fleet differ so much that a part may be too hot without being an outlier.
+    heat, power = readings.get("temperature"), readings.get("power")
+    is_warm = power is not None and power.side == -1
+    is_warm = is_warm and (heat is None or heat.value - heat.peers >= LEAST_DEGREES)
     always_shown = {"clock"} | ({"temperature"} if is_warm else set())
     shown = [f"{r}" for r in readings.values() if r.side or r.sensor in always_shown]
     return f"{_name_cause(readings, is_warm=is_warm)}: {', '.join(shown)}" if shown else ""
-
-
-def _may_be_heat(readings: Mapping[str, SensorReading]) -> bool:
-    """
-    Whether heat may hold back a part of low power, which would be cooler than its peers.
-
-    Temperatures of a fleet differ so much that a cool part may be far too hot, and not stand out.
-    """
-    heat, power = readings.get("temperature"), readings.get("power")
-    is_low = power is not None and power.side == -1
-    return is_low and (heat is None or heat.value - heat.peers >= LEAST_DEGREES)
 
 
 def _name_cause(readings: Mapping[str, SensorReading], *, is_warm: bool) -> str:

@@ -193,7 +193,12 @@ def judge_metric(
         note = f"{format_count(len(parts), 'part')}: at least {MIN_COMPARED} make a comparison"
         return replace(entry, judgeability=Judgeability.TOO_FEW, note=note)
     if centre == 0:
-        return replace(entry, judgeability=Judgeability.ZERO, note=_describe_zero(parts, worse))
+        note = "the usual value is 0, so only its limits judge it"
+        sign = 1 if worse == "high" else -1
+        bad = sorted((p for p in parts if sign * p.value > 0), key=lambda p: -sign * p.value)
+        listed = _list_first(f"{part.name} ({part.value:g})" for part in bad)
+        note = f"{note}; not 0, the worst first: {listed}" if bad else note
+        return replace(entry, judgeability=Judgeability.ZERO, note=note)
     low = worse == "low"
     resolution = find_resolution(part.value for part in parts) / abs(centre)
     comparison = PeerComparison(
@@ -212,7 +217,15 @@ def judge_metric(
     is_split = _compare_with_like(comparison)
     _name_nodes(comparison)
     judged = _name_parts(comparison)
-    many = list(_describe_many(comparison))
+    many = list[str]()
+    outliers = [outlier for outlier in comparison.outliers if outlier.level in {"node", "part"}]
+    named = len({outlier.node or outlier.name for outlier in outliers})
+    if named > max(1, MAX_OUTLIER_SHARE * len(comparison.units)):
+        units = format_count(len(comparison.units), "node" if comparison.nodes else "part")
+        many.append(
+            f"{named} of {units} are far from the rest or have parts that are, which is many: look "
+            "for what they share, such as a setting, a version or a place"
+        )
     usual = Judgeability.SPLIT if is_split else Judgeability.JUDGED
     return replace(
         entry,
@@ -222,14 +235,6 @@ def judge_metric(
         least=judged.least,
         outliers=tuple(comparison.outliers),
     )
-
-
-def _describe_zero(parts: Sequence[PartValue], worse: Worse) -> str:
-    note = "the usual value is 0, so only its limits judge it"
-    sign = 1 if worse == "high" else -1
-    bad = sorted((p for p in parts if sign * p.value > 0), key=lambda p: -sign * p.value)
-    listed = _list_first(f"{part.name} ({part.value:g})" for part in bad)
-    return f"{note}; not 0, the worst first: {listed}" if bad else note
 
 
 def _list_first(descriptions: Iterable[str]) -> str:
@@ -255,11 +260,7 @@ def build_plain_judgement(
 
 
 def _compare_with_like(comparison: PeerComparison, fields: Sequence[str] = ()) -> bool:
-    """
-    If the fleet is of two kinds, compare like with like, and return whether it is.
-
-    One of *fields* says which is which, or each side of the cut is a kind.
-    """
+    """Compare like with like if *fields*, or a cut, divide the fleet in two kinds."""
     units = list(comparison.units.values())
     middles = [comparison.find_middle(unit) for unit in units]
     if len(units) < MIN_PEERS or (cut := find_cut(middles, comparison.floor.floor)) is None:
@@ -277,21 +278,16 @@ def _compare_with_like(comparison: PeerComparison, fields: Sequence[str] = ()) -
     centres = {kind: median(comparison.left[i] for i in like) for kind, like in likes.items()}
     if field:
         comparison.notes.append(_describe_kinds(field, likes, centres))
-    elif fields or not _may_be_kinds(comparison, len(worse) / len(units), centres):
-        return False
     else:
+        apart, share = centres["worse"] - centres["better"], len(worse) / len(units)
+        is_usual = share >= MAX_KIND_SHARE or apart <= MAX_KIND_DISTANCE
+        if fields or apart < comparison.floor.floor or share < MIN_KIND_SHARE or not is_usual:
+            return False
         comparison.notes.append(_describe_sides(comparison, likes, centres))
     for kind, like in likes.items():
         for i in like:
             comparison.left[i] -= centres[kind]
     return True
-
-
-def _may_be_kinds(comparison: PeerComparison, share: float, centres: Mapping[str, float]) -> bool:
-    """Whether a *share* of the nodes that is worse than the others may be of another kind."""
-    apart = centres["worse"] - centres["better"]
-    is_usual = share >= MAX_KIND_SHARE or apart <= MAX_KIND_DISTANCE
-    return apart >= comparison.floor.floor and share >= MIN_KIND_SHARE and is_usual
 
 
 def _describe_kinds(
@@ -368,17 +364,6 @@ def _name_parts(comparison: PeerComparison) -> LevelJudgement:
             level = "node" if part.part == NODE_PART else "part"
             comparison.name(level, part.name, distance, [i])
     return judged
-
-
-def _describe_many(comparison: PeerComparison) -> Iterator[str]:
-    outliers = [outlier for outlier in comparison.outliers if outlier.level in {"node", "part"}]
-    named = len({outlier.node or outlier.name for outlier in outliers})
-    if named > max(1, MAX_OUTLIER_SHARE * len(comparison.units)):
-        units = format_count(len(comparison.units), "node" if comparison.nodes else "part")
-        yield (
-            f"{named} of {units} are far from the rest or have parts that are, which is many: look "
-            "for what they share, such as a setting, a version or a place"
-        )
 
 
 def _describe_unnamed(judged: LevelJudgement, comparison: PeerComparison) -> Iterator[str]:

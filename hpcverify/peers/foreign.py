@@ -69,11 +69,7 @@ def is_nccl_tests(lines: Iterable[str]) -> bool:
 
 
 def read_nccl_tests(lines: Iterable[str]) -> Iterator[Row]:
-    """
-    Read what runs of nccl-tests printed, one after the other.
-
-    What several nodes reached together is a value of all of them: their names are one.
-    """
+    """Read the output of nccl-tests, with a value for all nodes of a run."""
     nodes: dict[str, None] = {}
     began = False
     for line in lines:
@@ -98,13 +94,7 @@ def read_nccl_tests(lines: Iterable[str]) -> Iterator[Row]:
 
 
 def read_superbench(lines: Iterable[str]) -> Iterator[Row]:
-    """
-    Read the lines of JSON that SuperBench writes, one for each node.
-
-    Raises:
-        ConfigError: a line is no object with a node.
-
-    """
+    """Read the lines of JSON that SuperBench writes, one for each node."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

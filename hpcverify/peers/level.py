@@ -81,11 +81,7 @@ def judge_level(
 
 
 def _judge_few(distances: Sequence[float], floor: float) -> LevelJudgement:
-    """
-    Compare each of a few values with all that are better (Rosner's ESD, Technometrics 25, 1983).
-
-    A bad one does not widen the spread by which another bad one is judged.
-    """
+    """Compare each value with the better ones (Rosner's ESD, Technometrics 25, 1983)."""
     peers = len(distances)
     ranked = sorted(range(peers), key=lambda i: -distances[i])
     outliers: dict[int, float] = {}

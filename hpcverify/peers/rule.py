@@ -45,13 +45,7 @@ bad part, the share in which one is named. A site has many metrics, and what dif
 
 
 def find_distance(value: float, centre: float, *, low_is_bad: bool) -> float:
-    """
-    Return how much worse than *centre* the *value* is: 0.03 is 3 %, a negative one is better.
-
-    Raises:
-        ZeroDivisionError: *centre* is 0, so relative distances are undefined.
-
-    """
+    """Return how much worse than *centre* the *value* is: 0.03 is 3 %, a negative one is better."""
     return (centre - value if low_is_bad else value - centre) / abs(centre)
 
 

@@ -39,13 +39,7 @@ class ListSummary(Struct, frozen=True):
         return self.centre - self.low >= reach or self.high - self.centre >= reach
 
     def find_least(self, floor: float) -> float:
-        """
-        Find how much worse than its peers a single part has to be until it is named.
-
-        Raises:
-            ZeroDivisionError: the centre is 0, so relative distances are undefined.
-
-        """
+        """Find how much worse than its peers a single part has to be until it is named."""
         return find_least(MAD_SCALE * self.mad / abs(self.centre), floor, self.peers)
 
     def may_be_split(self, floor: float) -> bool:
@@ -54,12 +48,7 @@ class ListSummary(Struct, frozen=True):
 
 
 def may_have_outlier(summary: ListSummary, far: Sequence[float]) -> bool:
-    """
-    Whether chance alone does not explain the values *far*, those beyond the reach.
-
-    It is Benjamini and Hochberg's procedure as `level` has it. Values on both sides may be
-    given: then the test is passed more easily.
-    """
+    """Whether chance does not explain the values *far* (Benjamini and Hochberg, as `level`)."""
     if summary.peers < MIN_SPREAD_PEERS:
         return bool(far)
     spread = MAD_SCALE * summary.mad

@@ -67,13 +67,7 @@ class Columns(Struct, frozen=True):
 def choose_columns(
     header: Sequence[str], named: Mapping[str, str], groups: Sequence[str]
 ) -> Columns:
-    """
-    Choose the columns of a table; those that are *named* come first.
-
-    Raises:
-        ConfigError: a column is missing that nothing can be judged without.
-
-    """
+    """Choose the columns of a table; those that are *named* come first."""
     for role in named:
         if role not in ALIASES:
             raise UnknownNameError("role of a column", role, ALIASES)
@@ -106,13 +100,7 @@ def split_unit(column: str) -> tuple[str, str]:
 
 
 def collect_runs(rows: Iterable[Row], columns: Columns) -> CollectedRuns:
-    """
-    Collect the runs of each part by metric.
-
-    Raises:
-        ConfigError: a cell is not a number where one is due.
-
-    """
+    """Collect the runs of each part by metric."""
     collected: CollectedRuns = {}
     for number, row in enumerate(rows, 1):
         cells = {role: row[column] for role, column in columns.roles.items()}

@@ -103,12 +103,7 @@ def reduce_runs(runs: PartRuns) -> PartValue | None:
 
 
 def find_errors(parts: Sequence[PartValue], centre: float) -> list[float]:
-    """
-    Return by how much the value of each part is less certain than most: relative errors.
-
-    The spread of the fleet has the typical error in it already. What a part with fewer runs has
-    beyond that comes on top.
-    """
+    """Return the relative error of each part's value beyond the typical error."""
     spreads = [part.spread for part in parts if part.spread is not None]
     if not spreads:
         return [0.0] * len(parts)

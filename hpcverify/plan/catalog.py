@@ -83,13 +83,7 @@ def find_place(path: str, exc: BaseException) -> str:
 
 
 def refuse_wrong_types(check: Check[Any], subject: str) -> None:
-    """
-    Refuse a *check* of a site with a value of a wrong type, which Python takes as it is.
-
-    Raises:
-        BrokenCheckError: it begins with *subject*.
-
-    """
+    """Refuse a *check* of a site with a value of a wrong type, which Python takes as it is."""
     wanted: tuple[tuple[str, type | UnionType], ...] = (
         ("summary", str),
         ("params", type),
@@ -161,12 +155,7 @@ def _list_modules(folder: str) -> Iterator[str]:
 def make_side_finder(
     packages: tuple[str, ...] = (BUILTIN_PACKAGE,),
 ) -> Callable[[str, str], Side | None]:
-    """
-    Make what says which side of a metric is worse, as its check declares it.
-
-    It takes the names of the check and of the metric. Where the check is not installed here or no
-    longer has the metric, it says None: nobody knows.
-    """
+    """Make the function that returns the worse side of a check's metric; None if unknown."""
 
     @cache
     def load(name: str) -> Check[Any] | None:

@@ -272,11 +272,7 @@ class Site(SiteFile, frozen=True, kw_only=True):
         return self.sources or (SiteSource(self.path, self),)
 
     def find_file(self, *place: str | int) -> str:
-        """
-        Name the file that decides what is at *place*, as ``("fleet", "spool")``.
-
-        A number counts through a list of tables. What no file says is that of ``site.toml``.
-        """
+        """Find the file that sets *place*, as ``("fleet", "spool")``; else ``site.toml``."""
         from hpcverify.plan.drop_ins import find_file  # noqa: PLC0415 - most hooks need it not
 
         return find_file([(s.path, s.raw) for s in self.sources], place) or self.path
@@ -293,13 +289,7 @@ def drop_in_folder(path: Path) -> Path:
 
 
 def load_site(path: Path | None = None) -> Site:
-    """
-    Read the site file and its drop-ins; without any, the defaults apply.
-
-    Raises:
-        ConfigError: one is wrong, or HPCVERIFY_CONFIG names a file and it is missing.
-
-    """
+    """Read the site file and its drop-ins; without any, the defaults apply."""
     path = path or site_path()
     try:
         os.lstat(path)  # a link that leads nowhere is a mistake
@@ -345,13 +335,7 @@ def _read_source(path: Path) -> SiteSource:
 
 
 def look_up_uid(user: str) -> int:
-    """
-    Return the uid of *user*, as `Fleet` names who acts on the fleet.
-
-    Raises:
-        ConfigError: there is no such user here.
-
-    """
+    """Return the uid of *user*."""
     try:
         return pwd.getpwnam(user).pw_uid
     except KeyError:
@@ -372,14 +356,7 @@ def suites_dir() -> Path:
 
 
 def state_dir() -> Path:
-    """
-    Return the directory of this user's runs and store.
-
-    Raises:
-        ConfigError: its name is not printable, or another user could change what is
-            there.
-
-    """
+    """Return the directory of this user's runs and store."""
     path = _state_path()
     refuse_folder_of_others(path)
     return path
@@ -412,13 +389,7 @@ def _find_home() -> Path:
 
 
 def node_name() -> str:
-    """
-    Return the name of this node: Slurm's if it is known, else the host's.
-
-    Raises:
-        ConfigError: no host can have that name.
-
-    """
+    """Return the name of this node: Slurm's if it is known, else the host's."""
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     if not name.isprintable():
         raise ConfigError(
@@ -429,24 +400,12 @@ def node_name() -> str:
 
 
 def read_toml(path: Path, kind: type[T]) -> T:
-    """
-    Read the TOML file *path* as a value of *kind*.
-
-    Raises:
-        ConfigError: one line that names the file, the place and the fix.
-
-    """
+    """Read the TOML file *path* as a value of *kind*."""
     return convert_config(load_toml(path), kind, str(path))
 
 
 def load_toml(path: Path) -> dict[str, Any]:
-    """
-    Read the TOML file *path* as it stands.
-
-    Raises:
-        ConfigError: one line that names the file, the place and the fix.
-
-    """
+    """Read the TOML file *path* as it stands."""
     try:
         return tomllib.loads(_read_bytes(path).decode())
     except FileNotFoundError:
@@ -478,13 +437,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def convert_config(raw: object, kind: type[T], subject: str) -> T:
-    """
-    Convert the content of a file to a value of *kind*; *subject* names the file.
-
-    Raises:
-        ConfigError: it does not fit, or a number in it is not finite.
-
-    """
+    """Convert the content of a file to a value of *kind*; *subject* names the file."""
     try:
         for place, value in _list_numbers(raw):
             if not math.isfinite(value):

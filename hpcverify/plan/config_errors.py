@@ -14,45 +14,30 @@ from msgspec import Struct
 
 def explain_mismatch(fault: str, kind: object) -> str:
     """Say why the content of a file is not a value of *kind*, by msgspec's *fault*."""
-    reason = _explain_range_error(fault)
-    return f"{reason}{_suggest_fix(reason, kind)}"
-
-
-def _explain_range_error(fault: str) -> str:
-    """Say where a number is out of range, and what it must be."""
-    found = re.fullmatch(r"Expected `(?:float|int)` ([<>]=? \S+?)(?:\.0)? - at `\$\.?(.*)`", fault)
-    if found is not None:
+    number = r"Expected `(?:float|int)"
+    if found := re.fullmatch(rf"{number}` ([<>]=? \S+?)(?:\.0)? - at `\$\.?(.*)`", fault):
         return f"{found[2]} must be {found[1]}"
-    text = re.fullmatch(r"Expected `(?:float|int)(?: \| null)?`, got `str` - at `\$\.?(.*)`", fault)
-    wanted = "a number: write it without quotes, with a decimal point and no separators"
-    return fault if text is None else f"{text[1]} must be {wanted}"
-
-
-def _suggest_fix(fault: str, kind: object) -> str:
-    if choice := re.match(r"Invalid enum value .* at (?:`key` in )?`\$\.(.*)`", fault):
-        return f"; known: {', '.join(filter(None, _list_choices(choice[1], kind)))}"
-    unknown = re.search(r"unknown field `(.*?)`(?: - at `\$\.?(.*)`)?", fault)
-    if unknown is None:
-        return ""
-    known = list(dict.fromkeys(_list_field_names(unknown[2] or "", kind)))
-    near = get_close_matches(unknown[1], known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"
-
-
-def _list_choices(place: str, kind: object) -> Iterator[str]:
-    """List the valid values at *place*, as ``quarantine.backend``."""
-    for found in _find_kinds(place, kind):
-        if isinstance(found, type) and issubclass(found, Enum):
-            yield from (str(each.value) for each in found)
-        elif get_origin(found) is Literal:
-            yield from map(str, get_args(found))
-
-
-def _list_field_names(place: str, kind: object) -> Iterator[str]:
-    """List the fields that a table at *place* may have."""
-    for found in _find_kinds(place, kind):
-        if isinstance(found, type) and issubclass(found, Struct):
-            yield from (field.encode_name for field in msgspec.structs.fields(found))
+    if found := re.fullmatch(rf"{number}(?: \| null)?`, got `str` - at `\$\.?(.*)`", fault):
+        how = "without quotes, with a decimal point and no separators"
+        return f"{found[1]} must be a number: write it {how}"
+    if found := re.match(r"Invalid enum value .* at (?:`key` in )?`\$\.(.*)`", fault):
+        choices: list[str] = []
+        for inner in _find_kinds(found[1], kind):
+            if isinstance(inner, type) and issubclass(inner, Enum):
+                choices += (str(each.value) for each in inner)
+            elif get_origin(inner) is Literal:
+                choices += map(str, get_args(inner))
+        return f"{fault}; known: {', '.join(filter(None, choices))}"
+    if found := re.search(r"unknown field `(.*?)`(?: - at `\$\.?(.*)`)?", fault):
+        tables = [k for k in _find_kinds(found[2] or "", kind) if isinstance(k, type)]
+        structs = (table for table in tables if issubclass(table, Struct))
+        fields = (field for table in structs for field in msgspec.structs.fields(table))
+        known = list(dict.fromkeys(field.encode_name for field in fields))
+        near = get_close_matches(found[1], known, n=1)
+        return (
+            f"{fault}; did you mean {near[0]}?" if near else f"{fault}; known: {', '.join(known)}"
+        )
+    return fault
 
 
 def _find_kinds(place: str, kind: object) -> Iterator[object]:

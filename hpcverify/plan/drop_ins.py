@@ -8,7 +8,7 @@ first that fits counts, that is the stronger file's. So do limits, and each stay
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -31,18 +31,13 @@ def find_file(files: Sequence[tuple[str, Any]], place: Sequence[str | int]) -> s
     """
     values = list(reversed(files))
     for key in place:
-        values = list(_step_into(values, key))
+        if isinstance(key, str):
+            inner = ((path, value) for path, value in values if isinstance(value, Mapping))
+            values = [(path, value[key]) for path, value in inner if key in value]
+        else:
+            tables = [(path, table) for path, value in values for table in list_tables(value)]
+            values = tables[key : key + 1]
     return next((path for path, _ in values), None)
-
-
-def _step_into(values: Sequence[tuple[str, Any]], key: str | int) -> Iterator[tuple[str, Any]]:
-    """Yield what *values*, the strongest first, have at *key*."""
-    if isinstance(key, str):
-        inner = ((path, value) for path, value in values if isinstance(value, Mapping))
-        yield from ((path, value[key]) for path, value in inner if key in value)
-        return
-    tables = [(path, table) for path, value in values for table in list_tables(value)]
-    yield from tables[key : key + 1]
 
 
 def _merge(weaker: Any, stronger: Any, place: tuple[str, ...] = ()) -> Any:

@@ -84,11 +84,7 @@ def fold(names: Iterable[str]) -> str:
 
 
 def _load_library() -> Any:
-    """
-    Load ClusterShell, which a node that is only verified does not need.
-
-    It is used without groups: ``@name`` would run whatever the machine has set up.
-    """
+    """Load ClusterShell, which few nodes need, to be used without groups."""
     try:
         from ClusterShell import NodeSet  # type: ignore[import-untyped]  # noqa: PLC0415
     except ModuleNotFoundError as exc:

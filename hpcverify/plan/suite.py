@@ -111,14 +111,12 @@ class Step(Struct, frozen=True, kw_only=True):
 
     @property
     def rules(self) -> dict[RuleKey, Rule]:
-        """
-        The rules in force, by the metric and the part that they are declared for.
-
-        A pattern of an override may meet several of the check's own, and inherits from each.
-        """
+        """The rules in force; a pattern of an override inherits from each rule that it meets."""
         rules: dict[RuleKey, Rule] = {}
         for metric, part in list_rule_keys(self.check.rules, self.overrides):
-            met = self._list_met(metric)
+            own_rules, met = self.check.rules, list[str]()
+            if is_pattern(metric) and not any(matches(metric, own) for own in own_rules):
+                met = [own for own in own_rules if may_cover(metric, own)]
             for own in met:
                 applying = [
                     o for o in self.overrides if any(o.covers(m, (part,)) for m in (metric, own))
@@ -127,13 +125,6 @@ class Step(Struct, frozen=True, kw_only=True):
             if not met and (hit := find_rule(self.check.rules, self.overrides, metric, (part,))):
                 rules[hit[0]] = hit[1]
         return rules
-
-    def _list_met(self, metric: str) -> list[str]:
-        """List the check's own patterns that the pattern *metric* meets without being one."""
-        rules = self.check.rules
-        if not is_pattern(metric) or any(matches(metric, own) for own in rules):
-            return []
-        return [own for own in rules if may_cover(metric, own)]
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -162,14 +153,7 @@ def _list_suite_files() -> Iterator[Path]:
 
 
 def load_suite(name: str) -> Suite:
-    """
-    Read the suite *name*, the site's own first.
-
-    Raises:
-        ConfigError: no node runs it by itself, or there is a mistake in it.
-        UnknownNameError: there is none.
-
-    """
+    """Read the suite *name*, the site's own first."""
     if name == FABRIC_SUITE:
         raise ConfigError(f"no node runs the suite {name} by itself: {FABRIC_HOW}")
     for path in _list_suite_files():
@@ -189,16 +173,7 @@ def make_plan(
     packages: tuple[str, ...] = (),
     node: str = "",
 ) -> Plan:
-    """
-    Prepare the checks of *suite*, or *only* these checks, in the suite or not.
-
-    They are those of the site's packages, or of these *packages*. The limits are those of
-    *node*, or of this machine.
-
-    Raises:
-        ConfigError: a check, parameter, limit or unit does not exist.
-
-    """
+    """Prepare the checks of *suite*, or *only* these, of *packages*, with the limits of *node*."""
     _refuse_untrusted_packages(site)
     packages = packages or site.packages
     known = set(catalog.list_check_names(packages))
@@ -230,15 +205,7 @@ def make_plan(
 
 
 def refuse_endless(todo: Plan) -> None:
-    """
-    Refuse a check whose parameter `seconds` does not fit into its time.
-
-    This is not part of `make_plan`, which also serves to judge past runs.
-
-    Raises:
-        ConfigError: it fills the budget or the timeout.
-
-    """
+    """Refuse a check whose parameter `seconds` exceeds the budget or its timeout."""
     for step in todo.steps:
         seconds = getattr(step.params, "seconds", None)
         if not isinstance(seconds, int | float):
@@ -402,9 +369,16 @@ def _build_override(
             "give a limit for each unit"
         )
     try:
-        low, high = _convert_bounds(setting, measured[0].unit)
+        low, high = (
+            bound
+            if bound is None or setting.unit is None
+            else convert_unit(bound, setting.unit, measured[0].unit)
+            for bound in (setting.low, setting.high)
+        )
     except ConfigError as exc:
         raise ConfigError(f"{source}: limits.{name}.{metric!r}: {exc}") from exc
+    if fault := _explain_unsound(setting):
+        raise ConfigError(f"{source}: limits.{name}.{metric!r}: {fault}")
     terms = msgspec.structs.asdict(setting) | {"low": low, "high": high, "unit": None}
     return Rule(**terms, metric=metric, source=source)
 
@@ -429,17 +403,6 @@ def _refuse_unmeetable(
                 f"{subject}.{override.metric!r}: with what it inherits, low {rule.low:g} is "
                 f"above high {rule.high:g}: give both"
             )
-
-
-def _convert_bounds(setting: Setting, unit: str) -> tuple[float | None, float | None]:
-    """Convert the bounds of a limit to *unit*; refuse a limit that makes no sense."""
-    low, high = (
-        bound if bound is None or setting.unit is None else convert_unit(bound, setting.unit, unit)
-        for bound in (setting.low, setting.high)
-    )
-    if fault := _explain_unsound(setting):
-        raise ConfigError(fault)
-    return low, high
 
 
 def _explain_unsound(setting: Setting) -> str | None:

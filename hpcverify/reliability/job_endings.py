@@ -10,7 +10,7 @@ system is away, the jobs die of all who start one.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from msgspec import Struct
@@ -69,7 +69,11 @@ class JobEndingsJudgement(Struct, frozen=True):
 
 def judge_job_endings(endings: Iterable[JobEnding]) -> JobEndingsJudgement:
     """Find the nodes on which jobs of different users die against what they do elsewhere."""
-    users, usual = _group_by_user(endings)
+    users: defaultdict[int, _User] = defaultdict(_User)
+    for ending in endings:
+        users[ending.user].trials[ending.node].add(ending)
+    trials = sum(len(user.trials) for user in users.values())
+    usual = sum(user.lost for user in users.values()) / max(1, trials)
     spans = _Spans(users.values(), usual)
     nodes = {node for user in users.values() for node in user.trials}
     trials_by_node: defaultdict[str, list[tuple[bool, float]]] = defaultdict(list)
@@ -131,27 +135,13 @@ class _User:
         return sum(jobs.is_lost for jobs in self.trials.values())
 
     def ran_well_elsewhere(self, node: str) -> bool:
-        """
-        Whether what died on *node* ran well on another one.
-
-        Whoever had jobs on this node alone may have a bug, as a course that has a few
-        nodes to itself, or may debug there.
-        """
+        """Whether what died on *node* ran on another node: else it may be a bug of the user."""
         return len(self.trials) - self.lost > (not self.trials[node].is_lost)
 
     def expect_death(self, node: str, usual: float) -> float:
         """Estimate how likely jobs are lost on *node* from what the others did to them."""
         deaths = self.lost - self.trials[node].is_lost + PRIOR_TRIALS * usual
         return max(MIN_CHANCE, deaths / (len(self.trials) - 1 + PRIOR_TRIALS))
-
-
-def _group_by_user(endings: Iterable[JobEnding]) -> tuple[Mapping[int, _User], float]:
-    """Also say on what share of their nodes all users lose their jobs."""
-    users: defaultdict[int, _User] = defaultdict(_User)
-    for ending in endings:
-        users[ending.user].trials[ending.node].add(ending)
-    trials = sum(len(user.trials) for user in users.values())
-    return users, sum(user.lost for user in users.values()) / max(1, trials)
 
 
 class _Spans:
@@ -185,16 +175,14 @@ class _Spans:
 
     def _find_share(self, span: int, node: str) -> float:
         if (span, node) not in self._shares:
-            self._shares[span, node] = self._count_share(span, node)
+            users = lost = 0
+            for started, died in zip(self._started[span], self._died[span], strict=True):
+                jobs = started.total() - started[node]
+                users += bool(jobs)
+                lost += died.total() - died[node] > jobs / 2
+            share = (lost + PRIOR_TRIALS * self._usual) / (users + PRIOR_TRIALS)
+            self._shares[span, node] = share
         return self._shares[span, node]
-
-    def _count_share(self, span: int, node: str) -> float:
-        users = lost = 0
-        for started, died in zip(self._started[span], self._died[span], strict=True):
-            jobs = started.total() - started[node]
-            users += bool(jobs)
-            lost += died.total() - died[node] > jobs / 2
-        return (lost + PRIOR_TRIALS * self._usual) / (users + PRIOR_TRIALS)
 
 
 def _is_against_chance(trials: Sequence[tuple[bool, float]], nodes: int) -> bool:

@@ -75,12 +75,7 @@ def measure_reliability(
     now: float,
     places: Mapping[str, str] | None = None,
 ) -> FleetReliability:
-    """
-    Measure how the nodes of *seen_since* did from *began* to *now*, in days since 1970.
-
-    *seen_since* says since when each node has been known, *places* at which switch or in which
-    rack it is, as far as that is known.
-    """
+    """Measure the outages of *seen_since* from *began* to *now* (days since 1970), by *places*."""
     spans = {node: _find_overlap(since, now, began, now) for node, since in seen_since.items()}
     within = [outage for outage in outages if outage.node in spans and outage.ended > began]
     new = [outage for outage in within if began <= outage.began <= now]

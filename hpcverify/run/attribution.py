@@ -48,11 +48,7 @@ class GpuXids(Struct, frozen=True):
         return ", ".join(xid.text for xid in self.found if xid.part_id == part)
 
     def list_marked(self, parts: Collection[str], xids: frozenset[int]) -> list[str]:
-        """
-        List those of *parts* that had one of *xids*, or else those that the driver complains of.
-
-        If there are no *xids*, any counts.
-        """
+        """List *parts* with one of *xids* (any, if empty), or else with an error state."""
         had = {xid.part_id for xid in self.found if not xids or xid.data["xid"] in xids}
         held = had.intersection(parts) or {state.part_id for state in self.error_states}
         return [part for part in parts if part in held]
@@ -72,12 +68,7 @@ def find_xids(
     *,
     with_error_states: bool = False,
 ) -> GpuXids:
-    """
-    Ask the telemetry worker for the Xids that the GPUs *parts* had from *start* to *end*.
-
-    Both are on the engine's monotonic clock, as `Outcome.start` is. A log that nobody may
-    read is no error: it is said in `GpuXids.problem`.
-    """
+    """Read the Xids and error states of the GPUs *parts*, on the clock of `Outcome.start`."""
     task = FindXids(parts=tuple(parts), start=start, end=end, with_error_states=with_error_states)
     answer = executor.run({TELEMETRY_WORKER: task}, XIDS_SECONDS)[TELEMETRY_WORKER]
     findings = [item for item in answer.items if isinstance(item, Finding)]
@@ -201,11 +192,7 @@ class LateWorker(Struct, frozen=True, kw_only=True):
 def explain_overruns(
     phases: Sequence[Phase], late: Mapping[str, LateWorker], budget: float, xids: GpuXids
 ) -> dict[str, Answer]:
-    """
-    Gather the answers of all *phases* of a check, and explain those of *late* workers.
-
-    *budget* is that of the suite, in seconds; *xids* are those of their GPUs meanwhile.
-    """
+    """Gather the answers of all *phases*, and explain those of *late* workers."""
     answers = {name: answer for phase in phases for name, answer in phase.answers.items()}
     return answers | {
         name: _explain(answers[name], worker, budget, xids) for name, worker in late.items()

@@ -7,7 +7,7 @@ adds an ERROR, which hides no FAIL.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -28,7 +28,6 @@ from hpcverify.model import (
     Finding,
     FindingRule,
     Inventory,
-    Limit,
     Maturity,
     Measurement,
     Remedy,
@@ -49,11 +48,7 @@ def conclude(
     past: PastValues,
     seconds: float,
 ) -> Result:
-    """
-    Judge what *step* found; *answers* are keyed by the part that gave them.
-
-    A check skipped on every device is a SKIP; skipped on some, its coverage says so.
-    """
+    """Judge the items of *step*; *answers* are by part, and all skipped is a SKIP."""
     outcomes = {part: answer.outcome for part, answer in answers.items()}
     items = [item for answer in answers.values() for item in answer.items]
     skipped = {
@@ -108,7 +103,11 @@ def judge_result(
     overrides: Sequence[Rule] = (),
 ) -> Result:
     """Judge *result* by today's *rules*, *overrides* and *rulings*; its shortfalls remain."""
-    rulings = add_common_rules(rulings, result.findings)
+    if any(finding.code not in rulings for finding in result.findings):
+        # What the engine may find in any check: errors of CUDA, hangs.
+        from hpcverify.telemetry import cuda_errors  # noqa: PLC0415 - for what a prolog never finds
+
+        rulings = {**cuda_errors.build_finding_rules(), **ENGINE_FINDING_RULES, **rulings}
     limits = resolve(rules, result.measurements, inventory, past, overrides)
     codes = sorted({finding.code for finding in result.findings})
     ruled = msgspec.structs.replace(
@@ -117,22 +116,6 @@ def judge_result(
         rulings={code: rulings[code] for code in codes if code in rulings},
     )
     return judge(ruled, inventory)
-
-
-def add_common_rules(
-    rulings: Mapping[str, FindingRule], findings: Iterable[Finding]
-) -> Mapping[str, FindingRule]:
-    """
-    Add to a check's own *rulings* what the engine may find in any: CUDA's errors, hangs.
-
-    Only if there are *findings* that the check has no rule for: a prolog on a healthy node
-    reads no table.
-    """
-    if all(finding.code in rulings for finding in findings):
-        return rulings
-    from hpcverify.telemetry import cuda_errors  # noqa: PLC0415 - for what a prolog never finds
-
-    return {**cuda_errors.build_finding_rules(), **ENGINE_FINDING_RULES, **rulings}
 
 
 def list_conclusive(result: Result, verdict: Verdict) -> tuple[Fault, ...]:
@@ -149,12 +132,7 @@ def list_conclusive(result: Result, verdict: Verdict) -> tuple[Fault, ...]:
 
 
 def judge_cut_short(result: Result, cut: frozenset[str], inventory: Inventory) -> Result | None:
-    """
-    Say what counts of a check whose workers *cut* were ended when the budget ran out.
-
-    That is no ERROR if an earlier round was complete. What was found counts if it is
-    bad. Half a check passes nothing: then there is no result.
-    """
+    """Judge a check whose workers *cut* were ended by the budget; None if it found nothing bad."""
     others = any(short.part_id not in cut for short in result.shortfalls)
     if others or result.verdict is Verdict.FAIL:
         return result
@@ -164,17 +142,17 @@ def judge_cut_short(result: Result, cut: frozenset[str], inventory: Inventory) -
         msgspec.structs.replace(
             result,
             coverage=(*result.coverage, short),
-            limits=tuple(x for x in result.limits if _decides(x) and x not in unmet),
+            # A limit that needs enough measurements, or a noisy one, does not judge half a check.
+            limits=tuple(
+                limit
+                for limit in result.limits
+                if limit.otherwise is not Verdict.ERROR and not limit.noisy and limit not in unmet
+            ),
             shortfalls=(),
         ),
         inventory,
     )
     return None if judged.verdict is Verdict.PASS else judged
-
-
-def _decides(limit: Limit) -> bool:
-    """Whether *limit* decides about half a check: not if it says how much is enough."""
-    return limit.otherwise is not Verdict.ERROR and not limit.noisy
 
 
 def build_not_run_result(

@@ -39,10 +39,19 @@ def explain_cuda_failure(
     contexts say more: the error of a broken one comes back with every call. Where they do
     not say which GPU it was, or CUDA did not even start, the finding is one of the node.
     """
-    error = _find_raised_error(exc)
+    torch = sys.modules.get("torch")
+    platform = "" if torch is None or torch.version.hip is None else "hip"
+    error = find_cuda_error(str(exc), platform)
     if error is None:
-        return None
-    gpus = _list_used_gpus(task)
+        if torch is None or not isinstance(exc, torch.AcceleratorError):
+            return None
+        error = find_unexplained(platform or "cuda")
+    gpus: list[str] = []
+    others: list[str] = []
+    if isinstance(task, Measure):
+        own = task.context.device
+        others = [d.part for d in task.context.inventory.devices if d.kind == "cuda"]
+        gpus = [own.part] if own.kind == "cuda" else others
     errors: dict[str, CudaError | None] = {}
     broken: dict[str, CudaError] = {}
     if len(gpus) > 1 or not error.is_exact:
@@ -54,13 +63,21 @@ def explain_cuda_failure(
     if error.verdict is not Verdict.FAIL or not gpus:
         outcome = _build_outcome(error, exc)
         refused = {part for part, e in errors.items() if e and e.code == error.code}
-        holders = {_find_full_gpu(exc, gpus)} - {""} or refused
+        holders = refused
+        full = re.search(FULL_GPU_PATTERN, str(exc))
+        if full and torch is not None and torch.cuda.is_initialized():
+            part = _number_gpus(torch, gpus).get(int(full[1]))
+            holders = {part} if part else refused
         if isinstance(task, Measure) and 0 < len(holders) < len(gpus):
             labels = task.context.inventory.format_names(sorted(holders))
             outcome = replace(outcome, reason=f"{labels}: {outcome.reason}")
         return Answer(outcome=outcome)
     named = broken if 0 < len(broken) < len(gpus) else {}
-    is_alone = len(gpus) == 1 and (bool(broken) or not _is_of_any_gpu(error, task))
+    # CUDA starts on all GPUs of the node: if the hardware of one prevents that, every process
+    # raises its error.
+    has_started = torch is None or torch.cuda.is_initialized()
+    is_of_any = not has_started and not error.software and len(others) > 1
+    is_alone = len(gpus) == 1 and (bool(broken) or not is_of_any)
     places = {gpus[0]: error} if is_alone else named or {"node": error}
     unnamed = "" if "node" not in places else "; CUDA did not report which GPU"
     findings = tuple(
@@ -69,45 +86,6 @@ def explain_cuda_failure(
     )
     outcome = replace(_build_outcome(error, exc), is_worker_spent=True)
     return Answer(items=findings, outcome=outcome)
-
-
-def _find_raised_error(exc: BaseException) -> CudaError | None:
-    """Find the row of *exc*; torch has a type for what it does not explain, too."""
-    platform = "hip" if _uses_rocm() else ""
-    known = find_cuda_error(str(exc), platform)
-    torch = sys.modules.get("torch")
-    if known is None and torch is not None and isinstance(exc, torch.AcceleratorError):
-        return find_unexplained(platform or "cuda")
-    return known
-
-
-def _uses_rocm() -> bool:
-    """Whether torch, if it is loaded, is a build for GPUs of AMD."""
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.version.hip is not None
-
-
-def _is_of_any_gpu(error: CudaError, task: Task) -> bool:
-    """
-    Whether *error* may be that of a GPU that the worker of *task* never asked for.
-
-    CUDA starts on all GPUs of the node. If the hardware of one keeps it from that, every
-    process raises the same error, whichever GPU it came for.
-    """
-    torch = sys.modules.get("torch")
-    has_started = torch is None or torch.cuda.is_initialized()
-    if has_started or error.software or not isinstance(task, Measure):
-        return False
-    return sum(device.kind == "cuda" for device in task.context.inventory.devices) > 1
-
-
-def _list_used_gpus(task: Task) -> list[str]:
-    """List the GPUs that the worker of *task* may have used, if its errors can name them."""
-    if not isinstance(task, Measure):
-        return []
-    if task.context.device.kind == "cuda":
-        return [task.context.device.part]
-    return [d.part for d in task.context.inventory.devices if d.kind == "cuda"]
 
 
 def find_context_errors(parts: Collection[str]) -> dict[str, str]:
@@ -135,7 +113,7 @@ def find_context_errors(parts: Collection[str]) -> dict[str, str]:
 
 
 def _number_gpus(torch: ModuleType, parts: Collection[str]) -> dict[int, str]:
-    vendor = AMD if _uses_rocm() else NVIDIA
+    vendor = NVIDIA if torch.version.hip is None else AMD
     numbered: dict[int, str] = {}
     for index in range(torch.cuda.device_count()):
         ids = write_torch_ids(torch.cuda.get_device_properties(index), vendor)
@@ -145,21 +123,8 @@ def _number_gpus(torch: ModuleType, parts: Collection[str]) -> dict[int, str]:
     return numbered
 
 
-def _find_full_gpu(exc: BaseException, parts: Collection[str]) -> str:
-    """Find the GPU that ran out of memory, by the number in torch's message; empty if none."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return ""
-    match = re.search(FULL_GPU_PATTERN, str(exc))
-    return _number_gpus(torch, parts).get(int(match[1]), "") if match else ""
-
-
 def raise_pending_error(task: Task) -> None:
-    """
-    Raise the error of CUDA that a check did not wait for, if there is one.
-
-    Its work was asynchronous: an error may show only when all of it is done.
-    """
+    """Raise the CUDA error of asynchronous work that a check did not wait for, if any."""
     torch = sys.modules.get("torch")
     if not isinstance(task, Measure) or task.context.device.kind != "cuda":
         return

@@ -53,15 +53,7 @@ def run_command(command: Callable[[], object]) -> None:
 
 @contextmanager
 def start_worker(checks: Iterable[str]) -> Generator[ForkedWorker]:
-    """
-    Start a worker that knows *checks*; it ends with the block, if nobody ended it before.
-
-    This process must have no threads yet.
-
-    Raises:
-        OSError: no process can be started.
-
-    """
+    """Start a worker that knows *checks*, before any thread; it ends with the block."""
     from hpcverify.run import worker  # noqa: PLC0415 - not for help
 
     worker.preload_checks(checks)
@@ -109,12 +101,7 @@ def _run_worker(reading: int, files: WorkerFiles, parent: int) -> None:
 
 
 def _close_other_files(files: WorkerFiles) -> None:
-    """
-    Close what the caller had open, such as locks and pipes that wait for us to end.
-
-    Keep the hooks' lock: while a driver holds a worker for good, the next hook must not
-    lose another worker to it.
-    """
+    """Close the descriptors of the caller, but not the hooks' lock: a hung worker keeps it."""
     kept = {*map(str, files), os.environ.get(HOOKS_LOCK_VARIABLE)}
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - pathlib is not there yet
         if int(name) > STDERR_DESCRIPTOR and name not in kept:

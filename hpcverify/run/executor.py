@@ -36,12 +36,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Executor(Protocol):
-    """
-    Gives tasks to workers by name, and returns an answer for each.
-
-    Implementations own their workers: `close` ends those that still run, and a task starts a
-    worker again.
-    """
+    """Gives tasks to workers, which it owns, by name, and returns an answer for each."""
 
     def run(self, tasks: Mapping[str, Task], timeout: float) -> dict[str, Answer]:
         """Run each task on the worker with its name, all at once, for *timeout* seconds."""

@@ -85,16 +85,7 @@ class RunFolders(Struct, frozen=True):
 def make_run_folders(
     state: Path, scratch: str, node: str, say: Callable[[str], None]
 ) -> Generator[RunFolders]:
-    """
-    Make the folders of a run below *state* and in *scratch*, if the site names one.
-
-    Where nothing can be written to the scratch, they say so: its disk may be what is
-    broken on this node.
-
-    Raises:
-        UnusableError: *state* cannot be written.
-
-    """
+    """Make the folders of a run below *state* and in *scratch*, whose disk may be faulty."""
     with ExitStack() as stack:
         shared = stack.enter_context(temporary_folder(state / "work", node, say=say))
         root = Path(scratch) if scratch else state / "scratch"
@@ -114,11 +105,7 @@ def make_run_folders(
 
 
 def explain_silence(root: Path) -> str:
-    """
-    Ask for *root* in a process that can be left behind; say so if it gets no answer.
-
-    Who waits for a hung server or disk sleeps in the kernel and may never be ended.
-    """
+    """Query *root* in a child process, which a hung disk may block; empty if it responds."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
@@ -169,12 +156,7 @@ def _remove_leftovers(root: Path, prefix: str, say: Callable[[str], None]) -> No
 
 
 def _read_owner(name: str, top: int) -> int | None:
-    """
-    Read whose *name* in the folder *top* is; None if something is mounted there.
-
-    To ask a user's FUSE could take for ever, and it may give any answer. Merely to open its
-    path does not ask it.
-    """
+    """Read the owner of *name* in *top* without asking a FUSE; None if it is a mount point."""
     opened = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
     try:
         if _read_mount(opened) != _read_mount(top):

@@ -169,17 +169,29 @@ class StepRun(Struct, kw_only=True):
         now.run.state.released |= frozenset(self._list_released(answers))
         if step.check.placement not in (Placement.PASSIVE, Placement.NODE):
             gone = answer_for_unreachable(now.inventory, now.history.previous)
-            answers |= {name: _add_shortfall(answers.get(name), gone[name]) for name in gone}
+            for name, lost in gone.items():
+                found = answers.get(name)  # the worker of the node may have the same name
+                if found is None:
+                    answers[name] = lost
+                elif found.outcome.verdict is not Verdict.ERROR:
+                    answers[name] = msgspec.structs.replace(found, outcome=lost.outcome)
         # Without the telemetry worker there are no samples.
         cut = TELEMETRY_WORKER in self._cut_workers
         if self.step.check.observe is not None and self.round.run.is_sampled and not cut:
             answers[OBSERVED_KEY] = self._observe(start)
-        answers = _drop_skipped_telemetry(self._reconcile(answers))
+        answers = self._reconcile(answers)
+        workers = answers.keys() - {OBSERVED_KEY, RECONCILED_KEY}
+        if workers and all(answers[name].outcome.verdict is Verdict.SKIP for name in workers):
+            answers = {name: answers[name] for name in answers if name in workers}
         if findings := tuple(item for item in settled if isinstance(item, Finding)):
             answers[SETTLED_KEY] = Answer(items=findings, outcome=wire.Outcome())
         past = now.history.past_values(step.name)
         result = conclude(step, answers, now.inventory, past, now.run.clock() - start)
-        now.run.state.proven_wrong |= list_proven_wrong(result)
+        conclusive = {
+            code for code, r in result.rulings.items() if r.conclusive and r.verdict is Verdict.FAIL
+        }
+        wrong = (finding.part_id for finding in result.findings if finding.code in conclusive)
+        now.run.state.proven_wrong |= frozenset(wrong)
         waits = (item for item in settled if isinstance(item, Coverage))
         result = msgspec.structs.replace(result, coverage=(*result.coverage, *waits))
         if self._cut_workers:
@@ -231,7 +243,9 @@ class StepRun(Struct, kw_only=True):
         step, now = self.step, self.round
         params = msgspec.to_builtins(step.params)
         if step.check.placement is Placement.DEVICES_TOGETHER:
-            now.run.executor.close(list_exclusive_gpus(now.inventory))
+            # In an exclusive compute mode, the worker of a GPU keeps all others out.
+            modes = {g.id: g.facts.get("compute_mode", "") for g in now.inventory.of_kind("gpu")}
+            now.run.executor.close([g for g, mode in modes.items() if mode.startswith("exclusive")])
         with self._open_scratch() as scratch:
             for workers in assign_workers(step.check.placement, now.inventory.devices):
                 contexts = self._build_contexts(workers, scratch)
@@ -260,7 +274,8 @@ class StepRun(Struct, kw_only=True):
                     attribution.Phase(contexts=contexts, answers=answers, allowance=allowance)
                 )
                 if now.number > 1 and allowance.bound == attribution.BUDGET:
-                    self._cut_workers |= find_cut_workers(answers)
+                    ended = ((n, a.overrun) for n, a in answers.items() if a.overrun)
+                    self._cut_workers |= {name for name, overrun in ended if not overrun.stuck}
         late = attribution.list_late_workers(self._phases, now.inventory)
         return attribution.explain_overruns(
             self._phases, late, now.run.plan.budget, self._find_xids(late)
@@ -309,9 +324,13 @@ class StepRun(Struct, kw_only=True):
 
     def _build_contexts(self, workers: Mapping[str, Device], scratch: Path) -> dict[str, Context]:
         shared = {
-            kind: self._make_rendezvous() if self.step.is_active else self.round.run.folder
+            kind: self.round.run.folder / f"shared-{os.urandom(4).hex()}"
+            if self.step.is_active
+            else self.round.run.folder
             for kind in _list_kinds(workers.values())
         }
+        for folder in shared.values() if self.step.is_active else ():
+            _make_directory(folder)
         return {
             name: self._build_context(device, scratch, shared[device.kind])
             for name, device in workers.items()
@@ -333,11 +352,6 @@ class StepRun(Struct, kw_only=True):
             before_load=self.before_load,
             accepts_parts=now.history.accepts_parts,
         )
-
-    def _make_rendezvous(self) -> Path:
-        path = self.round.run.folder / f"shared-{os.urandom(4).hex()}"
-        _make_directory(path)
-        return path
 
     def _observe(self, start: float) -> Answer:
         step, now = self.step, self.round
@@ -392,14 +406,6 @@ class StepRun(Struct, kw_only=True):
         return self.round.run.executor.run({TELEMETRY_WORKER: task}, seconds)[TELEMETRY_WORKER]
 
 
-def list_proven_wrong(result: Result) -> frozenset[str]:
-    """List the parts of which *result* has a finding that no rerun takes back."""
-    conclusive = {
-        code for code, r in result.rulings.items() if r.conclusive and r.verdict is Verdict.FAIL
-    }
-    return frozenset(f.part_id for f in result.findings if f.code in conclusive)
-
-
 def _void_votes(answer: Answer, wrong: frozenset[str]) -> Answer:
     """Void the votes of parts that an earlier check proved *wrong*, and say so."""
     voted = [i for i in answer.items if isinstance(i, Finding) and i.code == ANSWER_CODE]
@@ -415,16 +421,7 @@ def _void_votes(answer: Answer, wrong: frozenset[str]) -> Answer:
 
 
 def _make_directory(path: Path) -> None:
-    """
-    Make the directory *path*, but not its parents.
-
-    If the scratch was unmounted meanwhile, the parents would land on the disk below,
-    and we would verify the wrong disk.
-
-    Raises:
-        Unable: it cannot be made.
-
-    """
+    """Make *path*, but not its parents, which would be on another disk after an unmount."""
     try:
         path.mkdir(exist_ok=True)
     except OSError as exc:
@@ -438,13 +435,7 @@ def _make_directory(path: Path) -> None:
 
 
 def estimate_seconds(step: Step, contexts: Iterable[Context]) -> float | None:
-    """
-    Estimate the seconds of a phase, if the check can: the slowest of *contexts* counts.
-
-    Raises:
-        Unable: the check's own estimate raises something, which must not end the run.
-
-    """
+    """Estimate the seconds of a phase, if the check can: the slowest of *contexts* counts."""
     estimate = step.check.estimate
     if estimate is None:
         return None
@@ -468,11 +459,6 @@ def find_setup_error(answers: Mapping[str, Answer], inventory: Inventory) -> wir
     shared = {outcome.code for outcome in outcomes}
     agreed = len(outcomes) == len(gpus) > 0 and len(shared) == 1 and shared <= SETUP_CODES
     return outcomes[0] if agreed else None
-
-
-def find_cut_workers(answers: Mapping[str, Answer]) -> frozenset[str]:
-    """Name the workers that we ended; a tool's own timeout is none, nor is a process stuck."""
-    return frozenset(n for n, a in answers.items() if a.overrun and not a.overrun.stuck)
 
 
 def drop_devices(inventory: Inventory, problems: Sequence[Finding]) -> Inventory:
@@ -503,12 +489,6 @@ def assign_workers(placement: Placement, devices: Sequence[Device]) -> Iterator[
                 yield {device.part: device}
 
 
-def list_exclusive_gpus(inventory: Inventory) -> list[str]:
-    """List the GPUs that one process alone may use: the worker of each keeps all others out."""
-    modes = {gpu.id: gpu.facts.get("compute_mode", "") for gpu in inventory.of_kind("gpu")}
-    return [part for part, mode in modes.items() if mode.startswith("exclusive")]
-
-
 def _list_kinds(devices: Iterable[Device]) -> list[str]:
     return list(dict.fromkeys(d.kind for d in devices))
 
@@ -530,12 +510,7 @@ def probe_node(
     sample: bool = False,
     folder: Path | None = None,
 ) -> tuple[Inventory, tuple[wire.GpuHolder, ...]]:
-    """
-    List the node's hardware and the processes on its GPUs, in a worker.
-
-    The worker has *seconds* for that, samples the telemetry from then on if *sample* is
-    set, and reports what is mounted below *folder*.
-    """
+    """List the hardware, and the processes on GPUs, in a worker; *sample* starts the telemetry."""
     task = wire.Probe(sample=sample, folder=folder)
     answer = executor.run({TELEMETRY_WORKER: task}, seconds)[TELEMETRY_WORKER]
     for item in answer.items:
@@ -561,28 +536,8 @@ def select_devices(inventory: Inventory, kind: str) -> Inventory:
     return msgspec.structs.replace(inventory, devices=kept)
 
 
-def _drop_skipped_telemetry(answers: Mapping[str, Answer]) -> dict[str, Answer]:
-    others = {n: a for n, a in answers.items() if n not in (OBSERVED_KEY, RECONCILED_KEY)}
-    skipped = [a.outcome.verdict is Verdict.SKIP for a in others.values()]
-    return others if skipped and all(skipped) else dict(answers)
-
-
-def _add_shortfall(answer: Answer | None, gone: Answer) -> Answer:
-    """Keep what a worker found, if the node's own is named like what is *gone*."""
-    if answer is None:
-        return gone
-    if answer.outcome.verdict is Verdict.ERROR:
-        return answer
-    return msgspec.structs.replace(answer, outcome=gone.outcome)
-
-
 def answer_for_unreachable(inventory: Inventory, previous: Inventory | None) -> dict[str, Answer]:
-    """
-    Answer for the devices that should be here and cannot be used.
-
-    The probe's problems and the previous inventory name them: a node must not pass
-    because its driver is broken.
-    """
+    """Answer for devices of the probe or the *previous* inventory that cannot be used."""
     here = {device.part for device in inventory.devices}
     gone = {
         p.part_id: (p.text, problems.UNREACHABLE_CAUSES.get(p.code), p.code)

@@ -84,11 +84,7 @@ def _name_holders(answer: Answer, part: str, holders: Collection[GpuHolder]) -> 
 
 
 def _read_log(answer: Answer, worker: str, gpus: Collection[str]) -> Answer:
-    """
-    Read in the log of a worker that died which error of a GPU it died of, if any.
-
-    A thread of NCCL or a destructor of torch ends the process with the error that CUDA gave it.
-    """
+    """Find the GPU error in the log of a worker that died: NCCL or torch may end the process."""
     outcome = answer.outcome
     error = cuda_errors.find_cuda_error(outcome.trace) if _has_died(outcome) else None
     if error is None or error.verdict is not Verdict.FAIL or not gpus:
@@ -122,22 +118,22 @@ def _add_xids(answer: Answer, gpus: Collection[str], xids: GpuXids) -> Answer:
 
 
 def _explain_peer_errors(answers: Answers) -> dict[str, Answer]:
-    """
-    Make an ERROR of what GPUs only met over NVLink, where another one failed in the check.
-
-    A GPU whose peer dies, or whose peer's process is killed, raises cudaErrorContained:
-    "certain types of invalid accesses of peer GPU memory" (driver_types.h).
-    """
+    """Turn cudaErrorContained into an ERROR if another GPU failed (driver_types.h)."""
     explained = dict(answers)
+    codes = {name: {e.code for e in _list_errors(answer)} for name, answer in answers.items()}
+    # A worker that only waited in vain did not fail first.
+    failed_first = {
+        name
+        for name, answer in answers.items()
+        if codes[name] - {cuda_errors.CONTAINED}
+        or (not codes[name] and (_has_died(answer.outcome) or answer.outcome.cause is Cause.HUNG))
+    }
     for name, answer in answers.items():
-        errors = _list_errors(answer)
-        met = [e for e in errors if e.code == cuda_errors.CONTAINED]
-        lost = any(_lost_by_itself(a) for other, a in answers.items() if other != name)
-        if met and len(met) == len(errors) and lost:
+        if codes[name] == {cuda_errors.CONTAINED} and failed_first - {name}:
             outcome = replace(
                 answer.outcome,
-                reason="it met the error of a peer over NVLink, which another GPU explains: "
-                "see to that one, and run again",
+                reason="the GPU received the error of a peer over NVLink. Fix: repair the GPU that "
+                "failed, and run again",
                 cause=Cause.CRASHED,
                 remedy=Remedy.RERUN,
                 code="",
@@ -146,24 +142,10 @@ def _explain_peer_errors(answers: Answers) -> dict[str, Answer]:
     return explained
 
 
-def _lost_by_itself(answer: Answer) -> bool:
-    """Whether a GPU or its process failed first; one that only waited in vain did not."""
-    errors, outcome = _list_errors(answer), answer.outcome
-    if errors:
-        return any(error.code != cuda_errors.CONTAINED for error in errors)
-    return _has_died(outcome) or outcome.cause is Cause.HUNG
-
-
 def _explain_software_errors(
     answers: Answers, gpus: Collection[str], common: frozenset[str]
 ) -> tuple[dict[str, Answer], frozenset[str]]:
-    """
-    Make an ERROR of what all GPUs raised alike, if software can cause it.
-
-    A driver, a torch or a kernel that is wrong for the node is likelier than that all of
-    its boards break in the same way at once. The same goes for an error that no GPU can be
-    named for.
-    """
+    """Turn an error of all GPUs, or of an unknown GPU, into an ERROR if software can cause it."""
     software = cuda_errors.list_software_codes()
     places: dict[str, set[str]] = {}
     for answer in answers.values():

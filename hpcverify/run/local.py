@@ -144,11 +144,7 @@ class WorkerHandle:
                 stdin.flush()
 
     def read_responses(self, number: int) -> list[wire.Response]:
-        """
-        Read the responses to request *number* since the last call.
-
-        A half-written line is left for the next call.
-        """
+        """Read the complete responses to request *number* since the last call."""
         whole, newline, _ = self._read_from(self._files.responses, self._read).rpartition(b"\n")
         self._read += len(whole) + len(newline)
         lines = map(wire.decode_response, whole.splitlines())
@@ -217,12 +213,7 @@ class WorkerHandle:
 
 
 class LocalExecutor(Struct):
-    """
-    Keeps one worker for each name and gives them tasks.
-
-    *should_stop* says whether the run must end; *tick* is called between polls, to show
-    progress, and *on_item* with each item as it comes.
-    """
+    """Keeps one worker for each name; calls *tick* between polls and *on_item* with each item."""
 
     should_stop: Callable[[], bool]
     tick: Callable[[], None] = lambda: None
@@ -276,7 +267,12 @@ class LocalExecutor(Struct):
                 self._end(waiting, hurry=True)
                 ends |= dict.fromkeys(waiting, INTERRUPTED_OUTCOME)
             elif waiting and elapsed > timeout:
-                overruns = self._end_overrun(waiting, timeout, start)
+                seen = {n: self._workers[n].describe_overrun(timeout, start) for n in waiting}
+                stuck = self._end(waiting, grace=WORKER_GRACE_SECONDS)
+                overruns = {
+                    name: msgspec.structs.replace(overrun, stuck=stuck.get(name, ""))
+                    for name, overrun in seen.items()
+                }
                 ends |= {name: describe_overrun(overrun) for name, overrun in overruns.items()}
             elif waiting:
                 self.tick()
@@ -334,24 +330,10 @@ class LocalExecutor(Struct):
             verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=Remedy.RERUN, trace=log
         )
 
-    def _end_overrun(
-        self, names: Sequence[str], timeout: float, start: float
-    ) -> dict[str, Overrun]:
-        overruns = {name: self._workers[name].describe_overrun(timeout, start) for name in names}
-        hung = self._end(names, grace=WORKER_GRACE_SECONDS)
-        return {
-            name: msgspec.structs.replace(overrun, stuck=hung.get(name, ""))
-            for name, overrun in overruns.items()
-        }
-
     def _end(
         self, names: Sequence[str], *, grace: float = 0.0, hurry: bool = False
     ) -> dict[str, str]:
-        """
-        End workers and their children: TERM, *grace* seconds, KILL, and a bounded wait.
-
-        Returns the workers that even KILL did not end, and where they wait.
-        """
+        """End workers and their children by TERM and KILL; return those that hang, and where."""
         if not names:
             return {}
         workers = {name: self._workers.pop(name) for name in names}

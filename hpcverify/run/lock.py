@@ -92,17 +92,20 @@ def node_lock(
 
     Waits up to *wait* seconds for another run to end, or until *should_stop* says so.
     After that, root goes on beside another user's process that holds the socket.
-
-    Raises:
-        UnverifiedError: another run holds it; names the process and its user.
-
     """
     patience = LockWait(wait, should_stop)
     with (
         _hold_root_lock(folder, patience) as alone,
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as holder,
     ):
-        if patience.wait_until(lambda: _try_bind(holder, name)):
+
+        def bind() -> bool:
+            with suppress(OSError):
+                holder.bind(name)
+                return True
+            return False
+
+        if patience.wait_until(bind):
             holder.listen()
             yield NodeLock(patience.waited)
             return
@@ -124,14 +127,6 @@ def _build_refusal(holder: LockHolder) -> UnverifiedError:
     return UnverifiedError(
         f"another run is under way on this node ({holder.description}): wait until it ends"
     )
-
-
-def _try_bind(holder: socket.socket, name: str) -> bool:
-    try:
-        holder.bind(name)
-    except OSError:
-        return False
-    return True
 
 
 # -- root's file
@@ -220,12 +215,7 @@ def _find_listener(name: str) -> LockHolder | None:
 
 
 def _find_socket_owner(name: str) -> LockHolder:
-    """
-    Look for the process that has the socket open, as far as permissions allow.
-
-    A user can pass a socket to a program of root's, so that it looks like root's. This
-    is only for the message and decides nothing.
-    """
+    """Find the process with the socket, for the message: a user can pass it to root's program."""
     link = f"socket:[{_find_socket_inode(name)}]"
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

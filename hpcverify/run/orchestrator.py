@@ -178,12 +178,7 @@ class Verification(RunBase, kw_only=True):
                 now = msgspec.structs.replace(now, inventory=kept)
 
     def _run_before_load(self, now: Round, first_load: int) -> dict[int, Result]:
-        """
-        Run the passive checks that come after *first_load*: they say most for least.
-
-        Their results are by the index of the step. A later round need not: the one before
-        it has just run them.
-        """
+        """Run the passive checks after *first_load*; return the results by step."""
         results: dict[int, Result] = {}
         for index, step in enumerate(self.plan.steps[first_load:], first_load):
             if step.is_active or self._find_obstacle(step, now, spent=self.is_spent):
@@ -198,12 +193,7 @@ class Verification(RunBase, kw_only=True):
     def _run_step(
         self, index: int, now: Round, first: Result | None
     ) -> tuple[Result | None, tuple[Finding, ...]]:
-        """
-        Run one step of the plan, and list the GPUs that did not come back from it.
-
-        *first* is the result of a passive check before the load, which is merged into it.
-        The result is None if the budget ran out before or during it.
-        """
+        """Run one step, merge its *first* result, and list the GPUs that did not return from it."""
         step = self.plan.steps[index]
         unused: tuple[Finding, ...] = ()
         spent = self.is_spent
@@ -221,7 +211,9 @@ class Verification(RunBase, kw_only=True):
                 self.progress.begin_step(step, place, self.plan, target)
             run = StepRun(step=step, round=now, before_load=first.marks if first else ())
             try:
-                result = run.run(self._find_settle_seconds(index, now))
+                before = self.plan.steps if now.number > 1 else self.plan.steps[:index]
+                is_disturbed = step.is_active and any(other.is_active for other in before)
+                result = run.run(self.plan.settle if is_disturbed else 0.0)
                 unused = run.list_unused_gpus()
             except Unable as exc:
                 result = build_not_run_result(step, str(exc), exc.cause, exc.remedy, exc.fix)
@@ -249,12 +241,6 @@ class Verification(RunBase, kw_only=True):
             reason = f"{users}: wait for its end, or use --force"
             return build_not_run_result(step, reason, Cause.BUSY)
         return None
-
-    def _find_settle_seconds(self, index: int, now: Round) -> float:
-        """Say how long a step may wait for the devices: 0 if nothing loaded them before."""
-        before = self.plan.steps if now.number > 1 else self.plan.steps[:index]
-        disturbed = any(step.is_active for step in before)
-        return self.plan.settle if self.plan.steps[index].is_active and disturbed else 0.0
 
 
 def was_interrupted(results: Iterable[Result]) -> bool:
@@ -284,12 +270,7 @@ def derive_seed(seed: int, number: int) -> int:
 
 
 def collect_versions() -> dict[str, str]:
-    """
-    Collect the versions of the software, by the names of its directories.
-
-    `importlib.metadata` takes longer to import than the passive checks of eight GPUs
-    take to run.
-    """
+    """Collect software versions from directory names: `importlib.metadata` is slow to import."""
     versions = {"python": sys.version.split()[0], "kernel": os.uname().release}
     for folder in {*site.getsitepackages(), *sys.path}:
         names: list[str] = []

@@ -17,11 +17,7 @@ EARLY_REAP_SECONDS = 0.3
 
 
 class WorkerFiles(NamedTuple):
-    """
-    Where a worker reads and writes, as descriptors of memory files.
-
-    They go with the processes.
-    """
+    """The memory files of a worker, as descriptors."""
 
     requests: int
     responses: int

@@ -50,13 +50,7 @@ class SelftestResult(Struct, frozen=True, kw_only=True):
 
 
 def load_provable_checks(name: str | None, packages: tuple[str, ...]) -> dict[str, Check[Any]]:
-    """
-    Load the check *name*, or all that have a selftest.
-
-    Raises:
-        ConfigError: there is no such check, or it has no selftest.
-
-    """
+    """Load the check *name*, or all that have a selftest."""
     names = {name} if name is not None else set(catalog.list_check_names(packages))
     checks = {n: catalog.load_check(n, packages) for n in sorted(names)}
     if chosen := {n: check for n, check in checks.items() if check.selftest}:
@@ -87,13 +81,7 @@ class SelftestRunner(Struct, frozen=True, kw_only=True):
     seed: int = field(default_factory=lambda: int.from_bytes(os.urandom(4)) >> 1)
 
     def run_checks(self, checks: Mapping[str, Check[Any]]) -> Iterator[SelftestResult]:
-        """
-        Try *checks* one after the other.
-
-        Raises:
-            UnverifiedError: the GPUs are in use.
-
-        """
+        """Try *checks* one after the other."""
         inventory, holders = probe_node(self.executor)
         refuse_used_gpus(holders, inventory)
         chosen = select_devices(inventory, self.device_kind)

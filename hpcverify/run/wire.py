@@ -181,13 +181,7 @@ def decode_request(line: bytes) -> Request:
 
 
 def encode_response(number: int, response: Response) -> bytes:
-    """
-    Write *response* to the request *number* as one line.
-
-    Raises:
-        TypeError: a check yielded something that is no item, or a field of the wrong type.
-
-    """
+    """Write *response* to the request *number* as one line."""
     kind = type(response).__name__
     if type(response) is not RESPONSE_KINDS.get(kind):
         raise TypeError(f"a check may not yield {response!r}")
@@ -195,13 +189,7 @@ def encode_response(number: int, response: Response) -> bytes:
 
 
 def decode_response(line: bytes) -> tuple[int, Response]:
-    """
-    Read the number of the request, and the response to it, from one line.
-
-    Raises:
-        msgspec.ValidationError: a field is of the wrong type.
-
-    """
+    """Read the number of the request, and the response to it, from one line."""
     number, kind, value = msgspec.json.decode(line, type=tuple[int, str, msgspec.Raw])
     return number, msgspec.json.decode(value, type=RESPONSE_KINDS[kind])
 

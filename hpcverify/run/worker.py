@@ -16,10 +16,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
@@ -132,7 +131,8 @@ class WorkerServer:
             case wire.Observe():
                 items = self._observe(check, task)
             case wire.Reconcile():
-                items = _reconcile(check, task)
+                found: list[JudgedItem] = [*task.measurements, *task.findings]
+                items = check.reconcile(found, task.inventory) if check.reconcile else found
             case wire.RunSelftest():
                 items = _run_selftest(check, task)
         items = map(partial(require_declared_unit, check), items)
@@ -145,8 +145,12 @@ class WorkerServer:
         if probed is None or time.monotonic() - probed.probed_at > MAX_PROBE_AGE_SECONDS:
             probed = probe_hardware()
         if task.folder is not None:
-            whole = add_mount(probed.inventory, task.folder)
-            probed = msgspec.structs.replace(probed, inventory=whole)
+            # Only the telemetry worker pays for this import.
+            from hpcverify.telemetry.blockdev import describe_mount  # noqa: PLC0415
+
+            parts = (*probed.inventory.parts, *describe_mount(task.folder, probed.inventory))
+            mounted = msgspec.structs.replace(probed.inventory, parts=parts)
+            probed = msgspec.structs.replace(probed, inventory=mounted)
         self._inventory = probed.inventory
         yield probed
         if task.sample and self._sampler is None:
@@ -192,8 +196,14 @@ class WorkerServer:
             )
         if not task.timeout:
             return
-        if check.applies and not any(_is_applicable(check.applies, ctx) for ctx in task.contexts):
-            return
+        if applies := check.applies:
+            applicable: list[Context] = []
+            for context in task.contexts:
+                with suppress(Skip, Unable):
+                    applies(context)
+                    applicable.append(context)
+            if not applicable:
+                return
         if self._sampler is None:
             yield Coverage("node", "whether the devices had settled was not observed")
             return
@@ -245,7 +255,12 @@ def _explain_node_failure(exc: BaseException, task: wire.Task) -> wire.Outcome |
 def _build_crash_outcome(exc: BaseException, task: wire.Task) -> wire.Outcome:
     import traceback  # noqa: PLC0415 - hardly ever, and it takes 4 ms
 
-    place = "" if isinstance(task, wire.Probe | wire.FindXids) else _find_site_file(exc, task)
+    place = ""
+    if not isinstance(task, wire.Probe | wire.FindXids):
+        modules = (f"{package}.{task.name}" for package in task.packages)
+        module = next((name for name in modules if name in sys.modules), None)
+        if module is not None and not _is_ours(module):
+            place = f" (in {catalog.find_place(module, exc)})"
     return wire.Outcome(
         verdict=Verdict.ERROR,
         reason=f"the check raised {type(exc).__name__}: {exc}{place}",
@@ -255,30 +270,8 @@ def _build_crash_outcome(exc: BaseException, task: wire.Task) -> wire.Outcome:
     )
 
 
-def _find_site_file(exc: BaseException, task: wire.CheckTask) -> str:
-    """Say where a check of the site raised *exc*; nothing of a check of ours."""
-    modules = (f"{package}.{task.name}" for package in task.packages)
-    module = next((name for name in modules if name in sys.modules), None)
-    if module is None or _is_ours(module):
-        return ""
-    return f" (in {catalog.find_place(module, exc)})"
-
-
 def _is_ours(module: str) -> bool:
     return module.partition(".")[0] == catalog.BUILTIN_PACKAGE
-
-
-def _is_applicable(applies: Callable[[Context], None], ctx: Context) -> bool:
-    try:
-        applies(ctx)
-    except (Skip, Unable):
-        return False
-    return True
-
-
-def _reconcile(check: Check[Any], task: wire.Reconcile) -> Iterable[JudgedItem]:
-    items: list[JudgedItem] = [*task.measurements, *task.findings]
-    return items if check.reconcile is None else check.reconcile(items, task.inventory)
 
 
 def _run_selftest(check: Check[Any], task: wire.RunSelftest) -> Iterator[Trial]:
@@ -310,15 +303,6 @@ def _read_bmc(check: Check[Any], task: wire.ReadBmc) -> Iterator[CheckItem]:
         )
 
 
-def add_mount(inventory: Inventory, folder: Path) -> Inventory:
-    """Add what is mounted below *folder*, which is unknown until the run begins."""
-    # Only the telemetry worker pays for this.
-    from hpcverify.telemetry.blockdev import describe_mount  # noqa: PLC0415
-
-    part = describe_mount(folder, inventory)
-    return msgspec.structs.replace(inventory, parts=(*inventory.parts, *part))
-
-
 def probe_ahead() -> wire.ProbeResult | None:
     """List the hardware before any request; None if that raises."""
     try:
@@ -340,12 +324,7 @@ def probe_hardware() -> wire.ProbeResult:
 def require_sound_item(
     check: Check[Any], ctx: Context, item: CheckItem | Trial
 ) -> CheckItem | Trial:
-    """
-    Refuse what a check of a site yields by mistake; those of hpcverify have tests for it.
-
-    That is a value of a wrong type, or a finding about nothing that the node has:
-    parts, the node itself, and paths, such as those of mounts.
-    """
+    """Refuse an item of a site's check with a wrong type, or about an unknown part."""
     if _is_ours(check.measure.__module__) or not isinstance(item, CheckItem):
         return item  # what is no item is refused when it is encoded
     msgspec.convert(msgspec.to_builtins(item), type(item))
@@ -371,12 +350,7 @@ def require_declared_unit(check: Check[Any], item: CheckItem | Trial) -> CheckIt
 
 
 def release_memory(task: wire.Task) -> bool:
-    """
-    Free the memory that *task* took, so that the next one has all of it.
-
-    Returns False if only ending the process can do that: some CUDA errors last until
-    then, and so do contexts on GPUs that have their own workers.
-    """
+    """Free the memory of *task*; False if only ending the process can."""
     torch = sys.modules.get("torch")
     if torch is None:  # collecting takes as long as reading eight GPUs
         return True
@@ -400,11 +374,7 @@ def become_worker(parent: int, descriptor: int) -> None:
 
 
 def serve(requests: int, responses: int, done: int, ahead: wire.ProbeResult | None = None) -> None:
-    """
-    Serve until standard input ends, and raise the counter *done* after each request.
-
-    Each line has the offset and length of a request in the file *requests*.
-    """
+    """Serve requests, one (offset, length) per line of stdin; raise *done* after each."""
     with os.fdopen(responses, "wb", buffering=0) as out, os.fdopen(0, "rb") as lines:
         worker = WorkerServer(out, ahead)
         for line in lines:

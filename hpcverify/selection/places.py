@@ -19,11 +19,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def locate_nodes(
     since: Mapping[str, float], switches: Mapping[str, str] | None = None
 ) -> Iterable[FleetNode]:
-    """
-    Locate the nodes that joined the fleet *since* these days, counted from 1970.
-
-    *switches* are the leaf switches, as far as they are known.
-    """
+    """Locate the nodes of *since* (days since 1970) by *switches* or name."""
     at = switches or {}
     several = len({_name_batch(day) for day in since.values()}) > 1
     for name, day in since.items():
@@ -34,11 +30,7 @@ def locate_nodes(
 
 
 def read_place(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """
-    Read the places and the positions in a node's *name*: r12c3 gives r12, and r*c3.
-
-    A position is all nodes with the same number there.
-    """
+    """Read the places and positions in a node's *name*: r12c3 gives r12, and r*c3."""
     numbers = list(re.finditer(r"\d+", name))
     places = tuple(name[: match.end()] for match in numbers[:-1])
     positions = tuple(

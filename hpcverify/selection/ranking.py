@@ -57,11 +57,7 @@ class RiskRanking:
         self.scores = {name: risk / mean for name, risk in risks.items()}
 
     def explain(self, name: str) -> NodeRisk:
-        """
-        Say what the risk of the node *name* is, and why, the strongest reason first.
-
-        Out of service it has none, and no reasons if it is like all.
-        """
+        """Explain the risk of the node *name*, the strongest reason first."""
         if name not in self.scores:
             return NodeRisk(score=1.0)
         state, node, weights = self._sampler.state, self._nodes[name], self.weighting.weights

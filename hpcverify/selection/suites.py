@@ -64,10 +64,6 @@ def compute_fault_coverage(
 
 
 def choose_suite(suites: Iterable[SuiteFaultCoverage], minutes: float) -> SuiteFaultCoverage | None:
-    """
-    Choose what sees most within *minutes* of a node; of equals, what takes least.
-
-    A suite that loads nothing is never chosen: to pass it is no full pass.
-    """
+    """Choose the suite that detects most within *minutes* of a node, and loads it."""
     fitting = [suite for suite in suites if suite.loads and suite.minutes <= minutes]
     return max(fitting, key=lambda suite: (suite.share, -suite.minutes), default=None)

@@ -135,11 +135,7 @@ def _solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[fl
 
 
 def compute_gain(cases: Sequence[Case], weights: Traits) -> float:
-    """
-    Return by how much *weights* explain *cases* better than chance, in nats a case.
-
-    Chance gives all nodes of a case the same risk; *weights* can do worse.
-    """
+    """Return by how much *weights* explain *cases* better than chance, in nats a case."""
     gain = 0.0
     for case in cases:
         logs = [combine(weights, row) for row in (case.failed, *case.others)]
@@ -168,12 +164,7 @@ class Weighting(Struct, frozen=True, kw_only=True):
 
 
 def choose_weighting(cases: Sequence[Case]) -> Weighting:
-    """
-    Choose the weights that explain the later *cases* best, or chance.
-
-    The fit that is held against the last third has seen only those before. The one that
-    is used has seen all.
-    """
+    """Choose the weights that best explain the last third of *cases* from the others, or chance."""
     known = list(cases)
     if len(known) < MIN_CASES_TO_DOUBT:
         return Weighting(basis=WeightBasis.PRIOR, weights=PRIOR, cases=len(known))

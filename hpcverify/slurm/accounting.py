@@ -38,13 +38,7 @@ class UserJob(Struct, frozen=True, kw_only=True):
 
 
 def parse_user_jobs(printed: str) -> Iterator[UserJob]:
-    """
-    Parse rows of `JOB_COLUMNS`; those that have not run are left out.
-
-    Raises:
-        SlurmError: no row has these columns.
-
-    """
+    """Parse rows of `JOB_COLUMNS`; those that have not run are left out."""
     rows = [line.split("|") for line in printed.splitlines()]
     known = [row for row in rows if len(row) == len(JOB_COLUMNS)]
     if rows and not known:

@@ -48,11 +48,7 @@ MAX_NAMED_NODES = 200
 
 @dataclass(frozen=True)
 class Slurm:
-    """
-    The cluster that SLURM_CONF, or the machine's own configuration, names.
-
-    Every method raises a SlurmError if Slurm does not answer, or not in full.
-    """
+    """The cluster of SLURM_CONF; every method raises a SlurmError if the output is incomplete."""
 
     run: RunCommand = run_command
     user: str = "root"
@@ -167,12 +163,7 @@ class Slurm:
         return set(self.run(["sacctmgr", "-nP", "show", kind, f"format={column}"]).split())
 
     def list_user_jobs(self, minutes: int) -> list[UserJob] | None:
-        """
-        Read everybody's jobs that ran in the last *minutes*; None without accounting.
-
-        A job that ran several times is there as often: one that is requeued because its node
-        failed would otherwise not be.
-        """
+        """Read all users' jobs of the last *minutes*, with reruns; None without accounting."""
         if not self._has_accounting:
             return None
         command = ["sacct", "-anXDP", "-S", f"now-{minutes}minutes", "-E", "now"]
@@ -289,13 +280,7 @@ def _parse_partition(line: str) -> Partition:
 
 
 def parse_minutes(limit: str) -> float:
-    """
-    Read a time limit as Slurm prints it, ``[days-]hours:minutes:seconds``, in minutes.
-
-    Raises:
-        SlurmError: it is not one.
-
-    """
+    """Read a time limit as Slurm prints it, ``[days-]hours:minutes:seconds``, in minutes."""
     if limit == "UNLIMITED":
         return math.inf
     match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", limit)

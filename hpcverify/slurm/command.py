@@ -49,16 +49,7 @@ a user's own defaults."""
 def run_command(
     command: Sequence[str], *, environ: Mapping[str, str] | None = None, timeout: float = TIMEOUT_S
 ) -> str:
-    """
-    Run *command* for at most *timeout* seconds, and return its standard output.
-
-    One that did not end in time may still take effect: read again before you conclude
-    anything.
-
-    Raises:
-        SlurmError: it is missing, did not end in time, or reports a failure.
-
-    """
+    """Run *command* and return its output; after a timeout it may still take effect."""
     environ = os.environ if environ is None else environ
     conf = environ.get("SLURM_CONF", "")
     if conf and not Path(conf).exists():  # the command would look for it for a long time

@@ -66,13 +66,7 @@ class _Answer(Struct):
 
 
 def from_json(printed: str) -> dict[str, Host]:
-    """
-    Parse the output of ``scontrol show nodes --json``, in either dialect.
-
-    Raises:
-        SlurmError: it is incomplete, or reports an error.
-
-    """
+    """Parse the output of ``scontrol show nodes --json``, in either dialect."""
     try:
         answer = msgspec.json.decode(printed, type=_Answer)
     except msgspec.MsgspecError as exc:
@@ -106,15 +100,7 @@ def _read_number(number: int | _Number) -> int:
 
 
 def from_text(printed: str) -> dict[str, Host]:
-    """
-    Parse the output of ``scontrol show node``, with times in seconds.
-
-    Not of its one-line form (``-o``), which turns line breaks in a reason into spaces.
-
-    Raises:
-        SlurmError: it is incomplete.
-
-    """
+    """Parse ``scontrol show node``, but not with ``-o``, which drops line breaks of reasons."""
     if not printed.endswith("\n\n"):  # as each record does
         raise SlurmError(f"scontrol's answer is incomplete: … {printed[-80:]!r}")
     return _index_hosts([_parse_record(text) for text in _RECORD.split(printed) if text.strip()])
@@ -155,13 +141,7 @@ def _parse_reason(text: str) -> tuple[str, str, int]:
 
 
 def read_state(words: Iterable[str]) -> tuple[str, frozenset[str]]:
-    """
-    Separate a state from its flags, as in ``IDLE*``, ``DRAIN``.
-
-    Raises:
-        SlurmError: there is no state among *words*.
-
-    """
+    """Separate a state from its flags, as in ``IDLE*``, ``DRAIN``."""
     flags: set[str] = set()
     plain: list[str] = []
     for word in words:

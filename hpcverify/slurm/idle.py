@@ -34,11 +34,7 @@ STATE_PHRASES = {
 
 
 def explain_not_idle(host: Host, *, reserved: bool) -> str:
-    """
-    Say why *host* cannot take a job of ours now; empty if it can.
-
-    *reserved* is whether it is in a reservation of ours.
-    """
+    """Explain why *host* cannot take a job, *reserved* for it or not; empty if it can."""
     against = host.flags - HARMLESS_FLAGS
     if reserved:
         against -= RESERVATION_FLAGS

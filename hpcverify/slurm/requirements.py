@@ -265,25 +265,18 @@ def list_partition_requirements(
         yield Requirement(Stage.VERIFY, subject, "is there")
         return
     access = "RootOnly=YES" if fleet.user == "root" else f"AllowGroups={fleet.user}"
-    if fleet.user != "root" and not _is_group(fleet.user):
+    instructions = ()
+    try:
+        grp.getgrnam(fleet.user)
+    except KeyError:
         group = (f"groupadd --system {fleet.user}", f"gpasswd --add {fleet.user} {fleet.user}")
         instructions = (Instruction(Place.ONCE, group),)
-    else:
-        instructions = ()
     line = (
         f"PartitionName={fleet.partition} Nodes=ALL PriorityTier=0 PreemptMode=CANCEL GraceTime=0 "
         f"Hidden=YES {access} MaxTime=2-00:00:00"
     )
     instructions = (*instructions, Instruction(Place.END, (line,)))
     yield Requirement(Stage.VERIFY, subject, "is missing", instructions)
-
-
-def _is_group(name: str) -> bool:
-    try:
-        grp.getgrnam(name)
-    except KeyError:
-        return False
-    return True
 
 
 def propose_partition(fleet: Fleet, partitions: Mapping[str, Partition]) -> Partition:
@@ -302,11 +295,7 @@ def propose_partition(fleet: Fleet, partitions: Mapping[str, Partition]) -> Part
 def list_account_requirements(
     fleet: Fleet, settings: HookSettings, preemption: Preemption, names: Mapping[str, set[str]]
 ) -> Iterator[Requirement]:
-    """
-    List what the sweep's jobs need where Slurm keeps accounts.
-
-    *names* are those of users and of QOS in the accounting.
-    """
+    """List the accounts that the sweep's jobs need; *names* are users and QOS."""
     commands: list[str] = []
     if "associations" in settings.enforced and fleet.user not in names["user"]:
         account = fleet.account or "root"

@@ -13,13 +13,7 @@ _NO_RESERVATIONS_TEXT = "No reservations in the system"
 
 
 def from_text(printed: str) -> dict[str, Reservation]:
-    """
-    Parse the output of ``scontrol show reservation -o``.
-
-    Raises:
-        SlurmError: it is incomplete; if there is none, scontrol says so in words.
-
-    """
+    """Parse the output of ``scontrol show reservation -o``."""
     lines = [line for line in printed.split("\n") if line.strip()]
     if any(line.startswith(_NO_RESERVATIONS_TEXT) for line in lines):
         return {}

@@ -26,15 +26,7 @@ class StepPlace(Struct, frozen=True):
 
 
 def read_step(environ: Mapping[str, str]) -> StepPlace | None:
-    """
-    Read the place from the environment; None if srun did not start this process.
-
-    A batch script is in no step of its own: it sees the job's numbers and is alone.
-
-    Raises:
-        ConfigError: srun's variables make no sense.
-
-    """
+    """Read the place from the environment; None without srun, as in a batch script."""
     if "SLURM_STEP_ID" not in environ or "SLURM_STEP_NUM_TASKS" not in environ:
         return None
     try:

@@ -118,16 +118,7 @@ def compute_minutes(budget: float) -> int:
 
 
 def submit(spec: JobSpec | GroupJobSpec, slurm: JobSubmitter) -> int:
-    """
-    Submit the job of *spec* and return its number.
-
-    The settings go into the script, which only the job's owner and operators can read;
-    everybody can see options and names.
-
-    Raises:
-        SlurmError: it was refused, or it is unknown whether it was.
-
-    """
+    """Submit the job of *spec*, its settings in the script, which other users cannot read."""
     with TemporaryDirectory(prefix=JOB_NAME_PREFIX) as private:
         script = Path(private, spec.name)
         script.write_text(build_script(spec), encoding="utf-8")
@@ -144,26 +135,18 @@ def build_script(spec: JobSpec | GroupJobSpec) -> str:
         exported["HPCVERIFY_TOKEN"] = spec.token
         own |= {"suite": spec.suite, "spool": spec.spool}
     else:
-        after = _write_steps(spec)
+        # The last step replaces the shell, as in `SCRIPT_PATH`.
+        steps = [
+            f'srun {shlex.join(_list_step_options(spec, step))} "$program" '
+            f"{shlex.join(step.arguments)}"
+            for step in spec.steps
+        ]
+        after = "\n".join((*steps[:-1], f"exec {steps[-1]}", ""))
     settings = [
         *(f"export {name}={shlex.quote(value)}" for name, value in exported.items()),
         *(f"{name}={shlex.quote(value)}" for name, value in own.items()),
     ]
     return "\n".join((before + SETTINGS_LINE.rstrip(), *settings, after))
-
-
-def _write_steps(spec: GroupJobSpec) -> str:
-    """
-    Write the part of the script that starts the steps.
-
-    The last one replaces the shell, as in `SCRIPT_PATH`. A step has all CPUs of its nodes,
-    and goes on when a rank ends before the others: they say who is missing.
-    """
-    lines = [
-        f'srun {shlex.join(_list_step_options(spec, step))} "$program" {shlex.join(step.arguments)}'
-        for step in spec.steps
-    ]
-    return "\n".join((*lines[:-1], f"exec {lines[-1]}", ""))
 
 
 def _list_step_options(spec: GroupJobSpec, step: JobStep) -> Iterator[str]:
@@ -236,11 +219,7 @@ OPTION_PATTERN = re.compile(r"--([a-z][a-z0-9-]*)(=.+)?", re.DOTALL)
 
 
 def check_option(option: str) -> str:
-    """
-    Say why the site may not give sbatch this *option*; empty if it may.
-
-    sbatch accepts abbreviated names of options (getopt_long(3)).
-    """
+    """Explain why sbatch must not get *option*, which may be abbreviated; empty if it may."""
     match = OPTION_PATTERN.fullmatch(option)
     if match is None:
         return "write it as --name=value"

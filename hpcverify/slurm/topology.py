@@ -22,13 +22,7 @@ _FIELD = re.compile(r"(?:^| )(\w+)=(\S*)")
 
 
 def from_text(printed: str) -> dict[str, str]:
-    """
-    Parse the output of ``scontrol show topology`` into the switch or block by node.
-
-    Raises:
-        SlurmError: it is no answer about a topology.
-
-    """
+    """Parse the output of ``scontrol show topology`` into the switch or block by node."""
     lines = [dict(_FIELD.findall(line)) for line in printed.splitlines() if line.strip()]
     known = {"SwitchName", "BlockName", "AggregatedBlock"}
     if any(known.isdisjoint(line) for line in lines):
@@ -46,15 +40,7 @@ def from_text(printed: str) -> dict[str, str]:
 
 
 def index_switches(switches: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """
-    Name the switch of each node by *switches*, each with its host list.
-
-    A node at several leaf switches, one for each of its rails, say, belongs to the first.
-
-    Raises:
-        ConfigError: a host list is none.
-
-    """
+    """Return the switch of each node of *switches*; of several, the first."""
     index: dict[str, str] = {}
     for name, nodes in switches:
         for node in expand(nodes):

@@ -27,7 +27,7 @@ ERROR_FILES = {
 TOTAL_PREFIX = "TOTAL_"
 """How the last line begins, which need not match the others (the same document)."""
 
-GENERATION_BY_RATE: Mapping[float | None, int] = {v: g for g, (v, _) in PCIE_LANE_RATES.items()}
+GENERATION_BY_RATE = {v: g for g, (v, _) in PCIE_LANE_RATES.items()}
 ADDRESS_COLONS = 2
 """In an address, as in ``0000:18:00.0``; a root complex (``pci0000:18``) has one."""
 
@@ -60,11 +60,7 @@ def read_link(address: str, root: Path = Path("/")) -> Link | None:
 
 
 def find_best_link(address: str, root: Path = Path("/")) -> Link | None:
-    """
-    Find what the device at *address* and the port above it can do together.
-
-    None if there is no such port, as in a virtual machine that hides the slot.
-    """
+    """Find the best link that *address* and the port above it support; None without such a port."""
     ends = (address, *list_ports(address, root)[:1])
     links = [_read_link_end(root / pci.PCI_DEVICES_FOLDER / end, "max") for end in ends]
     known = [link for link in links if link]
@@ -78,14 +74,9 @@ def _read_link_end(device: Path, which: str) -> Link | None:
     width = sysfs.read_number(f"{device}/{which}_link_width")
     if not words or width not in PCIE_WIDTHS:
         return None
-    generation = GENERATION_BY_RATE.get(_parse_decimal(words[0]))
+    whole, _, rest = words[0].partition(".")  # ``16.0``, or ``16`` by kernels before 5.7
+    generation = GENERATION_BY_RATE.get(float(words[0])) if (whole + rest).isdecimal() else None
     return Link(generation, int(width)) if generation else None
-
-
-def _parse_decimal(word: str) -> float | None:
-    """Read ``16.0``, or ``16`` as kernels before 5.7 print it."""
-    whole, _, rest = word.partition(".")
-    return float(word) if (whole + rest).isdecimal() else None
 
 
 def list_ports(address: str, root: Path = Path("/")) -> tuple[str, ...]:
@@ -97,24 +88,18 @@ def list_ports(address: str, root: Path = Path("/")) -> tuple[str, ...]:
 
 
 def read_errors(address: str, root: Path = Path("/")) -> Mapping[str, Mapping[str, int]]:
-    """
-    Read the errors that the device at *address* counts, since it was found, by kind.
-
-    Each kind that is counted is there, and of its errors those that are not zero; a
-    device that reports none (no AER) has no kind.
-    """
+    """Read the PCIe errors of *address* that are not zero, by kind; no kind without AER."""
     device = root / pci.PCI_DEVICES_FOLDER / address
-    texts = {kind: sysfs.read_text(f"{device}/{name}") for kind, name in ERROR_FILES.items()}
-    return {kind: _parse_counts(text) for kind, text in texts.items() if text}
-
-
-def _parse_counts(text: str) -> dict[str, int]:
-    lines = (line.rpartition(" ") for line in text.splitlines())
-    return {
-        name: int(count)
-        for name, _, count in lines
-        if count.isdecimal() and int(count) and not name.startswith(TOTAL_PREFIX)
-    }
+    errors: dict[str, dict[str, int]] = {}
+    for kind, file in ERROR_FILES.items():
+        if text := sysfs.read_text(f"{device}/{file}"):
+            lines = (line.rpartition(" ") for line in text.splitlines())
+            errors[kind] = {
+                name: int(count)
+                for name, _, count in lines
+                if count.isdecimal() and int(count) and not name.startswith(TOTAL_PREFIX)
+            }
+    return errors
 
 
 def list_local_cpus(address: str, root: Path = Path("/")) -> frozenset[int]:

@@ -39,7 +39,15 @@ def survey_gpus(folders: Sequence[Path], root: Path) -> GpuSurvey:
         devices=tuple(Device("cuda", p.id, p.label) for p in parts if p.id not in cut_up),
         problems=(
             *_report_not_started(others, len(started)),
-            *(_report_partition(part_id, name) for part_id, name in cut_up.items()),
+            *(
+                Finding(
+                    "gpu_partitioned",
+                    part_id,
+                    f"the GPU is divided into compute partitions ({name}). Fix: amd-smi set --gpu "
+                    f"all --compute-partition {WHOLE_PARTITION}",
+                )
+                for part_id, name in cut_up.items()
+            ),
         ),
         holders=tuple(_list_holders(parts, root)),
     )
@@ -77,50 +85,33 @@ def _build_bare_part(folder: Path) -> Part:
 
 
 def _write_device_id(number: str | None) -> str | None:
-    """Write it with AMD's own number, so that it is no device of NVIDIA: ``1002:74a1``."""
+    """Prefix the device id with AMD's vendor id, as in ``1002:74a1``: NVIDIA's have none."""
     return f"{pci.AMD_VENDOR.removeprefix('0x')}:{number}" if number else None
 
 
 def _report_not_started(folders: Sequence[Path], started: int) -> Iterator[Finding]:
     if folders and not started:
         text = (
-            f"the PCI bus has {len(folders)} AMD GPUs, and no driver runs them: load it "
-            f"(modprobe {DRIVER}; the kernel log says why it did not), or install it"
+            f"the PCI bus lists {len(folders)} AMD GPUs, but the driver {DRIVER} is not loaded. "
+            f"Fix: modprobe {DRIVER}; if that fails, see the kernel log"
         )
         yield Finding("driver_not_loaded", "node", text)
         return
     for folder in folders:
-        text = f"{DRIVER} does not run it, but {started} others: see the kernel log"
+        text = f"{DRIVER} runs {started} other GPUs, but not this GPU: see the kernel log"
         yield Finding("gpu_unreadable", folder.name.lower(), text)
 
 
-def _report_partition(part_id: str, partition: str | None) -> Finding:
-    text = (
-        f"it is cut up into partitions ({partition}): "
-        f"amd-smi set --gpu all --compute-partition {WHOLE_PARTITION} to verify it"
-    )
-    return Finding("gpu_partitioned", part_id, text)
-
-
 def _list_holders(parts: Sequence[Part], root: Path) -> Iterator[tuple[str, int]]:
-    """
-    List who holds memory of which GPU, as (id of the part, process id).
-
-    KFD lists every process that ever opened it; one without memory on a GPU does not use it.
-    """
+    """List the processes with memory on a GPU, as (id of the part, process id)."""
     places = {part.facts["pci_address"]: part.id for part in parts}
     for node in sysfs.list_entries(root / KFD_FOLDER / "topology/nodes"):
-        part_id = places.get(_read_address(node))
+        lines = (sysfs.read_text(node / "properties") or "").splitlines()
+        numbers = dict(line.split(" ", 1) for line in lines if " " in line)
+        place, domain = int(numbers.get("location_id", 0)), int(numbers.get("domain", 0))
+        bus, slot, function = place >> 8 & 0xFF, place >> 3 & 0x1F, place & 0x7
+        part_id = places.get(f"{domain:04x}:{bus:02x}:{slot:02x}.{function}")  # none of a CPU
         number = sysfs.read_text(node / "gpu_id")
         for process in sysfs.list_entries(root / KFD_FOLDER / "proc") if part_id else ():
             if sysfs.read_number(process / f"vram_{number}") and process.name.isdigit() and part_id:
                 yield part_id, int(process.name)
-
-
-def _read_address(node: Path) -> str:
-    """Read the PCI address of a *node* of the topology; empty for a CPU."""
-    lines = (sysfs.read_text(node / "properties") or "").splitlines()
-    numbers = dict(line.split(" ", 1) for line in lines if " " in line)
-    place, domain = int(numbers.get("location_id", 0)), int(numbers.get("domain", 0))
-    bus, slot, function = place >> 8 & 0xFF, place >> 3 & 0x1F, place & 0x7
-    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}" if place else ""

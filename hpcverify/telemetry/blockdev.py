@@ -100,13 +100,7 @@ def list_hidden(asked: Iterable[Mount], table: Sequence[Mount]) -> frozenset[int
 
 
 def find_mount(path: Path, root: Path = Path("/")) -> Mount | None:
-    """
-    Find the mount that *path* lies on.
-
-    The device number would not do: those of btrfs, overlay and network file
-    systems do not lead back to their mount. Of two mounts on one point, the later
-    one hides the earlier.
-    """
+    """Find the mount of *path*; its device number does not lead there for btrfs and overlay."""
     real = path.resolve()
     holding = [m for m in list_mounts(root) if real.is_relative_to(m.point)]
     return max(reversed(holding), key=lambda m: len(m.point.parts), default=None)
@@ -126,7 +120,9 @@ def describe_mount(folder: Path, inventory: Inventory, root: Path = Path("/")) -
     number = _find_device(there, root)
     name = find_whole_disk(number, root) if number else None
     disk = next((p.id for p in inventory.of_kind("disk") if p.label == name), None)
-    volume = _name_volume(number, root) if number else None
+    files = ("dm/name", "loop/backing_file", "partition") if number else ()
+    names = (sysfs.read_text(root / f"sys/dev/block/{number}/{file}") for file in files)
+    volume = next(filter(None, names), None)
     facts = sysfs.drop_unknown(
         mount=str(mount.point),
         type=mount.kind,
@@ -138,12 +134,7 @@ def describe_mount(folder: Path, inventory: Inventory, root: Path = Path("/")) -
 
 
 def find_disk(path: Path, root: Path = Path("/")) -> str | None:
-    """
-    Name the one whole disk that holds *path* as the kernel does: nvme0n1, sda.
-
-    None for a network file system, for memory, and for what spreads over several
-    disks: no one part could then be named.
-    """
+    """Find the one disk that holds *path*, as ``nvme0n1``; None for a network or several disks."""
     number = _find_device(path, root)
     return None if number is None else find_whole_disk(number, root)
 
@@ -207,11 +198,8 @@ def list_whole_disks(number: str, root: Path = Path("/")) -> frozenset[str]:
 def find_network_below(path: Path, root: Path = Path("/")) -> str | None:
     """Name the way over the network to a disk that holds *path*; None if all are local."""
     number = _find_device(path, root)
-    return _find_network_of(list_whole_disks(number, root) if number else (), root)
-
-
-def _find_network_of(disks: Iterable[str], root: Path) -> str | None:
-    networks = (find_network(root / "sys/block" / disk) for disk in sorted(disks))
+    disks = sorted(list_whole_disks(number, root)) if number else ()
+    networks = (find_network(root / "sys/block" / disk) for disk in disks)
     return next(filter(None, networks), None)
 
 
@@ -244,21 +232,10 @@ def find_network_of_controller(controller: Path) -> str | None:
 
 
 def list_controllers(disk: Path) -> list[Path]:
-    """
-    List the folders of the devices that lead to *disk*.
-
-    A drive with several NVMe controllers hangs on a subsystem, which has a link to each.
-    """
+    """List the folders of the devices that lead to *disk*: one for each NVMe controller."""
     device = disk / "device"
     paths = [c for c in sysfs.list_entries(device, "nvme[0-9]*") if (c / "transport").exists()]
     return paths if paths and not (device / "transport").exists() else [device]
-
-
-def _name_volume(number: str, root: Path) -> str | None:
-    """Name the logical volume, the image or the partition that a device is."""
-    device = root / "sys/dev/block" / number
-    named = ("dm/name", "loop/backing_file", "partition")
-    return next(filter(None, (sysfs.read_text(device / n) for n in named)), None)
 
 
 def _parse_mount(line: str) -> Mount:

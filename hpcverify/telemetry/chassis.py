@@ -77,11 +77,7 @@ INSIDE_NAME = re.compile(
 
 
 def measures_room(name: str, *, is_inlet: bool) -> bool:
-    """
-    Return whether the temperature *name* is of the room; *is_inlet*: the BMC says so.
-
-    The name is surer: Dell has its inlet on the board, and AMI calls all temperatures Intake.
-    """
+    """Return whether the temperature *name* is of the room; its name is surer than *is_inlet*."""
     return not INSIDE_NAME.search(name) and (is_inlet or bool(INLET_NAME.search(name)))
 
 
@@ -147,11 +143,7 @@ class Redundancy(Struct, frozen=True, kw_only=True):
 
 
 class ChassisEvent(Struct, frozen=True, kw_only=True):
-    """
-    One entry of the event log.
-
-    Its time is that of the BMC's clock, which may never have been set.
-    """
+    """One entry of the event log, with the time of the BMC's clock."""
 
     id: str
     """The id of the entry: not in order, and used again once the log was cleared."""

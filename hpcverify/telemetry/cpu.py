@@ -94,11 +94,6 @@ def list_native_dtypes(flags: frozenset[str]) -> frozenset[str]:
     return frozenset({"fp64", "fp32"} | extended)
 
 
-def find_vector_bits(flags: frozenset[str]) -> int:
-    """Say how wide the widest vector register is; 64 if there is none."""
-    return next((bits for bits, any_of in VECTOR_BITS if any_of & flags), 64)
-
-
 def describe_cpu(root: Path = Path("/")) -> Part:
     """Describe the processors of the node as one part, called ``cpu``."""
     info = read_cpuinfo(root)
@@ -121,7 +116,7 @@ def describe_cpu(root: Path = Path("/")) -> Part:
         numa_nodes=str(len(set.intersection(*numa)) or ""),
         microcode=info.get("microcode"),
         max_mhz=None if highest is None else f"{highest / 1e3:.0f}",
-        vector_bits=str(find_vector_bits(has)),
+        vector_bits=str(next((n for n, any_of in VECTOR_BITS if any_of & has), 64)),
         dtypes=" ".join(sorted(list_native_dtypes(has))),
     )
     return Part("cpu", "cpu", "CPU", facts)
@@ -164,7 +159,12 @@ class CpuReader:
 
     def read(self) -> Iterator[Reading]:
         """Yield what the kernel tells of the CPU as a whole."""
-        yield from self._read_clocks()
+        read = (value for value in map(sysfs.read_number, self._clocks) if value is not None)
+        if khz := sorted(read):
+            # The median for the trend, and the slowest core, which would vanish in a mean.
+            middle = (khz[(len(khz) - 1) // 2] + khz[len(khz) // 2]) / 2
+            yield Reading("clock", middle / 1e3, "MHz", "cpu")
+            yield Reading("clock.slowest", khz[0] / 1e3, "MHz", "cpu")
         for name, files in self._throttles.items():
             ms = [value for value in map(sysfs.read_number, files) if value is not None]
             if ms:
@@ -186,15 +186,6 @@ class CpuReader:
 
     def close(self) -> None:
         """Hold nothing."""
-
-    def _read_clocks(self) -> Iterator[Reading]:
-        # The median for the trend, and the slowest core: one that is held down
-        # would vanish in a mean. (`statistics` takes 9 ms to import.)
-        read = (value for value in map(sysfs.read_number, self._clocks) if value is not None)
-        if khz := sorted(read):
-            middle = (khz[(len(khz) - 1) // 2] + khz[len(khz) // 2]) / 2
-            yield Reading("clock", middle / 1e3, "MHz", "cpu")
-            yield Reading("clock.slowest", khz[0] / 1e3, "MHz", "cpu")
 
 
 def _find_throttle_files(cpus: Path, scope: str, name: str) -> list[Path]:

@@ -67,14 +67,7 @@ Row = TypeVar("Row", bound=KnownFault)
 
 
 def load_rows(path: Path, kind: type[Row]) -> tuple[Row, ...]:
-    """
-    Read the table at *path*, whose rows are of *kind*.
-
-    Raises:
-        msgspec.ValidationError: a cell does not fit its column, or no field has its name.
-        ValueError: a row has not as many cells as there are columns.
-
-    """
+    """Read the table at *path*, whose rows are of *kind*."""
     import csv  # noqa: PLC0415 - a prolog on a healthy node reads no table of CUDA's errors
 
     lists = {field.name for field in msgspec.structs.fields(kind) if field.type == tuple[str, ...]}
@@ -94,13 +87,7 @@ def load_rows(path: Path, kind: type[Row]) -> tuple[Row, ...]:
 
 
 def index_rows(path: Path, kind: type[Row]) -> dict[str, Row]:
-    """
-    Read the table at *path*, whose rows are of *kind*, by code.
-
-    Raises:
-        ValueError: two rows have the same code, or as in `load_rows`.
-
-    """
+    """Read the table at *path*, whose rows are of *kind*, by code."""
     rows = load_rows(path, kind)
     by_code = {row.code: row for row in rows}
     if len(by_code) < len(rows):

@@ -166,11 +166,7 @@ class NotStartedError(Exception):
 
 
 class GpuSource(Protocol):
-    """
-    Asks all GPUs of a node; each question is answered within a bounded time.
-
-    Every method that asks raises `NotStartedError` if there is nobody to ask.
-    """
+    """Queries all GPUs of a node within a bounded time, or raises `NotStartedError`."""
 
     def list_gpus(self) -> tuple[str, ...]:
         """List the GPUs that can be asked, by the ids of their parts."""

@@ -154,14 +154,7 @@ def find_device(root: Path) -> Path | None:
 
 
 def read_chassis(device: Path, root: Path, tool: ToolRunner, patience: float) -> Chassis:
-    """
-    Ask the BMC behind *device* for its sensors and its log, within *patience* seconds.
-
-    Raises:
-        Unable: FreeIPMI is not installed (MISSING), the BMC does not answer (HUNG), takes
-            longer than *patience* (TIMEOUT), or does not list its sensors (UNMEASURED).
-
-    """
+    """Ask the BMC behind *device* for its sensors and its log, within *patience* seconds."""
     with tempfile.TemporaryDirectory(prefix="hpcverify-sdr-") as cache:
         ask = _Asker(device, cache, tool, patience)
         done = ask("bmc-info", "--get-device-id", hello=min(patience, HELLO_SECONDS))
@@ -298,11 +291,7 @@ def parse_events(listed: str) -> Iterator[ChassisEvent]:
 def name_sources(
     events: Sequence[ChassisEvent], sensors: Sequence[tuple[ChassisSensor, str]]
 ) -> tuple[ChassisEvent, ...]:
-    """
-    Name the sensor and the part of each of *events* that one of *sensors* logged.
-
-    FreeIPMI puts the entity before the name of the sensor: ``Power Supply 2 Status``.
-    """
+    """Set the sensor and the part of *events*, whose sensors FreeIPMI prefixes with the entity."""
     names = {
         event.sensor: [s for s, ending in sensors if f" {event.sensor}".endswith(f" {ending}")]
         or [s for s, ending in sensors if event.sensor.endswith(f" {ending.partition(' ')[2]}")]
@@ -342,11 +331,7 @@ class SensorRecord(Struct, frozen=True, kw_only=True):
 def parse_sensors(
     printed: str,
 ) -> tuple[list[tuple[ChassisSensor, str]], tuple[Redundancy, ...]]:
-    """
-    Parse the output of ``ipmi-sensors -vv --output-sensor-state``.
-
-    Each sensor comes with the end of its name in the event log, such as ``2 PS2 Status``.
-    """
+    """Parse ``ipmi-sensors -vv --output-sensor-state``: sensors with their names in the log."""
     records = [r for block in re.split(r"\n\s*\n", printed) if (r := _parse_record(block))]
     names = Counter(record.name for record in records)
     sensors: list[tuple[ChassisSensor, str]] = []

@@ -202,7 +202,12 @@ def _describe_interfaces(nets: Iterable[Path], ask_mac: MacReader) -> list[tuple
     real = [net for net in nets if sysfs.is_hardware(net)]
     if not real:
         return [(net, _describe_ethernet(net, ask_mac)) for net in nets if net.name != "lo"]
-    described = {net: _describe_ethernet(net, ask_mac) for net in real if not _is_piece(net)}
+    described = {
+        net: _describe_ethernet(net, ask_mac)
+        for net in real
+        if sysfs.read_text(net / "type") != IPOIB_TYPE
+        and not (_is_subfunction(net) or _serves_another(net))
+    }
     owned = {_find_device(net) for net, part in described.items() if _has_own_mac(part)}
     own = ((n, p) for n, p in described.items() if _has_own_mac(p) or _find_device(n) not in owned)
     return list(_tell_apart(own))
@@ -220,13 +225,6 @@ def _describe_adapters(root: Path, nets: Iterable[Path]) -> list[tuple[Path, Par
     real = [a for a in adapters if sysfs.is_hardware(a) and not _is_subfunction(a)]
     own = ((a, _describe_infiniband(a)) for a in real if _find_device(a) not in lent)
     return list(_tell_apart(own))
-
-
-def _is_piece(net: Path) -> bool:
-    """Whether the interface *net* only stands for another one that hangs on a device."""
-    return (
-        sysfs.read_text(net / "type") == IPOIB_TYPE or _is_subfunction(net) or _serves_another(net)
-    )
 
 
 def _is_subfunction(entry: Path) -> bool:
@@ -499,14 +497,13 @@ def _read_gids(place: PortPlace) -> tuple[int, ...] | None:
     texts = {index: sysfs.read_text(f"{port}/gids/{index}") for index in first}
     if not any(texts.values()):
         return None
-    set_here = (i for i, text in texts.items() if text and text.strip(UNSET_CHARACTERS))
-    return tuple(i for i in set_here if net is None or _owns_gid(port, i, net))
-
-
-def _owns_gid(port: Path, index: int, net: Path) -> bool:
-    """Whether the address is that of *net* or its bond; a container's goes with it."""
-    owner = sysfs.read_text(port / f"gid_attrs/ndevs/{index}")
-    return owner in (None, net.name) or (net / f"upper_{owner}/bonding").exists()
+    set_here = [i for i, text in texts.items() if text and text.strip(UNSET_CHARACTERS)]
+    if net is None:
+        return tuple(set_here)
+    # Addresses of the interface or its bond: the address of a container goes with it.
+    owners = [(i, sysfs.read_text(port / f"gid_attrs/ndevs/{i}")) for i in set_here]
+    bonds = {owner for _, owner in owners if (net / f"upper_{owner}/bonding").exists()}
+    return tuple(i for i, owner in owners if owner in {None, net.name, *bonds})
 
 
 def _read_pkeys(port: Path) -> tuple[str, ...] | None:

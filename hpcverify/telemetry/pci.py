@@ -10,6 +10,8 @@ from hpcverify.model import Part
 from hpcverify.telemetry import sysfs
 
 PCI_DEVICES_FOLDER = "sys/bus/pci/devices"
+ADDRESS_PATTERN = re.compile(r"[0-9a-fA-F]{4,8}(?::[0-9a-fA-F]{2}){2}\.[0-7]")
+"""The domain has five digits behind Intel's VMD: ``10000:01:00.0``."""
 NVIDIA_VENDOR, AMD_VENDOR = "0x10de", "0x1002"
 VGA_CLASS = "0x0300"
 DISPLAY_CLASSES = (VGA_CLASS, "0x0302")
@@ -86,13 +88,7 @@ def find_address(device: Path) -> str | None:
     end = sysfs.resolve_link(device)
     if end is None:
         return None
-    on_bus = (name for name in reversed(end.parts) if _is_address(name))
-    return next(on_bus, None)
-
-
-def _is_address(name: str) -> bool:
-    # Of Intel's VMD, the domain has five digits: 10000:01:00.0.
-    return re.fullmatch(r"[0-9a-fA-F]{4,8}(?::[0-9a-fA-F]{2}){2}\.[0-7]", name) is not None
+    return next(filter(ADDRESS_PATTERN.fullmatch, reversed(end.parts)), None)
 
 
 def map_addresses(parts: Iterable[Part]) -> dict[str, str]:

@@ -115,10 +115,7 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """
-        End within `ROUND_TIMEOUT_SECONDS`, and close the readers unless one of them is
-        stuck.
-        """
+        """End within `ROUND_TIMEOUT_SECONDS`, and close the readers unless one hangs."""
         self._stopping.set()
         self._nudge.set()
         if self._thread.ident is not None:
@@ -128,12 +125,7 @@ class Sampler:
                 reader.close()
 
     def read_window(self, start: float, end: float) -> Window:
-        """
-        Give the samples from *start* to *end*, in order of time.
-
-        A window that reaches up to now is completed by one round that is taken at
-        once, so that a short one is not empty; that round may be dated past *end*.
-        """
+        """Read the samples from *start* to *end*; a window up to now gets another round."""
         now = self._clock()
         if self._thread.is_alive() and end > now - self._period:
             self._await_round_after(min(end, now))

@@ -33,11 +33,7 @@ DRIVER_WORDS = "NVRM version: NVIDIA UNIX "
 
 
 def read_settings(root: Path = Path("/")) -> dict[str, str]:
-    """
-    Read what the node as a whole has, by the name of each; what is not known is left out.
-
-    What is reported as absent is "none": a fleet shall see which node lacks it.
-    """
+    """Read the settings of the node by name; absent is "none", and unknown is left out."""
     cpus, base = root / CPUS, os.fspath(root)
     frequency = cpus / "cpufreq/policy0"
     _, separator, rest = (sysfs.read_text(root / NVIDIA_VERSION) or "").partition(DRIVER_WORDS)

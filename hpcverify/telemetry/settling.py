@@ -41,26 +41,16 @@ def settle(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> tuple[float, list[str]]:
-    """
-    Wait until all parts are cool and idle, for *timeout* seconds at most.
-
-    Returns how long that took, and the ids of the parts that are not there yet.
-    """
+    """Wait until all parts are cool and idle; return the seconds, and the parts that are not."""
     began = clock()
-    while (late := list(list_unsettled(sampler))) and clock() - began < timeout:
+    while True:
+        heat = sampler.list_first_and_last("temperature")
+        load = sampler.list_first_and_last("utilization")
+        late = {part for part, (cold, now) in heat if now > cold + WARM_CELSIUS}
+        late |= {part for part, (_, now) in load if now > IDLE_SHARE}
+        if not late or clock() - began >= timeout:
+            return clock() - began, sorted(late)
         wait(PERIOD_SECONDS)
-    return clock() - began, late
-
-
-def list_unsettled(sampler: Sampler) -> Iterator[str]:
-    """Name the parts that are still warm or at work."""
-    warm = {
-        p
-        for p, (cold, now) in sampler.list_first_and_last("temperature")
-        if now > cold + WARM_CELSIUS
-    }
-    busy = {p for p, (_, now) in sampler.list_first_and_last("utilization") if now > IDLE_SHARE}
-    yield from sorted(warm | busy)
 
 
 def measure_unowned(ask: Ask, exists: Callable[[int], bool] = process_exists) -> dict[str, int]:
@@ -85,12 +75,7 @@ def await_release(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> Iterator[Coverage | Finding]:
-    """
-    Wait up to *timeout* seconds until the memory of the GPUs *parts* is free again.
-
-    *before* is what nobody owned when the run began, as `measure_unowned` gives it. Says
-    what was waited for, and which GPU has memory that nobody owns in the end.
-    """
+    """Wait until the memory of the GPUs *parts* is free, as *before* the run; report the rest."""
     began = clock()
     now = measure()
     while (held := _list_held(parts, before, now)) and clock() - began < timeout:

@@ -164,13 +164,7 @@ KELVIN_OFFSET = 273
 
 
 def read_nvme_log(controller: Path) -> bytes:
-    """
-    Read the health log of the NVMe *controller*, such as /dev/nvme0, without a program.
-
-    Raises:
-        OSError: it cannot be opened, as by a user, or does not answer.
-
-    """
+    """Read the health log of the NVMe *controller*, such as /dev/nvme0, without a program."""
     log = ctypes.create_string_buffer(NVME_LOG_BYTES)
     wanted = HEALTH_LOG | (NVME_LOG_BYTES // 4 - 1) << 16
     command = NVME_ADMIN_COMMAND.pack(
@@ -205,8 +199,25 @@ def _read_values(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     if "current" in (temperature := document.get("temperature", {})):
         yield "temperature", temperature["current"]
     yield from _read_nvme(document.get("nvme_smart_health_information_log", {}))
-    yield from _read_ata(document.get("ata_smart_attributes", {}))
-    yield from _read_scsi(document)
+    for row in document.get("ata_smart_attributes", {}).get("table", []):
+        name, words = ATA_ATTRIBUTES.get(row["id"], ("", ()))
+        shown = row.get("name", "").lower()
+        is_meant = any(word in shown for word in words) and not shown.startswith("bogus")
+        if name and (is_meant or not shown):
+            # The 48 bits of a raw value may hold several counts; the string has the first.
+            count = re.match(r"0x[0-9a-fA-F]+|\d+", row["raw"].get("string", ""))
+            yield (
+                name,
+                int(count[0], 16 if "x" in count[0] else 10) if count else row["raw"]["value"],
+            )
+    if "scsi_grown_defect_list" in document:
+        yield "reallocated", document["scsi_grown_defect_list"]
+    log = document.get("scsi_error_counter_log", {})
+    counts = [log[way]["total_uncorrected_errors"] for way in ("read", "write") if way in log]
+    if counts:
+        yield "hard_errors", sum(counts)
+    if "scsi_percentage_used_endurance_indicator" in document:
+        yield "percentage_used", document["scsi_percentage_used_endurance_indicator"]
 
 
 def _join_warnings(warnings: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -219,11 +230,7 @@ def _join_warnings(warnings: Iterable[tuple[str, str]]) -> dict[str, str]:
 def _read_warnings(
     document: Mapping[str, Any], values: Mapping[str, float]
 ) -> Iterator[tuple[str, str]]:
-    """
-    Read why a drive is not in order: code and text.
-
-    smartctl's ``passed`` is false for any reason, so it counts only where the drive gives none.
-    """
+    """Read the drive's own warnings, by code; ``passed`` counts only without any."""
     status = document.get("smart_status", {})
     log = document.get("nvme_smart_health_information_log", {})
     bits = log.get("critical_warning", status.get("nvme", {}).get("value"))
@@ -279,29 +286,3 @@ def _read_nvme(log: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     # Above 100 is reserved: a drive that gives 255 there has no threshold.
     if spare is not None and threshold is not None and threshold <= MAX_PERCENT:
         yield "spare_margin", spare - threshold
-
-
-def _read_ata(attributes: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for row in attributes.get("table", []):
-        name, words = ATA_ATTRIBUTES.get(row["id"], ("", ()))
-        shown = row.get("name", "").lower()
-        is_meant = any(word in shown for word in words) and not shown.startswith("bogus")
-        if name and (is_meant or not shown):
-            yield name, _read_raw(row["raw"])
-
-
-def _read_raw(raw: Mapping[str, Any]) -> float:
-    """Read the count of a raw value: 48 bits may hold several, and drivedb.h knows the first."""
-    first = re.match(r"0x[0-9a-fA-F]+|\d+", raw.get("string", ""))
-    return int(first[0], 16 if first[0].startswith("0x") else 10) if first else raw["value"]
-
-
-def _read_scsi(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    if "scsi_grown_defect_list" in document:
-        yield "reallocated", document["scsi_grown_defect_list"]
-    log = document.get("scsi_error_counter_log", {})
-    counts = [log[way]["total_uncorrected_errors"] for way in ("read", "write") if way in log]
-    if counts:
-        yield "hard_errors", sum(counts)
-    if "scsi_percentage_used_endurance_indicator" in document:
-        yield "percentage_used", document["scsi_percentage_used_endurance_indicator"]

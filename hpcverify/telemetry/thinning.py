@@ -15,13 +15,7 @@ MAX_POINTS = 600
 def thin(
     t: Sequence[float], values: Sequence[float], points: int = MAX_POINTS
 ) -> tuple[list[float], list[float]]:
-    """
-    Keep at most *points* (four or more): the ends, and in between the extremes.
-
-    The inner points are cut into equal stretches and each gives its smallest and
-    its largest value, in order of time. Means would hide a dip of one second,
-    which is what one looks for.
-    """
+    """Keep at most *points* (four or more): the ends, and the extremes of equal stretches."""
     if len(t) <= points:
         return list(t), list(values)
     last = len(t) - 1

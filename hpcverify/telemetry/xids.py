@@ -57,29 +57,14 @@ class GpuXid(Struct, frozen=True, kw_only=True):
 
 
 def read_cursor(root: Path = Path("/")) -> str:
-    """
-    Give the place in the kernel log that `list_logged` begins after.
-
-    Raises:
-        Unable: the log cannot be read.
-
-    """
+    """Read the current place in the kernel log, for `list_logged`."""
     return kernel_log.read(None, (XID_MARKER,), root).cursor
 
 
 def list_logged(
     inventory: Inventory, cursor: str | None, since: float, root: Path = Path("/")
 ) -> list[GpuXid]:
-    """
-    List the Xids in the kernel log after *cursor* and *since* (seconds since 1970).
-
-    The clock of the log may have run away from ours, so *since* is taken loosely; the
-    cursor is exact.
-
-    Raises:
-        Unable: the log cannot be read.
-
-    """
+    """List the Xids after *cursor* and, loosely, *since* (seconds since 1970)."""
     parts = pci.map_addresses(inventory.of_kind("gpu"))
     xids: list[GpuXid] = []
     for message in kernel_log.read(cursor, (XID_MARKER,), root).messages:

@@ -220,30 +220,22 @@ def judge_histories(
     least: float = DEFAULT_STEP,
     find_limit: FindLimit = find_no_limit,
 ) -> TrendJudgement:
-    """
-    Judge the past of each part; changes smaller than *least* (relative) are none.
-
-    *find_limit* says where a trend ends.
-    """
+    """Judge the past of each part by changes of at least *least* (relative)."""
     sign = -1 if low_is_bad else 1
+    # Two runs in a row show a change that chance does not explain.
+    chances = [_compute_chance(history.ratios, past, least) for history in past.histories]
+    order = sorted(range(len(chances)), key=chances.__getitem__)
+    compared = past.series * COMPARISONS
+    ranks = (r for r, i in enumerate(order, 1) if chances[i] * compared <= FALSE_SHARE * r)
     changes = [
-        _describe_change(history, past.levels, sign, find_limit)
-        for history in _find_changed(past, least)
+        _describe_change(past.histories[i], past.levels, sign, find_limit)
+        for i in order[: max(ranks, default=0)]
     ]
     return TrendJudgement(
         parts=past.parts,
         changes=tuple(sorted(changes, key=lambda change: -change.size)),
         shared=(*_find_rollouts(past, least, sign), *_find_drifts(past, least, sign)),
     )
-
-
-def _find_changed(past: FleetPast, least: float) -> Iterator[PartHistory]:
-    """Find the parts whose change two runs in a row show, as far as chance does not explain it."""
-    chances = [_compute_chance(history.ratios, past, least) for history in past.histories]
-    order = sorted(range(len(chances)), key=chances.__getitem__)
-    compared = past.series * COMPARISONS
-    ranks = (r for r, i in enumerate(order, 1) if chances[i] * compared <= FALSE_SHARE * r)
-    return (past.histories[i] for i in order[: max(ranks, default=0)])
 
 
 def _compute_chance(ratios: Sequence[float], past: FleetPast, least: float) -> float:
@@ -261,7 +253,10 @@ class _Move(Struct, frozen=True):
 
 def _find_move(ratios: Sequence[float], past: FleetPast, least: float) -> _Move:
     """Find the move of the last *ratios* that chance explains least, if it is one and still is."""
-    best, spread = _Move(), max(_measure_step_spread(ratios), past.spread, LEAST_SPREAD)
+    # The spread of runs from one to the next: neither a step nor a trend is in it.
+    apart, usual = [abs(after - before) for before, after in pairwise(ratios)], abs(median(ratios))
+    stepwise = MAD_SCALE * median(apart) / math.sqrt(2) / usual if usual else 0.0
+    best, spread = _Move(), max(stepwise, past.spread, LEAST_SPREAD)
     for count in LAST_RUNS:
         for before in (ratios[:-count][-RUNS_BEFORE:], ratios[:-count][:FIRST_RUNS]):
             if len(before) < MIN_BEFORE or not (usual := median(before)):
@@ -279,18 +274,16 @@ def _find_move(ratios: Sequence[float], past: FleetPast, least: float) -> _Move:
     return best
 
 
-def _measure_step_spread(ratios: Sequence[float]) -> float:
-    """Measure the spread of runs from one to the next: neither a step nor a trend is in it."""
-    apart, usual = [abs(after - before) for before, after in pairwise(ratios)], abs(median(ratios))
-    return MAD_SCALE * median(apart) / math.sqrt(2) / usual if usual else 0.0
-
-
 def _describe_change(
     history: PartHistory, levels: FleetLevels, sign: int, find_limit: FindLimit = find_no_limit
 ) -> PartChange:
     """Describe the step of a part, or its trend if a line explains its runs better."""
     ratios, scale = history.ratios, abs(history.levels[-1])
-    split = _find_split(ratios)
+    # The first run of the new level is where two medians explain the runs best.
+    split = min(
+        range(1, len(ratios) - LAST_RUNS[0] + 1),
+        key=lambda split: _sum_misfit(ratios[:split]) + _sum_misfit(ratios[split:]),
+    )
     slope = find_slope(history.times, ratios)
     if slope and not _is_rather_a_line(history.times, ratios, split, slope):
         slope = None
@@ -301,6 +294,7 @@ def _describe_change(
     # A step is known to two runs, before and after.
     last = min(len(history.values) - 1, split + MARK_RUNS - 1)
     marks = () if slope else list_mark_changes(history, max(0, split - MARK_RUNS), last)
+    few = "" if history.list_marks()[-1] in levels.own else ", which too few other parts have"
     time = slope.last if slope else history.times[split] / DAY_SECONDS
     size = sign * (after - before) / abs(before) if before else 0.0
     return PartChange(
@@ -316,14 +310,8 @@ def _describe_change(
         runs=len(ratios) if slope else len(ratios) - split,
         marks=marks,
         crossing=project_crossing(slope, limit / scale) if slope and limit is not None else None,
-        why=_describe_marks(marks, history, levels) if marks else "",
+        why=f"with {' and '.join(map(str, marks))}{few}" if marks else "",
     )
-
-
-def _find_split(ratios: Sequence[float]) -> int:
-    """Find the first run of the new level: where two medians explain the runs best."""
-    splits = range(1, len(ratios) - LAST_RUNS[0] + 1)
-    return min(splits, key=lambda split: _sum_misfit(ratios[:split]) + _sum_misfit(ratios[split:]))
 
 
 def _sum_misfit(ratios: Sequence[float]) -> float:
@@ -342,18 +330,8 @@ def _is_rather_a_line(
     return sum(line) < _sum_misfit(ratios[:split]) + _sum_misfit(ratios[split:])
 
 
-def _describe_marks(marks: Iterable[MarkChange], history: PartHistory, levels: FleetLevels) -> str:
-    with_them = f"with {' and '.join(map(str, marks))}"
-    few = "" if history.list_marks()[-1] in levels.own else ", which too few other parts have"
-    return f"{with_them}{few}"
-
-
 def _find_rollouts(past: FleetPast, least: float, sign: int) -> Iterator[SharedChange]:
-    """
-    Find what new drivers and the like did to the parts that took them.
-
-    A single part need not show it: the error of the median falls with their number.
-    """
+    """Find the effect of new drivers and the like over all parts that took them."""
     factors: defaultdict[tuple[MarkChange, ...], list[tuple[float, float, str]]] = defaultdict(list)
     for history in past.carriers:
         for (first, last), (new, end) in pairwise(list_mark_periods(history)):

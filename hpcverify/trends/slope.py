@@ -57,16 +57,16 @@ def group_days(times: Sequence[float], values: Sequence[float]) -> list[tuple[fl
 
 
 def find_slope(times: Sequence[float], values: Sequence[float]) -> Slope | None:
-    """
-    Find the slope of *values* over *times* (s since 1970), if it is one.
-
-    None if there are too few days, or if the interval of the slope has 0 in it.
-    """
+    """Find the slope of *values* over *times* (s since 1970); None if 0 is in its interval."""
     days = group_days(times, values)
     if len(days) < MIN_DAYS:
         return None
     slopes = sorted((b - a) / (v - u) for (u, a), (v, b) in combinations(days, 2))
-    least, most = _find_interval(slopes, len(days))
+    # Sen's interval of the median.
+    n = len(days)
+    spread = CONFIDENCE_SCORE * math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    least = slopes[max(0, math.floor((len(slopes) - spread) / 2))]
+    most = slopes[min(len(slopes) - 1, math.ceil((len(slopes) + spread) / 2))]
     if least <= 0 <= most:
         return None
     middle = median(slopes)
@@ -75,14 +75,6 @@ def find_slope(times: Sequence[float], values: Sequence[float]) -> Slope | None:
     last = days[-1][0]
     change = middle * (last - days[0][0])
     return Slope(middle, least, most, base + middle * last, last, residual, change)
-
-
-def _find_interval(slopes: Sequence[float], days: int) -> tuple[float, float]:
-    """Return Sen's interval of the median of *slopes*, which are in rising order."""
-    spread = CONFIDENCE_SCORE * math.sqrt(days * (days - 1) * (2 * days + 5) / 18)
-    low = max(0, math.floor((len(slopes) - spread) / 2))
-    high = min(len(slopes) - 1, math.ceil((len(slopes) + spread) / 2))
-    return slopes[low], slopes[high]
 
 
 def project_crossing(slope: Slope, limit: float) -> Crossing | None:

@@ -183,6 +183,16 @@ def hang(handler: _Handler) -> None:
     handler.bmc.released.wait()
 
 
+def break_off(handler: _Handler, status: int = 200, **headers: str) -> None:
+    """End in the middle of the body."""
+    handler.send_response(status)
+    for name, value in (headers | {"Content-Length": "100"}).items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.end_headers()
+    handler.wfile.write(b'{"Id":')
+    handler.close_connection = True
+
+
 def trickle(handler: _Handler) -> None:
     """Answer a byte at a time, for ever."""
     handler.wfile.write(b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n")
@@ -239,6 +249,8 @@ class _Server(ThreadingHTTPServer):
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Wrap the connection in the thread that serves it: a client may never shake hands."""
-        with suppress(ssl.SSLError, OSError):
-            with self.context.wrap_socket(request, server_side=True) as wrapped:
-                super().finish_request(wrapped, client_address)
+        with (
+            suppress(ssl.SSLError, OSError),
+            self.context.wrap_socket(request, server_side=True) as wrapped,
+        ):
+            super().finish_request(wrapped, client_address)

@@ -42,6 +42,7 @@ from tests.redfish_lab.server import (
     FakeBmc,
     Fault,
     answer_with,
+    break_off,
     flood,
     hang,
     make_certificate,
@@ -482,16 +483,73 @@ def test_a_session_whose_header_names_no_place_is_deleted_by_its_body(bmc: FakeB
     assert bmc.open_sessions == 0
 
 
-def test_a_redirection_is_not_followed(bmc: FakeBmc, tmp_path: Path, certificate: Path) -> None:
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@pytest.mark.parametrize("location", ["/redfish/v1/Chassis1/", "https://{}/redfish/v1/Chassis1/"])
+def test_a_redirection_to_a_path_of_the_same_bmc_is_followed(
+    bmc: FakeBmc, status: int, location: str
+) -> None:
+    bmc.tree["Chassis1"] = bmc.tree["Chassis"]
+    bmc.faults["Chassis"] = answer_with(status, Location=location.format(bmc.address))
+
+    reading = read(bmc)
+
+    assert reading.unreadable == ()
+    assert len(of_kind(reading, SensorKind.FAN)) == 3
+
+
+def test_a_login_that_is_redirected_to_a_trailing_slash_is_made_there(bmc: FakeBmc) -> None:
+    bmc.faults["POST SessionService/Sessions"] = answer_with(308, Location=f"{SESSIONS}/")
+
+    assert read(bmc).unreadable == ()
+    assert (bmc.logins, bmc.open_sessions) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "end", [pytest.param("cut", id="cut"), pytest.param("open", marks=LEAVES_A_SOCKET)]
+)
+def test_a_login_whose_body_is_broken_or_never_ends_leaves_no_session(
+    bmc: FakeBmc, end: str
+) -> None:
+    def open_session(handler: Any) -> None:
+        bmc.open_sessions += 1
+        break_off(handler, status=201, X_Auth_Token=TOKEN, Location=f"{SESSIONS}/1")
+        if end == "open":
+            hang(handler)
+
+    bmc.faults["POST SessionService/Sessions"] = open_session
+
+    if end == "open":
+        assert refuse(bmc, seconds=2).cause is Cause.TIMEOUT
+    else:
+        assert read(bmc).unreadable == ()
+    assert bmc.open_sessions == 0
+
+
+def test_a_redirection_to_another_host_is_not_followed(
+    bmc: FakeBmc, tmp_path: Path, certificate: Path
+) -> None:
     other = FakeBmc(tmp_path / "other", certificate, make_old_tree())
     with serve(other):
         there = f"https://{other.address}/redfish/v1/Chassis"
         bmc.faults["Chassis"] = answer_with(302, Location=there)
 
-        assert "redirects" in str(refuse(bmc))
+        assert read(bmc).unreadable == ("Chassis: HTTP 302",)
 
     assert other.requests == []
     assert bmc.open_sessions == 0
+
+
+@pytest.mark.parametrize("location", ["/redfish/v1/Chassis", "/login", "https://[x", ""])
+def test_a_redirection_that_leads_nowhere_makes_one_resource_unreadable(
+    bmc: FakeBmc, location: str
+) -> None:
+    bmc.faults["Chassis"] = answer_with(302, Location=location)
+
+    reading = read(bmc)
+
+    assert reading.unreadable == ("Chassis: HTTP 302",)
+    assert reading.chassis.log.events
+    assert bmc.requests.count("GET /redfish/v1/Chassis") <= 2
 
 
 @pytest.mark.parametrize(
@@ -510,9 +568,9 @@ def test_a_link_to_another_place_is_not_followed(
 
 
 def test_an_answer_of_100_mb_is_not_read_to_its_end(bmc: FakeBmc) -> None:
-    bmc.faults["Chassis"] = flood
+    bmc.faults[POWER] = flood
 
-    assert "more than 8 MiB" in str(refuse(bmc))
+    assert read(bmc).unreadable == (f"{POWER}: more than 8 MiB",)
     assert bmc.open_sessions == 0
 
 
@@ -522,8 +580,8 @@ def test_an_answer_of_100_mb_is_not_read_to_its_end(bmc: FakeBmc) -> None:
         (answer_with(404), Cause.MISSING, "is not a Redfish service"),
         (answer_with(500), Cause.MISCONFIGURED, "answers HTTP 500"),
         (answer_with(503), Cause.MISCONFIGURED, "busy"),
-        (answer_with(200, b"<html>"), Cause.MISCONFIGURED, "what is not Redfish"),
-        (answer_with(200, b"[]"), Cause.MISCONFIGURED, "what is not Redfish"),
+        (answer_with(200, b"<html>"), Cause.MISCONFIGURED, "does not respond as a Redfish service"),
+        (answer_with(200, b"[]"), Cause.MISCONFIGURED, "does not respond as a Redfish service"),
     ],
 )
 def test_a_server_that_is_no_bmc_gets_no_password(
@@ -544,6 +602,7 @@ def test_a_server_that_is_no_bmc_gets_no_password(
         (answer_with(200, b"<html>"), "no JSON"),
         (answer_with(200, b"[]"), "no resource"),
         (answer_with(200, b"[" * 10**6), "no JSON"),
+        (break_off, "no JSON"),
     ],
 )
 def test_what_cannot_be_shown_is_told_and_the_rest_is_read(
@@ -560,7 +619,7 @@ def test_what_cannot_be_shown_is_told_and_the_rest_is_read(
 def test_a_session_that_the_bmc_ends_ends_the_reading(bmc: FakeBmc) -> None:
     bmc.faults[THERMAL] = answer_with(401)
 
-    assert "has ended our session" in str(refuse(bmc))
+    assert "has ended the session" in str(refuse(bmc))
     assert bmc.logins == 1
 
 

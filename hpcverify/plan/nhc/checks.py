@@ -91,13 +91,7 @@ class Imported(Struct, frozen=True):
 
 
 def import_nhc(text: str) -> Imported:
-    """
-    Turn the *text* of an nhc.conf into a site file, line by line: none spoils the others.
-
-    Raises:
-        ConfigError: no node can meet two of its lines.
-
-    """
+    """Convert the *text* of an nhc.conf into a site file, line by line."""
     host = catalog.load_check("host").params
     expectations: dict[str, dict[str, Any]] = {}
     bounded: dict[tuple[str, str], Line] = {}

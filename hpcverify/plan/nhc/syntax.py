@@ -107,13 +107,7 @@ def _split(check: str) -> tuple[str, ...]:
 
 
 def turn_target(target: str) -> str:
-    """
-    Turn a target into what `Expectation.nodes` takes.
-
-    Raises:
-        CannotTurn: it is one of the site's own kinds.
-
-    """
+    """Turn a target into what `Expectation.nodes` takes."""
     if target.startswith("!"):
         return "!" + turn_target(target[1:].strip())
     if len(target) > 1 and target.startswith("/") and target.endswith("/"):
@@ -151,13 +145,7 @@ def turn_pattern(pattern: str) -> str:
 def parse_options(
     words: Sequence[str], flags: str, valued: str
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """
-    Parse options of one letter as getopts does: by letter, and what follows them.
-
-    Raises:
-        CannotTurn: NHC would not understand it either.
-
-    """
+    """Parse options of one letter as getopts does: by letter, and what follows them."""
     options: dict[str, list[str]] = {}
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "-":

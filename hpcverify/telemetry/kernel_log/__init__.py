@@ -142,13 +142,7 @@ def _parse_cursor(cursor: str | None, boot: str, source: str) -> StartPoint | No
 
 
 def parse_moment(text: str) -> float:
-    """
-    Read a time of a mark, in seconds since 1970.
-
-    Raises:
-        ValueError: it is none, or no date.
-
-    """
+    """Read the time of a mark, in seconds since 1970; ValueError if it is invalid."""
     value = float(text)
     if not 0 <= value < LAST_SECOND:
         raise ValueError(text)

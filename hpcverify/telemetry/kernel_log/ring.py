@@ -16,7 +16,6 @@ from hpcverify.telemetry.kernel_log.query import (
     KernelLog,
     KernelMessage,
     LogQuery,
-    StartPoint,
 )
 
 RECORD_PATTERN = re.compile(rb"^(\d+),(\d+),(\d+)[^;\n]*;(.*)$", re.MULTILINE)
@@ -32,11 +31,21 @@ KERNEL_PRIORITIES = 8
 def read_ring(query: LogQuery) -> KernelLog:
     """Read the ring buffer of the kernel; what this process has read it keeps."""
     path = query.root / "dev/kmsg"
-    records = _open_ring(path, _identify(path)).read()
+    # A child shares the place in a device that its parent opened, so it opens its own.
+    status = path.stat()
+    device = (os.getpid(), status.st_dev, status.st_ino)
+    content = () if stat.S_ISCHR(status.st_mode) else (status.st_size, status.st_mtime_ns)
+    records = _open_ring(path, (*device, *content)).read()
     if not records:  # a container's is often /dev/null; the kernel's is never empty
         raise OSError("it is empty, as no kernel's is")
     oldest, newest = int(records[0][1]), int(records[-1][1])
-    begin = _find_next_number(query.since, oldest, newest)
+    position = query.since.position
+    if query.since.rebooted:
+        begin = 0
+    elif position.isdigit() and int(position) <= newest:
+        begin = int(position) + 1
+    else:  # never read, or a machine that was set back to a snapshot
+        begin = oldest
     new = records[bisect_left(records, begin, key=lambda record: int(record[1])) :]
     count = newest + 1 - begin - len(new)
     gap, unseen = (f"{count} messages were overwritten before they were read" if count else ""), ""
@@ -63,16 +72,6 @@ def read_ring(query: LogQuery) -> KernelLog:
     )
 
 
-def _find_next_number(since: StartPoint, oldest: int, newest: int) -> int:
-    """Say which number comes next; if nobody looked before, the oldest there is."""
-    if since.rebooted:
-        return 0
-    if since.position.isdigit() and int(since.position) <= newest:
-        return int(since.position) + 1
-    # A number beyond the newest is of a machine that was set back to a snapshot.
-    return oldest
-
-
 class _Ring:
     """
     The ring buffer, held open, and what it said so far.
@@ -97,19 +96,6 @@ class _Ring:
 
 
 _open_ring = lru_cache(maxsize=1)(_Ring)
-
-
-def _identify(path: Path) -> tuple[int, ...]:
-    """
-    Tell one file from another, and from what it was before, if it is no device.
-
-    A child shares the place in a file that its parent opened, so it opens its own.
-    """
-    status = path.stat()
-    device = (os.getpid(), status.st_dev, status.st_ino)
-    if stat.S_ISCHR(status.st_mode):
-        return device
-    return (*device, status.st_size, status.st_mtime_ns)
 
 
 def _read_chunks(device: int) -> Iterator[bytes]:

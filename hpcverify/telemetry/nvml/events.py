@@ -40,14 +40,21 @@ class XidEvents:
     def read(self, gpus: Iterable[Gpu]) -> Iterator[Reading]:
         """Yield the Xids of *gpus* since the last call; none of before the first."""
         if self._visit is None:
-            self._visit = Visit(partial(self._take, tuple(gpus)))
+            self._visit = Visit(partial(self._take_events, tuple(gpus)))
             self._visit.ends_within(EVENTS_SECONDS)
         if self._visit.ends_within(0):
             visit, self._visit = self._visit, None
             yield from visit.take()
 
-    def _take(self, gpus: tuple[Gpu, ...]) -> list[Reading]:
-        readings = list(self._drain()) if self._set is not None else []
+    def _take_events(self, gpus: tuple[Gpu, ...]) -> list[Reading]:
+        readings: list[Reading] = []
+        breadcrumb.leave("nvmlEventSetWait")
+        with suppress(nv.NVMLError):  # a timeout: there is no further event
+            while self._set is not None:
+                event = nv.nvmlEventSetWait_v2(self._set, 0)
+                # By a table: a lost GPU does not return its UUID.
+                uuid = self._uuids.get(_read_address(event.device), "node")
+                readings.append(Reading("xid", float(event.eventData), "", uuid))
         self._register(gpus)
         return readings
 
@@ -64,15 +71,6 @@ class XidEvents:
                     nv.nvmlDeviceRegisterEvents(
                         gpu.handle, nv.nvmlEventTypeXidCriticalError, self._set
                     )
-
-    def _drain(self) -> Iterator[Reading]:
-        breadcrumb.leave("nvmlEventSetWait")
-        with suppress(nv.NVMLError):  # a timeout: nothing (more) has happened
-            while True:
-                event = nv.nvmlEventSetWait_v2(self._set, 0)
-                # By a table: a GPU that is lost tells nobody its name any more.
-                uuid = self._uuids.get(_read_address(event.device), "node")
-                yield Reading("xid", float(event.eventData), "", uuid)
 
     def close(self) -> None:
         """Free the set, unless a call on it is still under way."""

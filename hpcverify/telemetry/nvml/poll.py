@@ -91,11 +91,7 @@ class _Silences:
         return time.monotonic() - max(query.began, self._freed)
 
     def list_findings(self, unheard: Sequence[Gpu], late: Mapping[int, float]) -> Iterator[Finding]:
-        """
-        Report each GPU of *unheard* as hung, or as held up by the one that hangs.
-
-        GPUs with the indexes *late* still initialise: their calls are older than all others.
-        """
+        """Report GPUs of *unheard* as hung, or as held up by a hung GPU or one that is *late*."""
         if not self._by_uuid:
             return
         first, _ = self._find_first()
@@ -204,11 +200,7 @@ class NvmlSource:
     def ask_all(
         self, question: Callable[[GpuQuery], T], patience: float | None = None
     ) -> GpuAnswers[T]:
-        """
-        Put *question* to all GPUs but those with a call that has not returned.
-
-        A GPU is left behind when one call takes longer than *patience* seconds.
-        """
+        """Put *question* to all GPUs without a pending call, for *patience* seconds per call."""
         with self._turn:
             devices = self._session.list_devices()
             answers, unasked = self._visit(devices.gpus, question, patience or self._hung_seconds)

@@ -87,13 +87,7 @@ class Session:
         self._visits: dict[int, Visit[Gpu | Finding]] = {}
 
     def list_devices(self) -> DeviceList:
-        """
-        List the GPUs; the first call starts NVML, and every GPU in turn.
-
-        Raises:
-            NotStartedError: NVML does not start, or does not return.
-
-        """
+        """List the GPUs; the first call starts NVML, and every GPU in turn."""
         count, driver = self._start()
         for index in range(len(self._visits), count):
             visit = Visit(partial(_find_gpu, index, driver))

@@ -121,12 +121,7 @@ def _survey_with_nvml(
 def _explain_unlisted(
     addresses: Sequence[str], root: Path, environ: Mapping[str, str], late: Sequence[Finding]
 ) -> list[Finding]:
-    """
-    Ask for the GPUs at *addresses* by name, to hear why they were not listed.
-
-    Those that do not return are *late* to initialise: NVML numbers GPUs in the order of
-    their addresses.
-    """
+    """Query the GPUs at *addresses* that NVML does not list; *late* ones still initialise."""
     explained: list[Finding] = []
     waiting = [finding for finding in late if finding.code in LATE_CODES]
     patience = LATE_SECONDS if waiting else GPU_START_SECONDS
@@ -168,16 +163,14 @@ def _explain_hidden(address: str, root: Path, environ: Mapping[str, str]) -> str
     lines = (sysfs.read_text(card) or "").splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     minor = fields.get("Device Minor", "").strip()
-    return _explain_device_file(minor, root) if minor else _explain_unbound(address, root)
-
-
-def _explain_unbound(address: str, root: Path) -> str:
+    if minor:
+        return _explain_device_file(minor, root)
     device = root / pci.PCI_DEVICES_FOLDER / address
     if not device.exists() or pci.read_driver(device):  # the driver has it and never started it
         return ""
     return (
-        f"no driver is bound to it: echo {address} > /sys/bus/pci/drivers/nvidia/bind; if it was "
-        "not unbound on purpose, the kernel log says why the driver did not take it"
+        f"no driver is bound to it. Fix: echo {address} > /sys/bus/pci/drivers/nvidia/bind; if it "
+        "was not unbound on purpose, see the kernel log"
     )
 
 
@@ -244,11 +237,7 @@ def _read_facts(gpu: GpuQuery) -> dict[str, str]:
 
 
 def _read_power_limit(gpu: GpuQuery) -> str | None:
-    """
-    Read the limit in force, and what it is by default: ``500 of 700 W``.
-
-    One that a BMC sets is enforced, and not the limit that was asked for (llnl/variorum#445).
-    """
+    """Read the enforced limit, which a BMC may set, and the default: ``500 of 700 W``."""
     limit = gpu.ask(nv.nvmlDeviceGetPowerManagementLimit)
     enforced = gpu.ask(nv.nvmlDeviceGetEnforcedPowerLimit)
     default = gpu.ask(nv.nvmlDeviceGetPowerManagementDefaultLimit)

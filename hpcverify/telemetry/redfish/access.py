@@ -55,13 +55,7 @@ class BmcLogins(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def read_logins(path: Path) -> BmcLogins:
-    """
-    Read the file of credentials *path*.
-
-    Raises:
-        ConfigError: others can read or change it, or it is wrong; quotes nothing of it.
-
-    """
+    """Read the file of credentials *path*; errors do not quote its content."""
     refuse_if_others_can_change(path)
     try:
         with path.open("rb") as file:
@@ -82,13 +76,7 @@ def read_logins(path: Path) -> BmcLogins:
 
 
 def refuse_bad_ca(path: str) -> None:
-    """
-    Refuse the file of ``[bmc] ca``: without trust in any, each BMC would seem at fault.
-
-    Raises:
-        ConfigError: it cannot be read, or has no certificate.
-
-    """
+    """Refuse a file of ``[bmc] ca`` that cannot be read or has no certificate."""
     import ssl  # noqa: PLC0415 - only who asks BMCs needs it
 
     try:
@@ -101,15 +89,7 @@ def refuse_bad_ca(path: str) -> None:
 
 
 def find_addresses(nodes: Collection[str], bmc: Bmcs, path: str) -> dict[str, str]:
-    """
-    Find where the BMC of each of *nodes* answers; nodes without one are left out.
-
-    *path* is that of the site file.
-
-    Raises:
-        ConfigError: an address cannot be one, or a list has another length.
-
-    """
+    """Find the BMC address of each of *nodes* that has one; *path* is the site file."""
     addresses = {node: bmc.address.replace(NODE_PLACE, node) for node in nodes if bmc.address}
     for hostlist, template in bmc.addresses.items():
         try:
@@ -144,13 +124,7 @@ def _expand_addresses(given: str) -> list[str]:
 
 
 def list_accesses(site: Site, nodes: Collection[str]) -> dict[str, BmcAccess]:
-    """
-    List how to reach the BMC of each of *nodes*; those without an address are left out.
-
-    Raises:
-        ConfigError: ``[bmc]`` or the file of credentials is wrong, or lacks a node.
-
-    """
+    """List how to reach the BMC of each of *nodes*; those without an address are left out."""
     bmc = site.bmc
     if not (bmc.address or bmc.addresses) or not bmc.credentials:
         raise ConfigError(

@@ -1,11 +1,11 @@
 """
 One session with one BMC over Redfish (DSP0266).
 
-A BMC is slow, has few sessions, and may be anything that answers at its address. So the
-password is tried once, no redirection is followed, an answer has a size that it may not
-exceed, only paths of the service itself are asked for, and the session is deleted again,
-even where the time is up: what waits then is left behind, as a BMC that sends a byte each
-second meets every timeout of a socket.
+A BMC is slow, has few sessions, and may be anything that responds at its address. So the
+password is tried once, a redirection is followed once and only to a path of the service on
+the same host, a response has a maximum size, and only paths of the service are requested.
+The session is deleted again, even if the time is up: the thread that still waits is left
+behind, as a BMC that sends a byte each second meets every timeout of a socket.
 """
 
 from __future__ import annotations
@@ -65,15 +65,7 @@ class Service(Protocol):
 
 
 def visit_bmc(access: BmcAccess, read: Callable[[Service], A]) -> A:
-    """
-    Log in at the BMC, *read* it, and log out again, however that ends.
-
-    Raises:
-        Unable: it does not answer (TIMEOUT), refuses the password (DENIED), shows a
-            certificate that is not trusted or answers wrongly (MISCONFIGURED), or is no
-            Redfish service (MISSING).
-
-    """
+    """Log in at the BMC, *read* it, and log out again, however that ends."""
     session = _Session(access)
     visit = Visit(partial(session.visit, read))
     if visit.ends_within(access.seconds):
@@ -121,33 +113,32 @@ class _Session:
     def log_in(self) -> None:
         """Begin a session, with one try of the password; a BMC without any gets it each time."""
         access = self._access
-        status, _, body = self._ask("GET", SERVICE_ROOT)
-        if status not in (HTTP_OK, HTTP_UNAUTHORIZED):  # some show their root to no stranger
-            raise _explain_status(status, access)
-        root = _decode(body) if status == HTTP_OK else {}
+        answer = self._open("GET", SERVICE_ROOT)
+        body = _read_body(answer)
+        if answer.status not in (HTTP_OK, HTTP_UNAUTHORIZED):  # some show no root before a login
+            raise _explain_status(answer.status, access)
+        root = _decode(body) if answer.status == HTTP_OK else {}
         if not isinstance(root, dict):
-            raise _build_wrong_answer(access, "answers what is not Redfish")
+            raise _build_wrong_answer(access, "does not respond as a Redfish service")
         path = get_link(root, "Links", "Sessions")
         path = path if PATH_PATTERN.fullmatch(path) else SESSIONS
         self._pool.close()  # the BMC may have closed its connection, and POST has only one try
         self._pool = self._open_pool()
         login = {"UserName": access.user, "Password": access.password}
-        status, headers, body = self._ask("POST", path, msgspec.json.encode(login))
-        if status in ABSENT_STATUSES:
+        answer = self._open("POST", path, msgspec.json.encode(login))
+        if answer.status in LOGGED_IN:
+            # A session must be deleted even if the body of its response is broken or never ends.
+            self._credentials = {"X-Auth-Token": answer.headers.get("X-Auth-Token", "")}
+            self._location = _find_session(path, answer.headers.get("Location", ""))
+        body = _read_body(answer)
+        if answer.status in ABSENT_STATUSES:
             both = b64encode(f"{access.user}:{access.password}".encode()).decode()
             self._credentials = {"Authorization": f"Basic {both}"}
             return
-        if status not in LOGGED_IN:
-            raise _explain_status(status, access)
-        self._credentials = {"X-Auth-Token": headers.get("X-Auth-Token", "")}
-        answer = _decode(body)
-        own = get_text(answer, "@odata.id") if isinstance(answer, dict) else ""
-        for place in filter(None, (own, headers.get("Location"))):
-            with suppress(ValueError):
-                # A BMC that named another host here would be sent our token.
-                location = urlsplit(urljoin(path, place)).path
-                if PATH_PATTERN.fullmatch(location):
-                    self._location = location
+        if answer.status not in LOGGED_IN:
+            raise _explain_status(answer.status, access)
+        if not self._location and isinstance(session := _decode(body), dict):
+            self._location = _find_session(path, get_text(session, "@odata.id"))
         if b"PasswordChangeRequired" in body:
             raise _explain_status(HTTP_UNAUTHORIZED, access)
         if not self._credentials["X-Auth-Token"]:
@@ -158,15 +149,15 @@ class _Session:
         location, self._location = self._location, ""
         with suppress(Unable):  # nothing is lost but a session, which ends by itself
             if location:
-                self._ask("DELETE", location, tries=2)
+                _read_body(self._open("DELETE", location, tries=2))
 
     def get(self, path: str) -> Mapping[str, Any] | None:
         """
         Read the resource at *path*; None if there is none.
 
         Raises:
-            Unreadable: it cannot be read; another may.
-            Unable: nothing more can.
+            Unreadable: this resource cannot be read.
+            Unable: no resource can be read.
 
         """
         if not PATH_PATTERN.fullmatch(path):
@@ -176,47 +167,74 @@ class _Session:
             raise _build_wrong_answer(self._access, f"has more than {MAX_REQUESTS} resources")
         name = path.removeprefix(SERVICE_ROOT)
         # A connection that the BMC has closed meanwhile is worth a second try.
-        status, _, body = self._ask("GET", path.replace("//", "/"), tries=2)
-        if status in ABSENT_STATUSES:
+        answer = self._open("GET", path.replace("//", "/"), tries=2)
+        body = _read_body(answer)
+        if answer.status in ABSENT_STATUSES:
             return None
-        if status == HTTP_UNAUTHORIZED:
+        if answer.status == HTTP_UNAUTHORIZED:
             if "Authorization" in self._credentials:
-                raise _explain_status(status, self._access)
-            raise _build_wrong_answer(self._access, "has ended our session")
-        if status != HTTP_OK:
-            raise Unreadable(f"{name}: HTTP {status}")
+                raise _explain_status(answer.status, self._access)
+            raise _build_wrong_answer(self._access, "has ended the session")
+        if answer.status != HTTP_OK:
+            raise Unreadable(f"{name}: HTTP {answer.status}")
+        if len(body) > MAX_ANSWER_BYTES:
+            raise Unreadable(f"{name}: more than {MAX_ANSWER_BYTES >> 20} MiB")
         resource = _decode(body)
         if not isinstance(resource, dict):
             raise Unreadable(f"{name}: no {'JSON' if resource is None else 'resource'}")
         return resource
 
-    def _ask(
+    def _open(
         self, method: str, path: str, body: bytes | None = None, tries: int = 1
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        """Send a request; return the status, the headers and the body of the answer."""
+    ) -> urllib3.BaseHTTPResponse:
+        """Send a request, and follow one redirection to another path of the service."""
+        answer = self._send(method, path, body, tries)
+        if answer.status not in REDIRECTIONS:
+            return answer
+        here = f"https://{self._access.address}"
+        with suppress(ValueError):
+            place = urlsplit(urljoin(f"{here}{path}", answer.headers.get("Location", "")))
+            target = f"{place.path}?{place.query}" if place.query else place.path
+            if f"{place.scheme}://{place.netloc}" == here and PATH_PATTERN.fullmatch(target):
+                _read_body(answer)
+                return self._send(method, target, body, tries)
+        return answer
+
+    def _send(
+        self, method: str, path: str, body: bytes | None, tries: int
+    ) -> urllib3.BaseHTTPResponse:
         if self.is_over and method != "DELETE":
             raise _build_silence(self._access, "the time is up")
         headers = {**HEADERS, **self._credentials}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        for left in reversed(range(tries)):
+        while True:
+            tries -= 1
             try:
-                with self._pool.request(
+                return self._pool.request(
                     method, path, body, headers=headers, redirect=False, preload_content=False
-                ) as answer:
-                    if answer.status in REDIRECTIONS:
-                        text = "redirects to another place, which is not followed"
-                        raise _build_wrong_answer(self._access, text)
-                    data = answer.read(MAX_ANSWER_BYTES + 1)
+                )
             except (exceptions.HTTPError, ValueError) as exc:
-                if not left:
+                if not tries:
                     raise _explain_failure(exc, self._access) from None
-            else:
-                break
-        if len(data) > MAX_ANSWER_BYTES:
-            text = f"sends more than {MAX_ANSWER_BYTES >> 20} MiB for one resource"
-            raise _build_wrong_answer(self._access, text)
-        return answer.status, answer.headers, data
+
+
+def _read_body(answer: urllib3.BaseHTTPResponse) -> bytes:
+    """Read the body of *answer* up to `MAX_ANSWER_BYTES` and one; nothing if it is broken."""
+    with answer:
+        try:
+            return answer.read(MAX_ANSWER_BYTES + 1)
+        except (exceptions.HTTPError, ValueError):
+            return b""
+
+
+def _find_session(path: str, place: str) -> str:
+    """Find the path of a session in *place*, whose host does not count; empty if it has none."""
+    with suppress(ValueError):
+        location = urlsplit(urljoin(path, place)).path
+        if place and PATH_PATTERN.fullmatch(location):
+            return location
+    return ""
 
 
 def _decode(body: bytes) -> object:
@@ -277,7 +295,7 @@ def _explain_failure(exc: Exception, access: BmcAccess) -> Unable:
             return _build_silence(access, "the time for an answer is over")
         case exceptions.HTTPError():
             return _build_silence(access, "no connection")
-    return _build_wrong_answer(access, "answers what is not Redfish")
+    return _build_wrong_answer(access, "does not respond as a Redfish service")
 
 
 def _explain_status(status: int, access: BmcAccess) -> Unable:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
 
@@ -29,13 +30,7 @@ MAX_LINKED_EVENTS = 100
 
 
 def list_newest_entries(service: Service, path: str) -> list[Resource]:
-    """
-    List the newest entries of the log whose collection is at *path*, the oldest first.
-
-    Raises:
-        Unreadable: a page cannot be read, or the pages form a loop.
-
-    """
+    """List the newest entries of the log at *path*, the oldest first."""
     page = service.get(path) if path else None
     first = [member for member in as_list((page or {}).get("Members")) if isinstance(member, dict)]
     if page is None or not first:
@@ -49,9 +44,12 @@ def list_newest_entries(service: Service, path: str) -> list[Resource]:
     if _is_newest_first(first):  # several may have one time: so this order is turned
         return list(islice(list_members(service, path), MAX_EVENTS))[::-1]
     if count > max(len(first), MAX_EVENTS):
-        tail = _enter_near_end(service, path, count - MAX_EVENTS, first[0])
-        if tail:
-            return tail
+        with suppress(Unreadable):  # the BMC may refuse $skip, or return the first entry again
+            pages = list_members(service, f"{path}?$skip={count - MAX_EVENTS}")
+            entry = next(pages, None)
+            ids = ("Id", "@odata.id")
+            if entry is not None and get_text(entry, *ids) != get_text(first[0], *ids):
+                return list(deque(chain([entry], pages), MAX_EVENTS))
     return list(deque(list_members(service, path), MAX_EVENTS))
 
 
@@ -62,18 +60,6 @@ def _is_newest_first(entries: Sequence[Resource]) -> bool:
     numbers = [int(name) for e in entries if (name := get_text(e, "Id")).isdecimal()]
     kinds: tuple[list[Any], ...] = (times or texts, numbers)
     return next((k[0] > k[-1] for k in kinds if k and k[0] != k[-1]), False)
-
-
-def _enter_near_end(service: Service, path: str, skip: int, first: Resource) -> list[Resource]:
-    """Read from entry *skip* on; nothing if the BMC gives the *first* again, or an error."""
-    try:
-        pages = list_members(service, f"{path}?$skip={skip}")
-        page = next(pages, None)
-    except Unreadable:
-        return []
-    if page is None or get_text(page, "Id", "@odata.id") == get_text(first, "Id", "@odata.id"):
-        return []
-    return list(deque(chain([page], pages), MAX_EVENTS))
 
 
 def _follow(service: Service, links: Sequence[Resource]) -> Iterator[Resource]:

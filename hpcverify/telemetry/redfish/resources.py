@@ -89,11 +89,7 @@ def as_list(value: object) -> list[Any]:
 
 
 def get_text(resource: Resource, *names: str) -> str:
-    """
-    Return the first of the properties *names* that is a text and not empty.
-
-    iDRAC 8 writes some texts as a list: ``[{"Member": "Battery"}]``.
-    """
+    """Return the first text of *names*; iDRAC 8 writes ``[{"Member": "Battery"}]`` for some."""
     for name in names:
         value = resource.get(name)
         if isinstance(value, list):
@@ -312,11 +308,7 @@ def read_memory(memory: Resource) -> ChassisSensor:
 
 
 def read_drive(drive: Resource) -> ChassisSensor:
-    """
-    Read a Drive, or a device of SimpleStorage.
-
-    A BMC may keep the record of a bay in which it can identify no drive: that is an empty bay.
-    """
+    """Read a Drive, or a device of SimpleStorage; a record without a drive is an empty bay."""
     place = get_inner(drive, "PhysicalLocation", "PartLocation")
     bay = get_text(place, "ServiceLabel") or get_text(drive, "Location")
     name = get_text(drive, "Name", "Id") or SensorKind.DRIVE.value
@@ -349,12 +341,7 @@ def read_storage(storage: Resource) -> ChassisSensor:
 
 
 def read_summaries(resource: Resource, kind: str) -> Iterator[ChassisSensor]:
-    """
-    Yield what a BMC makes of several parts together.
-
-    These are the Status of *resource*, a *kind* such as system or chassis, and those that a
-    ComputerSystem has for all its processors and for its memory.
-    """
+    """Yield the Status of *resource*, a *kind* such as system, and of its processors and memory."""
     own = f"{kind} {get_text(resource, 'Id', 'Name')}".strip()
     for name, label in (("", own), ("ProcessorSummary", "processors"), ("MemorySummary", "memory")):
         summary = get_inner(resource, name) if name else resource

@@ -89,13 +89,7 @@ class ChassisReading(Struct, frozen=True, kw_only=True):
 
 
 def read_chassis(access: BmcAccess) -> ChassisReading:
-    """
-    Read all that the BMC at *access* says of its node.
-
-    Raises:
-        Unable: it cannot be read; see `visit_bmc`.
-
-    """
+    """Read all that the BMC at *access* says of its node."""
     return visit_bmc(access, partial(read_service, address=access.address))
 
 
@@ -221,7 +215,12 @@ class _Walk(Struct):
         if not self._add(
             old.get("Temperatures"), partial(resources.read_old_sensor, kind=SensorKind.TEMPERATURE)
         ):
-            heat = self._list_temperatures(get_link(new, "ThermalMetrics"))
+            metrics = self._get(get_link(new, "ThermalMetrics"))  # lists only temperatures
+            listed = as_list(metrics.get("TemperatureReadingsCelsius"))
+            links = [
+                get_text(entry, "DataSourceUri") for entry in listed if isinstance(entry, dict)
+            ]
+            heat = [self._get(link) for link in dict.fromkeys(links)]
             self._add(heat, resources.read_temperature_sensor)
         self._add_groups(new.get("FanRedundancy") or old.get("Redundancy"), SensorKind.FAN)
         self._read_leaks(one, new)
@@ -259,7 +258,10 @@ class _Walk(Struct):
         drives += self._list_hpe_drives(system)
         for storage in [] if drives else self._list_parts(get_link(system, "SimpleStorage")):
             drives += as_list(storage.get("Devices"))
-        self._add(_drop_twins(drives), resources.read_drive)
+        # A drive may have two records; a shared serial number must not hide a bad drive.
+        listed = enumerate(drive for drive in drives if isinstance(drive, dict))
+        by_serial = {(get_text(d, "SerialNumber") or str(n), read_health(d)): d for n, d in listed}
+        self._add(list(by_serial.values()), resources.read_drive)
 
     def _list_hpe_drives(self, system: Resource) -> list[Resource]:
         """List the drives behind array controllers of HPE, which Storage may not have."""
@@ -269,14 +271,6 @@ class _Walk(Struct):
         self._add(arrays, resources.read_controller)
         paths = [get_link(array, "Links", "PhysicalDrives") for array in arrays]
         return [drive for path in paths for drive in self._list_parts(path)]
-
-    def _list_temperatures(self, path: str) -> list[Resource]:
-        """List the sensors that `ThermalMetrics` names: only these measure temperatures."""
-        readings = as_list(self._get(path).get("TemperatureReadingsCelsius"))
-        links = [
-            get_text(reading, "DataSourceUri") for reading in readings if isinstance(reading, dict)
-        ]
-        return [self._get(link) for link in dict.fromkeys(links)]
 
     def _read_power(self, one: Resource) -> None:
         new = self._get(get_link(one, "PowerSubsystem"))
@@ -337,17 +331,6 @@ class _Walk(Struct):
         if capacity and get_text(log, "OverWritePolicy") == FULL_LOG_POLICY:
             self.capacity = int(capacity)
             self.is_full |= len(entries) >= capacity
-
-
-def _drop_twins(drives: Iterable[Resource]) -> list[Resource]:
-    """Drop the second record of a drive; a serial number that several have hides no bad one."""
-    listed = [drive for drive in drives if isinstance(drive, dict)]
-    return list(
-        {
-            (get_text(drive, "SerialNumber") or str(place), read_health(drive)): drive
-            for place, drive in enumerate(listed)
-        }.values()
-    )
 
 
 def _drop_copies(events: Iterable[ChassisEvent]) -> Iterator[ChassisEvent]:
