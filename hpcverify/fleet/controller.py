@@ -32,11 +32,13 @@ from hpcverify.errors import (
     explain_shortage,
 )
 from hpcverify.fleet.breaker import (
+    Doubt,
     compute_allowance,
     compute_out_limit,
     explain_trip,
     find_doubts,
     list_out,
+    select_doubts,
 )
 from hpcverify.fleet.claim import hold_controller_lock, take_claim
 from hpcverify.fleet.event_journal import JOURNAL_READER, JournalStream
@@ -359,8 +361,8 @@ class Controller:
                 publish(self.clock())
             except StoreError as exc:
                 self._record_error(str(exc))
-        for check in self.ledger.record_doubts(doubts):
-            self.say(f"a check is doubted: {doubts[check]}")
+        for check in self.ledger.record_doubts({check: d.why for check, d in doubts.items()}):
+            self.say(f"a check is doubted: {doubts[check].why}")
         self.notifier.notify()
         keep_nights = self.site.history.keep_nights
         self._keep_measurements(lambda writer: writer.write(keep_nights), is_over=True)
@@ -513,7 +515,7 @@ class Controller:
     ) -> set[str]:
         """Quarantine *nodes* for what made their prologs refuse a job, if all of them may be."""
         doubts, now = self.find_doubts(), self.clock()
-        believed = [node for node in nodes if not doubts.keys() >= set(node.checks)]
+        believed = [n for n in nodes if not select_doubts(doubts, n.name).keys() >= {*n.checks}]
         if self.ledger.read_trip_reason() or self._trip_if_too_many(believed):
             return set()
         since = now - self.site.quarantine.repeat_days * DAY_S
@@ -539,11 +541,11 @@ class Controller:
             self.ledger.put(adopted, "took over hook drain", there.reason)
         changed[there.node] = self.backend.read_hold(there.node)
 
-    def find_doubts(self) -> Mapping[str, str]:
-        """Name the checks that fail too widely to be believed, and say how widely."""
+    def find_doubts(self) -> Mapping[str, Doubt]:
+        """Find the checks that fail too widely to be believed, by name."""
         policy = self.site.quarantine
         doubts = find_doubts(self.ledger, self.store, policy, self.clock())
-        return {doubt.check: doubt.why for doubt in doubts}
+        return {doubt.check: doubt for doubt in doubts}
 
     def _trip_if_too_many(self, new: Sequence[Node]) -> bool:
         """Trip the breaker if *new* are too many to be held; return whether."""
@@ -693,7 +695,7 @@ class Controller:
     def _release_doubted_suspects(self) -> None:
         doubts = self.find_doubts()
         freed = [
-            release_if_doubted(node, doubts)
+            release_if_doubted(node, select_doubts(doubts, node.name))
             for node in self.ledger.list_nodes().values()
             if doubts and node.state is State.SUSPECT and node.enforced
         ]
@@ -749,7 +751,7 @@ class Controller:
                 return True
             return not last.run and is_rerun_due(node, last, now)
 
-        believed = (node for node in found if not doubts.keys() >= set(node.checks))
+        believed = (n for n in found if not select_doubts(doubts, n.name).keys() >= {*n.checks})
         return sorted(filter(is_due, believed), key=lambda node: (node.since, node.name))
 
     def _order_reruns(self, seen: Mapping[str, HoldReading]) -> None:
