@@ -69,7 +69,7 @@ def list_out(nodes: Iterable[Node], now: float) -> set[str]:
         for node in nodes
         if (node.state in FAILED_STATES or (node.state is State.HELD and not node.by))
         and node.desired_hold is not Hold.NONE
-        and not (node.awaits_turn or is_suspect_between_nodes(node) or is_gone(node, now))
+        and not (node.awaits_verification or is_suspect_between_nodes(node) or is_gone(node, now))
     }
 
 

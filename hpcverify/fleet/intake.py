@@ -176,8 +176,8 @@ def _drop_duplicate_tickets(found: Iterable[Evidence]) -> list[Evidence]:
 
 
 def _is_held(node: Node) -> bool:
-    """Whether *node* is out of service, and not only for its turn."""
-    return node.desired_hold is not Hold.NONE and not node.awaits_turn
+    """Whether *node* is out of service, and not only for one verification."""
+    return node.desired_hold is not Hold.NONE and not node.awaits_verification
 
 
 def _explain_doubt(evidence: Evidence, node: Node, doubts: Mapping[str, str]) -> str:
