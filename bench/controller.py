@@ -4,7 +4,7 @@ What the controller's commands cost on a large cluster, with a run of every node
 Slurm is a script that prints an answer from a file, for 10,000 nodes. Each leaves a run of
 4 kB: eight GPUs with two measurements each, and some of the node. One node in a hundred fails.
 They are taken in, listed and shown on the fleet's page with a page for each node; then 100
-nodes run again. At the end all nodes are fresh, and a turn of the timer has nothing to do.
+nodes run again. At the end all nodes are fresh, and a cycle of the timer has nothing to do.
 CPU time is that of the command with all that it starts, memory that of the largest process.
 """
 
@@ -64,8 +64,8 @@ def main() -> None:
         report(f"the page, and {CHANGED} node pages that changed", 5, page, environment)
         refresh(folder / "state")
         for _ in range(3):
-            report("a turn: nothing is new", 5, ["collect"], environment)
-            report("a turn: no node is due", 5, ["sweep"], environment)
+            report("a cycle: nothing is new", 5, ["collect"], environment)
+            report("a cycle: no node is due", 5, ["sweep"], environment)
 
 
 def refresh(state: Path) -> None:

@@ -40,7 +40,7 @@ from tests.fleet.paper import PaperNode, PaperSlurm  # noqa: E402 - as this
 
 SIZES = (12, 40, 1000)
 SWEEP_HOURS = 6
-LARGE, LARGE_DAYS = 100, 3
+LARGE, LARGE_DAYS = 100, 4
 """
 A fleet of more nodes lives through this many days, since a cycle takes longer there; all of them
 if a sick node may take longer to leave.

@@ -1,10 +1,10 @@
 """
-What events cost a turn on a large cluster, beside what the turn costs without them.
+What events cost a cycle on a large cluster, beside what the cycle costs without them.
 
 The site is that of ``controller.py``: 10,000 nodes. In turn each leaves a run that the
 controller did not order, then the same run again, then two that it ordered; one in a hundred
-fails. All runs of a night arrive in one turn here; a sweep spreads them over many. The work
-for events is timed inside the turn by its processor time, so a busy machine changes both
+fails. All runs of a night arrive in one cycle here; a sweep spreads them over many. The work
+for events is timed inside the cycle by its processor time, so a busy machine changes both
 alike. What they take on the disk is the growth of the ledger and of the file.
 """
 
@@ -72,7 +72,7 @@ class Meter:
 
 
 def main() -> None:
-    """Measure, and print one line for each turn."""
+    """Measure, and print one line for each cycle."""
     meter = Meter()
     places: tuple[tuple[Any, str], ...] = (
         (event_ledger, "append_event"),
@@ -90,7 +90,7 @@ def main() -> None:
         folder = Path(name)
         os.environ.update(a_site(folder))
         drained(folder, 0)
-        take_turn(make_controller())
+        take_cycle(make_controller())
         before = datetime.now(UTC) - timedelta(hours=3)
         for scene in SCENES:
             controller, size = make_controller(), measure_size(folder)
@@ -98,7 +98,7 @@ def main() -> None:
             before += timedelta(minutes=20)
             meter.seconds, began = 0.0, time.process_time()
             number = controller.ledger.read_chain_end().number
-            take_turn(controller)
+            take_cycle(controller)
             whole = time.process_time() - began
             count = controller.ledger.read_chain_end().number - number
             grown = [now - old for now, old in zip(measure_size(folder), size, strict=True)]
@@ -126,8 +126,8 @@ def leave_runs(controller: Controller, scene: str, when: datetime) -> None:
         deposit(replace(run, suite=ticket.suite), spool, ticket.token)
 
 
-def take_turn(controller: Controller) -> None:
-    """Take a turn as ``hpcverify collect`` does."""
+def take_cycle(controller: Controller) -> None:
+    """Take a cycle as ``hpcverify collect`` does."""
     controller.say = lambda _: None
     with controller.hold_lock():
         controller.reconcile()

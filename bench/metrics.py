@@ -1,5 +1,5 @@
 """
-What the metrics of 10,000 nodes cost: the turn that writes them, and node_exporter that reads them.
+What the metrics of 10,000 nodes cost: the cycle that writes, and node_exporter that reads it.
 
 Four fleets: all healthy, a hundred nodes held, all drained by somebody else, and all healthy
 with series of their own (``all_nodes``). CPU time is that of the write alone, the median of
@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from hpcverify.fleet.controller import Controller, Turn  # noqa: E402 - below the path
+from hpcverify.fleet.controller import Controller, Cycle  # noqa: E402 - below the path
 from hpcverify.fleet.states import Node, State  # noqa: E402
 from hpcverify.insight.fleet_metrics import write_fleet_metrics  # noqa: E402
 from hpcverify.metrics.table import FLEET_FILE_NAME  # noqa: E402
@@ -36,7 +36,7 @@ from tests.prometheus_lab.lab import fetch, start_exporter  # noqa: E402
 NODES = 10_000
 TIMES = 5
 MAX_CPU_S, MAX_SCRAPE_S, MAX_MIB = 1.0, 0.3, 3.0
-"""What a turn, a scrape and the file may take by default."""
+"""What a cycle, a scrape and the file may take by default."""
 HELD: dict[str, Any] = {
     "state": State.QUARANTINED,
     "enforced": True,
@@ -117,7 +117,7 @@ def insert_parts(controller: Controller, nodes: Iterable[str]) -> None:
 def write(controller: Controller, fleet: dict[str, Node]) -> float:
     """Write the metrics once; return the CPU time."""
     began = time.process_time()
-    write_fleet_metrics(controller, Turn(listed=fleet, doubts=()))
+    write_fleet_metrics(controller, Cycle(listed=fleet, doubts=()))
     return time.process_time() - began
 
 

@@ -24,7 +24,7 @@ from hpcverify.errors import (
 )
 from hpcverify.events.event import Command, EventKind
 from hpcverify.fleet.breaker import describe_brakes
-from hpcverify.fleet.controller import Controller, Turn
+from hpcverify.fleet.controller import Controller, Cycle
 from hpcverify.fleet.event_log import NewEvent
 from hpcverify.fleet.holds import HoldBackend
 from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
@@ -57,7 +57,7 @@ def make_controller(run: RunCommand = run_command) -> Controller:
     refuse_mistakes(site)
     _refuse_spool(site)
     slurm = Slurm(run=RateLimitedRun(run), user=site.fleet.user)
-    write_metrics: Callable[[Controller, Turn], None] | None = None
+    write_metrics: Callable[[Controller, Cycle], None] | None = None
     if site.metrics.directory:
         from hpcverify.insight.fleet_metrics import write_fleet_metrics
 

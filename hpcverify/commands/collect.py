@@ -31,13 +31,13 @@ def command() -> None:
       hpcverify collect
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     controller = make_controller()
-    take_turn(controller)
+    take_cycle(controller)
     left = len(controller.ledger.list_open_tickets())
     echo(f"runs taken in: {controller.runs_taken_in}; verifications under way: {left}")
     sys.exit(report_brakes(controller) or controller.choose_exit_status())
 
 
-def take_turn(controller: Controller) -> None:
+def take_cycle(controller: Controller) -> None:
     """
     Do what is due, and what is convenient.
 

@@ -179,7 +179,7 @@ def _read_decidable_node(
 ) -> Node:
     """Read the node *name* as it is *there*; an ActionError if somebody else holds it."""
     seen, node = there[name], controller.ledger.read_node(name)
-    # As it is now: since the last turn somebody may have released or taken it over.
+    # As it is now: since the last cycle somebody may have released or taken it over.
     node = apply_reading(node, seen, read_hold_history(node, controller.ledger))
     if seen.unregistered:
         raise ActionError(

@@ -79,7 +79,7 @@ TOOLS = {
     "smartctl": ("missing: disk wear cannot be seen", "apt-get install smartmontools"),
 }
 MAX_EVENT_DELAY_S = 3600.0
-"""After which events that wait for a reader need a fix: several turns have passed."""
+"""After which events that wait for a reader need a fix: several cycles have passed."""
 BMC_TOOL = "ipmi-sensors"
 """Wanted only where there is a BMC to ask."""
 
@@ -250,7 +250,7 @@ def inspect_controller() -> Iterator[Advice]:
             return
         ledger = Ledger(state_dir())
         for malfunction in ledger.list_malfunctions():
-            yield Advice(malfunction.name, malfunction.why, "correct that: each turn tries again")
+            yield Advice(malfunction.name, malfunction.why, "correct that: each cycle tries again")
         for reader in ledger.list_readers():
             late = 0 < reader.oldest < time.time() - MAX_EVENT_DELAY_S
             state = f"{format_count(reader.pending, 'event')} not delivered yet"

@@ -43,7 +43,7 @@ from hpcverify.units import format_count
 POLL_S = 0.1
 """Between looks at whether we are to end."""
 TURN_INTERVAL_S = 1.5
-"""Between turns; what they ask Slurm is paced besides."""
+"""Between cycles; what they ask Slurm is paced besides."""
 CYCLE_S = 60.0
 """Between the controller's cycles while nodes are tested with each other."""
 MAX_AWAY_S = 600.0
@@ -226,7 +226,7 @@ def carry_out(controller: Controller, suite: str, only: Collection[str], limit: 
     """Verify idle nodes until all have had their turn, then links; return the exit status."""
     with stop_on_signals() as stop:
         sweep = Sweep(controller, suite, stop, only, limit)
-        while not stop() and sweep.run_turn():
+        while not stop() and sweep.run_cycle():
             until = time.monotonic() + TURN_INTERVAL_S
             while not stop() and time.monotonic() < until:
                 time.sleep(POLL_S)
@@ -301,7 +301,7 @@ def warn_if_passive(suite: str, site: Site) -> None:
 
 
 class Sweep:
-    """Takes turn after turn, with as many nodes at once as allowed."""
+    """Takes cycle after cycle, with as many nodes at once as allowed."""
 
     def __init__(
         self,
@@ -324,11 +324,11 @@ class Sweep:
         self._refusal = ""
         """Why the last order failed."""
         self._last_under_way: Collection[str] = ()
-        """Nodes under way after the last turn: another command may take in their runs."""
+        """Nodes under way after the last cycle: another command may take in their runs."""
         self._away_since = 0.0
 
-    def run_turn(self) -> bool:
-        """Take a turn; return whether there is more to do."""
+    def run_cycle(self) -> bool:
+        """Take a cycle; return whether there is more to do."""
         try:
             with self.controller.hold_lock():
                 if not self._began:

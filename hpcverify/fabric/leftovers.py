@@ -47,7 +47,7 @@ def remove_leftovers(controller: Controller) -> None:
         if journal.order.pairs:
             try:
                 cancel_isolation(controller, journal.order.id)
-            except SlurmError as exc:  # the rest of the turn does not depend on it
+            except SlurmError as exc:  # the rest of the cycle does not depend on it
                 controller.say(f"isolation {journal.order.id}: {exc}; the next collect tries again")
 
 
@@ -71,7 +71,7 @@ def remove_batches(controller: Controller, sleep: Callable[[float], None] = time
             cancel_isolation(controller, isolation)
             if name in there:
                 unreserve(controller, name, sleep)
-        except SlurmError as exc:  # the rest of the turn does not depend on it
+        except SlurmError as exc:  # the rest of the cycle does not depend on it
             controller.say(f"{name}: {exc}; the next collect tries again")
             continue
         if name in there:

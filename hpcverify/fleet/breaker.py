@@ -4,8 +4,9 @@ The breaker: when so much fails that the failures themselves are in doubt.
 It asks two questions. How many nodes would be held? More than the allowance within a
 window of time, or more than a share of the fleet at all, means a bad image, a driver or a
 bug of ours: no node is held until a person resets the breaker. Does one check fail widely
-where others pass, or on the nodes of one rollout? Then the check is the suspect. In both
-cases no hold gets stricter, and held nodes stay held until they pass.
+where others pass, or on the nodes of one rollout? Then the check is the suspect, on all nodes
+or on those that carry the change. No hold gets stricter then, and held nodes stay held until
+they pass.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
+from hpcverify.fleet.evidence import Evidence
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.rollouts import find_value_changes
+from hpcverify.fleet.rollouts import find_nodes_without, find_value_changes
 from hpcverify.fleet.states import (
     FAILED_STATES,
     HOUR_S,
@@ -27,6 +29,7 @@ from hpcverify.fleet.states import (
     is_suspect_between_nodes,
 )
 from hpcverify.plan.config import Quarantine
+from hpcverify.records.spool import read_id_time
 from hpcverify.records.store import Store
 from hpcverify.stats import compute_fisher_tail
 from hpcverify.units import UtcTime, convert_time
@@ -66,7 +69,7 @@ def list_out(nodes: Iterable[Node], now: float) -> set[str]:
         for node in nodes
         if (node.state in FAILED_STATES or (node.state is State.HELD and not node.by))
         and node.desired_hold is not Hold.NONE
-        and not (node.awaits_turn or is_suspect_between_nodes(node) or is_gone(node, now))
+        and not (node.awaits_verification or is_suspect_between_nodes(node) or is_gone(node, now))
     }
 
 
@@ -148,12 +151,20 @@ class Doubt(Struct, frozen=True, kw_only=True):
     """Where it fails."""
     until: UtcTime | None
     """When the doubt ends if nothing new is found; None: with the rollout."""
+    unchanged: tuple[str, ...] = ()
+    """The nodes on which it fails without the change of the rollout: they are held as usual."""
 
     @property
     def text(self) -> str:
         """Say which check, how widely it fails, and until when that counts."""
         when = f"until {self.until:%Y-%m-%d %H:%M} UTC, or " if self.until else ""
-        return f"{self.why}; no node is held for it alone {when}until it fails on fewer nodes"
+        which = "no node" if self.until else "no node with the change"
+        return f"{self.why}; {which} is held for it alone {when}until it fails on fewer nodes"
+
+
+def select_doubts(doubts: Mapping[str, Doubt], node: str) -> dict[str, str]:
+    """Select the *doubts* that hold on *node*, each as its check and why."""
+    return {check: doubt.why for check, doubt in doubts.items() if node not in doubt.unchanged}
 
 
 def find_doubts(
@@ -161,18 +172,14 @@ def find_doubts(
     store: Store,
     policy: Quarantine,
     now: float,
-    found: Iterable[tuple[str, Mapping[str, bool]]] = (),
+    found: Collection[Evidence] = (),
 ) -> list[Doubt]:
-    """
-    List the checks that are in doubt at *now*, by name.
-
-    *found* is what runs say that are being judged: a node, and whether it failed each check.
-    """
+    """List the checks that are in doubt at *now*, by name; *found* is being judged."""
     since = now - policy.window_hours * HOUR_S
     recent = ledger.read_outcomes(since)
-    for node, failed_by_check in found:
-        for check, failed in failed_by_check.items():
-            recent.setdefault(check, {})[node] = failed
+    for evidence in found:
+        for check, failed in evidence.failed_by_check.items():
+            recent.setdefault(check, {})[evidence.node] = failed
     doubts: list[Doubt] = []
     for check, why in find_doubted_checks(recent, policy).items():
         answers = ledger.list_answers(check, since)
@@ -186,13 +193,16 @@ def find_doubts(
                 ),
             )
         )
-    failing = _list_failing(ledger.list_nodes().values(), recent, now)
+    failed_nodes = [node for node in ledger.list_nodes().values() if node.state in FAILED_STATES]
+    failing = _list_failing(failed_nodes, recent, now)
     for doubt in doubts:
         failing.pop(doubt.check, None)
     wide = {check: at for check, at in failing.items() if len(at) >= MIN_FAILING_NODES}
     if wide:
         passed = {check: ledger.read_passes(check) for check in wide}
-        doubts += _find_doubted_rollouts(store, wide, passed, policy)
+        runs = [(node.name, node.run) for node in failed_nodes]
+        runs += [(evidence.node, evidence.run) for evidence in found]
+        doubts += _find_doubted_rollouts(store, wide, passed, runs, policy)
     return sorted(doubts, key=lambda doubt: doubt.check)
 
 
@@ -200,24 +210,36 @@ def _find_doubted_rollouts(
     store: Store,
     failing: Mapping[str, Mapping[str, float]],
     passed: Mapping[str, Mapping[str, float]],
+    runs: Iterable[tuple[str, str]],
     policy: Quarantine,
 ) -> Iterator[Doubt]:
-    """Yield a doubt for each check that fails on the nodes of a rollout, and on few others."""
-    changes = find_value_changes(store.list_facts())
+    """
+    Yield a doubt for each check that fails on the nodes of a rollout, and on few others.
+
+    *runs* are nodes with the ids of the runs in which they failed, by which it is known
+    whether they had the change then.
+    """
+    records = store.list_facts()
+    changes = find_value_changes(records)
+    times = [(node, read_id_time(run).timestamp()) for node, run in runs]
     for check, failed_at in failing.items():
         passed_at = {n: at for n, at in passed[check].items() if n not in failed_at}
         ran = {*passed_at, *failed_at}
-        for (name, value), carried in changes.items():
+        suspected: dict[tuple[str, str], str] = {}
+        for change, carried in changes.items():
             fresh = {n for n, at in failed_at.items() if n in carried and carried[n].was_new(at)}
             fresh |= {n for n, at in passed_at.items() if n in carried and carried[n].was_there(at)}
             if how := explain_rollout_doubt(failed_at.keys(), fresh, ran, policy):
-                yield Doubt(
-                    check=check,
-                    why=f"{check} fails on {how}: suspect {name} {value}, not the nodes",
-                    nodes=tuple(sorted(failed_at)),
-                    until=None,
-                )
-                break
+                suspected[change] = how
+        if suspected:
+            (name, value), how = next(iter(suspected.items()))
+            yield Doubt(
+                check=check,
+                why=f"{check} fails on {how}: suspect {name} {value}, not the nodes",
+                nodes=tuple(sorted(failed_at)),
+                until=None,
+                unchanged=tuple(sorted(find_nodes_without(suspected, records, times))),
+            )
 
 
 def _list_failing(
@@ -229,7 +251,7 @@ def _list_failing(
         for name in (name for name, failed in answers.items() if failed):
             failing.setdefault(check, {})[name] = now
     for node in nodes:
-        for check in node.checks if node.state in FAILED_STATES else ():
+        for check in node.checks:
             failing.setdefault(check, {})[node.name] = node.since or now
     return failing
 

@@ -35,9 +35,9 @@ CLAIM_FILE_NAME = ".claim"
 """In the controller's folder of the spool; no node can have this name."""
 MAX_CLAIM_BYTES = 4096
 REFRESH_S = 60.0
-"""Between updates of the last turn: a sweep takes a turn every other second."""
+"""Between updates of the last cycle: a sweep takes a cycle every other second."""
 MAX_WAIT_S = 600.0
-"""A turn takes seconds, or minutes if many nodes are to be held: Slurm gets at most one
+"""A cycle takes seconds, or minutes if many nodes are to be held: Slurm gets at most one
 query a second."""
 NOTICE_AFTER_S = 3.0
 """After which we say that we are waiting."""
@@ -54,8 +54,8 @@ class Claim(Struct, frozen=True, kw_only=True):
     """The id of the ledger, made once with it."""
     host: str
     since: Moment
-    turn: Moment
-    """The last turn, up to a minute old."""
+    cycle: Moment
+    """The last cycle, up to a minute old."""
 
 
 def build_claim_path(spool: Path) -> Path:
@@ -65,14 +65,14 @@ def build_claim_path(spool: Path) -> Path:
 
 def take_claim(spool: Path, ledger: Ledger, host: str, now: float) -> None:
     """
-    Claim *spool* for the controller of *ledger* on *host*, or update its turn to *now*.
+    Claim *spool* for the controller of *ledger* on *host*, or update its cycle to *now*.
 
     Raises:
         ActionError: another controller has it.
         StoreError: the claim cannot be read or written; the owner is unknown.
 
     """
-    own = Claim(ledger=ledger.read_identity(), host=host, since=now, turn=now)
+    own = Claim(ledger=ledger.read_identity(), host=host, since=now, cycle=now)
     path = build_claim_path(spool)
     claim = _read(path)
     if claim is None and write_claim(path, own, first=True):
@@ -80,8 +80,8 @@ def take_claim(spool: Path, ledger: Ledger, host: str, now: float) -> None:
         return
     claim = claim or _read(path) or own
     refuse_other_controller(claim, spool, ledger, host)
-    if claim.host != host or not 0 <= now - claim.turn < REFRESH_S:
-        write_claim(path, replace(claim, host=host, turn=now), first=False)
+    if claim.host != host or not 0 <= now - claim.cycle < REFRESH_S:
+        write_claim(path, replace(claim, host=host, cycle=now), first=False)
         ledger.record_host(host)
 
 
@@ -112,8 +112,8 @@ def refuse_other_controller(found: Claim, spool: Path, ledger: Ledger, host: str
     whose = "this state directory moved to" if same else "it belongs to the one on"
     raise ActionError(
         f"another controller has the spool {spool}: {whose} {found.host} since "
-        f"{_format_time(found.since)}, last turn {_format_time(found.turn)}; nothing was done: use "
-        f"that one, or, if it is gone for good, rm {build_claim_path(spool)}"
+        f"{_format_time(found.since)}, last cycle {_format_time(found.cycle)}; nothing was done: "
+        f"use that one, or, if it is gone for good, rm {build_claim_path(spool)}"
     )
 
 

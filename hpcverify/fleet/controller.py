@@ -1,7 +1,7 @@
 """
-The controller: takes in runs, follows jobs and holds nodes, in one turn.
+The controller: takes in runs, follows jobs and holds nodes, in one cycle.
 
-A turn may be killed anywhere, even by -9. The next one continues from the ledger and
+A cycle may be killed anywhere, even by -9. The next one continues from the ledger and
 the scheduler's answer: every step compares what is with what is wanted. Only one
 controller acts at a time. If the scheduler does not answer in full, nothing is done.
 """
@@ -32,11 +32,13 @@ from hpcverify.errors import (
     explain_shortage,
 )
 from hpcverify.fleet.breaker import (
+    Doubt,
     compute_allowance,
     compute_out_limit,
     explain_trip,
     find_doubts,
     list_out,
+    select_doubts,
 )
 from hpcverify.fleet.claim import hold_controller_lock, take_claim
 from hpcverify.fleet.event_journal import JOURNAL_READER, JournalStream
@@ -123,8 +125,8 @@ SLURMCTLD_SAVE_S = 30.0
 T = TypeVar("T")
 
 
-class Turn(Struct, frozen=True, kw_only=True):
-    """What a turn has found and done, for the metrics of the fleet."""
+class Cycle(Struct, frozen=True, kw_only=True):
+    """What a cycle has found and done, for the metrics of the fleet."""
 
     listed: Collection[str]
     """The nodes that the scheduler has just listed."""
@@ -151,14 +153,14 @@ class Controller:
     clock: Callable[[], float] = time.time
     measurements: MeasurementWriter | None = None
     """Keeps what runs measured; None: DuckDB is not installed."""
-    write_metrics: Callable[[Controller, Turn], None] | None = None
-    """Writes the metrics of the fleet after a turn; None: the site wants none."""
+    write_metrics: Callable[[Controller, Cycle], None] | None = None
+    """Writes the metrics of the fleet after a cycle; None: the site wants none."""
     runs_taken_in: int = 0
     _refusals: set[spool.Refusal] = field(default_factory=set[spool.Refusal])
     _errors: list[str] = field(default_factory=list[str])
     _convenience_errors: set[str] = field(default_factory=set[str])
     """Those of conveniences, which are among the errors."""
-    _turn: Turn | None = None
+    _cycle: Cycle | None = None
     """The last one that acted."""
     _metrics_due: float = 0.0
     """When its metrics are written again though nothing happened, by the monotonic clock."""
@@ -167,7 +169,7 @@ class Controller:
     _risks: RiskRanking | None = None
 
     def choose_exit_status(self) -> int:
-        """Choose the exit status of a turn: 0 if everything in it succeeded."""
+        """Choose the exit status of a cycle: 0 if everything in it succeeded."""
         return ActionError.exit_code if self._errors else 0
 
     def has_failed_action(self) -> bool:
@@ -212,23 +214,23 @@ class Controller:
 
     def _write_metrics(self, began: float) -> None:
         """
-        Write the metrics of the fleet after a turn that *began* then, by the monotonic clock.
+        Write the metrics of the fleet after a cycle that *began* then, by the monotonic clock.
 
         One that had nothing to do writes them now and then: a sweep that waits for hours for one
         node is not silent.
         """
         now = time.monotonic()
-        if self.write_metrics is None or self._turn is None or now < self._metrics_due:
+        if self.write_metrics is None or self._cycle is None or now < self._metrics_due:
             return
         self._metrics_due = now + METRICS_INTERVAL_S
-        turn = replace(
-            self._turn,
+        cycle = replace(
+            self._cycle,
             seconds=now - began,
             errors=len(self._errors),
             refusals=len(self._refusals),
         )
         with self.run_convenience(METRICS):
-            self.write_metrics(self, turn)
+            self.write_metrics(self, cycle)
 
     @cached_property
     def dispatcher(self) -> Dispatcher:
@@ -255,7 +257,7 @@ class Controller:
 
         Whatever goes wrong there is reported in one line and kept as a state, which
         `hpcverify nodes` shows until the convenience works again: until it *is over* without
-        an error. The turn goes on, but for an error that *stops* it anyway. *what* is done is one
+        an error. The cycle goes on, but for an error that *stops* it anyway. *what* is done is one
         step *of* it, if so.
 
         Raises:
@@ -344,7 +346,7 @@ class Controller:
         self._release_doubted_suspects()
         seen = {**seen, **self._settle_hook_drains(seen)}
         self._apply_holds(seen)
-        self._reserve_for_turns(seen)
+        self._reserve_for_verification(seen)
         self._order_reruns(seen)
         known = self.ledger.list_nodes()
         nodes = {name: known[name] for name in seen}
@@ -359,12 +361,12 @@ class Controller:
                 publish(self.clock())
             except StoreError as exc:
                 self._record_error(str(exc))
-        for check in self.ledger.record_doubts(doubts):
-            self.say(f"a check is doubted: {doubts[check]}")
+        for check in self.ledger.record_doubts({check: d.why for check, d in doubts.items()}):
+            self.say(f"a check is doubted: {doubts[check].why}")
         self.notifier.notify()
         keep_nights = self.site.history.keep_nights
         self._keep_measurements(lambda writer: writer.write(keep_nights), is_over=True)
-        self._turn, self._metrics_due = Turn(listed=seen.keys(), doubts=doubts), 0.0
+        self._cycle, self._metrics_due = Cycle(listed=seen.keys(), doubts=doubts), 0.0
 
     def _count_room(self, more: Collection[str]) -> int:
         """Count how many nodes may be held next to those held lately, and *more*."""
@@ -402,7 +404,7 @@ class Controller:
         for arrival in taken:
             try:
                 spool.remove_document(arrival)
-            except StoreError as exc:  # the next turn removes it
+            except StoreError as exc:  # the next cycle removes it
                 self.say(str(exc))
         self.runs_taken_in += len(taken)
         self._prune({arrival.run.node for arrival in taken})
@@ -513,7 +515,7 @@ class Controller:
     ) -> set[str]:
         """Quarantine *nodes* for what made their prologs refuse a job, if all of them may be."""
         doubts, now = self.find_doubts(), self.clock()
-        believed = [node for node in nodes if not doubts.keys() >= set(node.checks)]
+        believed = [n for n in nodes if not select_doubts(doubts, n.name).keys() >= {*n.checks}]
         if self.ledger.read_trip_reason() or self._trip_if_too_many(believed):
             return set()
         since = now - self.site.quarantine.repeat_days * DAY_S
@@ -539,11 +541,11 @@ class Controller:
             self.ledger.put(adopted, "took over hook drain", there.reason)
         changed[there.node] = self.backend.read_hold(there.node)
 
-    def find_doubts(self) -> Mapping[str, str]:
-        """Name the checks that fail too widely to be believed, and say how widely."""
+    def find_doubts(self) -> Mapping[str, Doubt]:
+        """Find the checks that fail too widely to be believed, by name."""
         policy = self.site.quarantine
         doubts = find_doubts(self.ledger, self.store, policy, self.clock())
-        return {doubt.check: doubt.why for doubt in doubts}
+        return {doubt.check: doubt for doubt in doubts}
 
     def _trip_if_too_many(self, new: Sequence[Node]) -> bool:
         """Trip the breaker if *new* are too many to be held; return whether."""
@@ -693,7 +695,7 @@ class Controller:
     def _release_doubted_suspects(self) -> None:
         doubts = self.find_doubts()
         freed = [
-            release_if_doubted(node, doubts)
+            release_if_doubted(node, select_doubts(doubts, node.name))
             for node in self.ledger.list_nodes().values()
             if doubts and node.state is State.SUSPECT and node.enforced
         ]
@@ -705,7 +707,7 @@ class Controller:
 
     # -- which nodes to verify outside the sweep
 
-    def _reserve_for_turns(self, seen: Mapping[str, HoldReading]) -> None:
+    def _reserve_for_verification(self, seen: Mapping[str, HoldReading]) -> None:
         """
         Reserve nodes until they are verified: suspects with evidence, then overdue ones.
 
@@ -715,7 +717,7 @@ class Controller:
             return
         known = self.ledger.list_nodes()
         nodes = [known[name] for name in seen if not seen[name].unregistered]
-        waiting = sum(known[name].awaits_turn for name in seen)
+        waiting = sum(known[name].awaits_verification for name in seen)
         left = len(seen) // 2 - len(list_out(nodes, self.clock()))
         allowed = min(compute_allowance(len(seen), self.site.quarantine), max(1, left))
         room = max(0, allowed - waiting)
@@ -749,7 +751,7 @@ class Controller:
                 return True
             return not last.run and is_rerun_due(node, last, now)
 
-        believed = (node for node in found if not doubts.keys() >= set(node.checks))
+        believed = (n for n in found if not select_doubts(doubts, n.name).keys() >= {*n.checks})
         return sorted(filter(is_due, believed), key=lambda node: (node.since, node.name))
 
     def _order_reruns(self, seen: Mapping[str, HoldReading]) -> None:

@@ -1,7 +1,7 @@
 """
 Counters of the ledger for metrics: they only grow, in the write of the change that they count.
 
-A text file is written anew after each turn, and Prometheus would take a counter that begins
+A text file is written anew after each cycle, and Prometheus would take a counter that begins
 again there for a restart. So they are kept where what they count is kept.
 """
 

@@ -157,7 +157,7 @@ def select_open(db: Connection, node: str | None = None) -> dict[str, OpenFault]
 
 
 def _has_changed(before: FindingState, after: FindingState, *, may_relax: bool) -> bool:
-    """Whether *after* is news: a node may write fifty runs a turn that contradict each other."""
+    """Whether *after* is news: a node may write fifty runs a cycle that contradict each other."""
     if not may_relax:
         return after.verdict > before.verdict or after.enforced > before.enforced
     return (before.verdict, before.remedy, before.enforced) != (

@@ -412,7 +412,7 @@ def _must_restore_reason(node: Node, seen: HoldReading, marks: HoldHistory) -> b
 
     A command that timed out may take effect after somebody else has drained the node.
     We know by having read their reason before and ours now: `apply_hold` drains nothing in
-    the turn in which it finds that they have left.
+    the cycle in which it finds that they have left.
     """
     theirs = bool(node.foreign) and not node.foreign.endswith(NO_REASON_SUFFIX)
     return theirs and marks.owns_drain(seen)

@@ -18,7 +18,7 @@ from math import inf
 
 from msgspec.structs import replace
 
-from hpcverify.fleet.breaker import explain_trip, find_doubts, list_out
+from hpcverify.fleet.breaker import Doubt, explain_trip, find_doubts, list_out, select_doubts
 from hpcverify.fleet.evidence import Evidence, FaultReport, extract_evidence, weigh_faults
 from hpcverify.fleet.ledger import Ledger, LedgerChange
 from hpcverify.fleet.states import DAY_S, FAILED_STATES, HOUR_S, Hold, Node
@@ -97,9 +97,8 @@ class Intake:
         """Judge *found*, with the brakes that all of it together calls for."""
         policy = self.site.quarantine
         now = self.clock()
-        answers = [(evidence.node, evidence.failed_by_check) for evidence in found]
-        doubted = find_doubts(self.ledger, self.store, policy, now, answers)
-        doubts = {doubt.check: doubt.why for doubt in doubted}
+        doubted = find_doubts(self.ledger, self.store, policy, now, found)
+        doubts = {doubt.check: doubt for doubt in doubted}
         tripped = self.ledger.read_trip_reason()
         judged = self._judge_in_sequence(found, doubts, tripped)
         new = {run.after.name for run in judged if run.newly_held}
@@ -112,7 +111,7 @@ class Intake:
         return self._judge_in_sequence(found, doubts, why)
 
     def _judge_in_sequence(
-        self, found: Iterable[Evidence], doubts: Mapping[str, str], tripped: str
+        self, found: Iterable[Evidence], doubts: Mapping[str, Doubt], tripped: str
     ) -> list[JudgedRun]:
         """Judge *found* one after another: each verdict depends on those before."""
         now, policy = self.clock(), self.site.quarantine
@@ -123,7 +122,8 @@ class Intake:
             before = nodes.get(evidence.node, Node(name=evidence.node))
             past = self.ledger.count_quarantines(before.name, now - policy.repeat_days * DAY_S)
             node = apply_evidence(before, evidence, self.site, now, past)
-            if why := _explain_doubt(evidence, node, doubts) or brake:
+            of_node = select_doubts(doubts, node.name)
+            if why := _explain_doubt(evidence, node, of_node) or brake:
                 node = restrain_hold(before, node, why)
             nodes[node.name] = node
             judged.append(JudgedRun(evidence, before, node))
@@ -176,8 +176,8 @@ def _drop_duplicate_tickets(found: Iterable[Evidence]) -> list[Evidence]:
 
 
 def _is_held(node: Node) -> bool:
-    """Whether *node* is out of service, and not only for its turn."""
-    return node.desired_hold is not Hold.NONE and not node.awaits_turn
+    """Whether *node* is out of service, and not only for one verification."""
+    return node.desired_hold is not Hold.NONE and not node.awaits_verification
 
 
 def _explain_doubt(evidence: Evidence, node: Node, doubts: Mapping[str, str]) -> str:

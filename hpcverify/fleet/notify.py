@@ -6,8 +6,8 @@ input. The ledger queues the event in the write that makes the change; it leaves
 when the program exits with 0. So none is lost, whenever the controller is killed;
 one may be delivered twice, with the same ``number``.
 
-The program cannot stop the controller. It has `PROGRAM_TIMEOUT_S` to end, and a turn
-starts none after `TIME_BUDGET_S`. The first failure ends the deliveries of that turn.
+The program cannot stop the controller. It has `PROGRAM_TIMEOUT_S` to end, and a cycle
+starts none after `TIME_BUDGET_S`. The first failure ends the deliveries of that cycle.
 The next one begins with those that were tried least, so that a transition that the
 program cannot handle does not block the others. After a day it is dropped.
 """
@@ -48,13 +48,13 @@ from hpcverify.trust import refuse_if_others_can_change
 PROGRAM_TIMEOUT_S = 10.0
 """How long one start of the program may take."""
 TIME_BUDGET_S = 30.0
-"""After which a turn no longer starts it: an operator may be waiting for the turn."""
+"""After which a cycle no longer starts it: an operator may be waiting for the cycle."""
 RETRY_PAUSE_S = 60.0
-"""Between a failure and the next try: a sweep may take a turn every other second."""
+"""Between a failure and the next try: a sweep may take a cycle every other second."""
 EXPIRY_S = 86400.0
 """How long a transition is kept that could not be delivered."""
 MAX_TRANSITIONS = 10_000
-"""In one turn."""
+"""In one cycle."""
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LC_ALL": "C.UTF-8",
@@ -142,7 +142,7 @@ class TransitionNotifier:
             message = build_message(pending, run, faults)
             if why := self._run_program(message):
                 self.ledger.count_failed_delivery(number)
-                self.say(f"on_transition: {why}; the next turn tries again")
+                self.say(f"on_transition: {why}; the next cycle tries again")
                 self._paused_until = time.monotonic() + RETRY_PAUSE_S
                 return
             self.ledger.remove_transition(number)

@@ -18,7 +18,7 @@ from hpcverify.errors import ConfigError
 from hpcverify.fleet.holds_slurm import RESERVATION_FORMAT
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import Hold, Node, State, Ticket, compute_elapsed
-from hpcverify.fleet.transitions import Purpose, end_turn
+from hpcverify.fleet.transitions import Purpose, end_verification
 from hpcverify.model import FABRIC_SUITE
 from hpcverify.plan.config import Fleet, Site, look_up_uid
 from hpcverify.plan.suite import load_suite
@@ -139,8 +139,14 @@ class Dispatcher:
             why = describe_ending(ending, ticket.node, job)
             self.say(f"{ticket.node}: {why}")
             node = self.ledger.read_node(ticket.node)
-            if node.awaits_turn and node.enforced and ticket.number > node.not_before_ticket:
-                self.ledger.put(end_turn(node, why, self.clock()), "released unverified", why)
+            if (
+                node.awaits_verification
+                and node.enforced
+                and ticket.number > node.not_before_ticket
+            ):
+                self.ledger.put(
+                    end_verification(node, why, self.clock()), "released unverified", why
+                )
         return ending.is_over
 
     def _is_ghost(self, ticket: Ticket, ending: Ending) -> bool:

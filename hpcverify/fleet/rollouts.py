@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -79,3 +79,34 @@ def find_value_changes(
             carried = changes.setdefault((change.name, change.after), {})
             carried[node] = Carried(change.when, math.inf)
     return changes
+
+
+def find_nodes_without(
+    changes: Collection[tuple[str, str]],
+    records: Iterable[ReportedFacts],
+    runs: Iterable[tuple[str, float]],
+) -> set[str]:
+    """
+    Find the nodes that had none of the *changes*, each a fact and its value, in their *runs*.
+
+    *runs* are nodes and the times of runs, in seconds since 1970. A node that did not report such
+    a fact in one of its runs may have had the change, and is not found.
+    """
+    times: dict[str, list[float]] = {}
+    for node, at in runs:
+        times.setdefault(node, []).append(at)
+    known: dict[tuple[str, float, str], set[str]] = {}
+    for record in records:
+        for at in times.get(record.node, ()):
+            if int(record.first) <= at <= record.last:
+                for name in {name for name, _ in changes} & record.facts.keys():
+                    known.setdefault((record.node, at, name), set()).add(record.facts[name])
+    return {
+        node
+        for node, of_node in times.items()
+        if all(
+            value not in known.get((node, at, name), {value})
+            for at in of_node
+            for name, value in changes
+        )
+    }

@@ -71,7 +71,7 @@ class Caveat(StrEnum):
     """Held until a run can judge what this one could not."""
     CONCLUSIVE = "conclusive"
     """Held for conclusive evidence that was not acted on when it was found."""
-    TURN = "turn"
+    VERIFICATION = "verification"
     """Reserved for one verification, for conclusive evidence in a run that nobody ordered."""
 
 
@@ -81,7 +81,7 @@ CAVEAT_TEXTS = {
     Caveat.NOT_TIGHTENED: "{reason} (held no harder than before: {why})",
     Caveat.WAITS: "{reason} (not judged yet: {why})",
     Caveat.CONCLUSIVE: "conclusive evidence, which no rerun can take back: {reason}",
-    Caveat.TURN: "{reason} (reserved until it is verified)",
+    Caveat.VERIFICATION: "{reason} (reserved until it is verified)",
 }
 
 
@@ -205,9 +205,9 @@ class Node(Struct, frozen=True, kw_only=True):
         return self.state is State.VERIFYING and not self.by
 
     @property
-    def awaits_turn(self) -> bool:
+    def awaits_verification(self) -> bool:
         """Whether it is reserved for one verification only, which lets it go unless it fails."""
-        return self.is_reserved_overdue or self.caveat is Caveat.TURN
+        return self.is_reserved_overdue or self.caveat is Caveat.VERIFICATION
 
     @property
     def owed_checks(self) -> tuple[str, ...]:

@@ -73,11 +73,11 @@ class NodeEvent(StrEnum):
     PASSIVE_PASS = "new or repaired, passes a suite that loads nothing"  # noqa: S105 - a verdict
     UNDECIDED = "passes, but a check that it failed did not run, or it is a repeat offender"
     UNJUDGED = "could not be judged, for a cause in `drain_errors`"
-    SPARED = "the breaker is tripped, its checks are in doubt, or its turn gave no answer"
+    SPARED = "the breaker is tripped, its checks are in doubt, or its verification gave no answer"
     EVIDENCE = "conclusive evidence in a run that the controller did not order, for one rerun"
     RESET = "`hpcverify breaker reset`: what was not acted on counts no more"
     OVERDUE = "has not passed for `overdue_days`"
-    TURN_END = "the turn of an overdue node ends without a pass"
+    VERIFICATION_END = "the verification of an overdue node ends without a pass"
     HOLD = "`hpcverify hold`"
     RELEASE = "`hpcverify release`"
     REPAIR = "`hpcverify repair`"
@@ -129,7 +129,9 @@ TRANSITIONS = {
     NodeEvent.EVIDENCE: StateRule(frozenset({State.SUSPECT}), State.SUSPECT, Effect.HELD),
     NodeEvent.RESET: StateRule(FAILED_STATES, State.SUSPECT, Effect.FREE),
     NodeEvent.OVERDUE: StateRule(IN_SERVICE_STATES, State.VERIFYING, Effect.HELD),
-    NodeEvent.TURN_END: StateRule(frozenset({State.VERIFYING}), State.UNVERIFIED, Effect.FREE),
+    NodeEvent.VERIFICATION_END: StateRule(
+        frozenset({State.VERIFYING}), State.UNVERIFIED, Effect.FREE
+    ),
     NodeEvent.HOLD: StateRule(ALL_STATES, State.HELD, Effect.HELD),
     NodeEvent.RELEASE: StateRule(ALL_STATES - IN_SERVICE_STATES, State.UNVERIFIED, Effect.FREE),
     NodeEvent.REPAIR: StateRule(DRAINED_STATES, State.VERIFYING, Effect.HELD),
@@ -180,14 +182,14 @@ def apply_evidence(node: Node, found: Evidence, site: Site, now: float, past: in
         return judge(node, found, now)
     if found.ticket <= node.not_before_ticket or not found.complete:
         return node
-    if node.caveat is Caveat.TURN:  # it is judged as the suspect in service that it was
-        node = end_turn(node, "its verification gave no answer", now)
+    if node.caveat is Caveat.VERIFICATION:  # it is judged as the suspect in service that it was
+        node = end_verification(node, "its verification gave no answer", now)
     node = replace(node, last_run_at=now, verdict=found.verdict.value)
     node = _count_failures(_drop_seen_failures(node, found), found, site, now)
     node = _judge(node, found, site, now, past)
     if node.is_reserved_overdue:
         owed = f"; not verified since: failed {', '.join(node.checks)}" if node.checks else ""
-        node = end_turn(node, f"was verified without a full pass{owed}", now)
+        node = end_verification(node, f"was verified without a full pass{owed}", now)
     return _recall_bmc_failures(node, now)
 
 
@@ -567,7 +569,7 @@ def restrain_hold(before: Node, after: Node, why: str) -> Node:
     due at once. Conclusive evidence stays so.
     """
     after = replace(after, failures=before.failures)  # what is not believed does not count
-    held = Hold.NONE if before.caveat is Caveat.TURN else before.desired_hold
+    held = Hold.NONE if before.caveat is Caveat.VERIFICATION else before.desired_hold
     if after.desired_hold.strength <= held.strength:
         return after
     free = held is Hold.NONE
@@ -598,7 +600,7 @@ def release_if_doubted(node: Node, doubts: Mapping[str, str]) -> Node:
     """
     if (
         is_suspect_between_nodes(node)
-        or (node.conclusive and not node.awaits_turn)
+        or (node.conclusive and not node.awaits_verification)
         or not node.checks
         or not doubts.keys() >= set(node.checks)
     ):
@@ -633,7 +635,7 @@ def forget_evidence(node: Node, now: float) -> Node:
     )
 
 
-# -- nodes that are reserved for their turn
+# -- nodes that are reserved for a verification
 
 
 def reserve_for_evidence(node: Node, last: int) -> Node:
@@ -644,7 +646,9 @@ def reserve_for_evidence(node: Node, last: int) -> Node:
     ticket after *last* counts.
     """
     after = max(node.not_before_ticket, last)
-    return _enter(node, NodeEvent.EVIDENCE, node.since, caveat=Caveat.TURN, not_before_ticket=after)
+    return _enter(
+        node, NodeEvent.EVIDENCE, node.since, caveat=Caveat.VERIFICATION, not_before_ticket=after
+    )
 
 
 def reserve_overdue(node: Node, suite: str, days: float, now: float, last: int) -> Node:
@@ -663,11 +667,11 @@ def reserve_overdue(node: Node, suite: str, days: float, now: float, last: int) 
     )
 
 
-def end_turn(node: Node, reason: str, now: float) -> Node:
-    """Release a node whose turn gave no pass: others are waiting for theirs."""
-    if node.caveat is Caveat.TURN:
+def end_verification(node: Node, reason: str, now: float) -> Node:
+    """Release a node whose verification gave no pass: others wait for theirs."""
+    if node.caveat is Caveat.VERIFICATION:
         return _spare(node, reason)
-    return _enter(node, NodeEvent.TURN_END, now, reason=reason)
+    return _enter(node, NodeEvent.VERIFICATION_END, now, reason=reason)
 
 
 # -- what somebody else did

@@ -12,6 +12,7 @@ from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 from hpcverify.errors import StoreError
@@ -50,16 +51,31 @@ def has_database(state: Path) -> bool:
     Whether the file is in the state directory *state*.
 
     Raises:
-        StoreError: that cannot be seen, as in a folder that is closed to this user.
+        StoreError: as `has_file` does.
 
     """
     path = find_database(state)
+    has_file(path.with_name(f"{path.name}.wal"))  # DuckDB reads its log first
+    return has_file(path)
+
+
+def has_file(path: Path) -> bool:
+    """
+    Whether there is a file *path*.
+
+    Raises:
+        StoreError: the folder is closed to this user, or *path* is no regular file: whoever
+            opens a pipe waits for its other end.
+
+    """
     try:
-        path.stat()
+        mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as exc:
         raise StoreError(f"{path} cannot be read: {exc.strerror}") from exc
+    if not S_ISREG(mode):
+        raise StoreError(f"{path} is not a regular file: move it away")
     return True
 
 
@@ -92,6 +108,7 @@ def open_to_write(state: Path) -> Generator[DuckDBPyConnection]:
 
     """
     path = find_database(state)
+    has_database(state)
     with open_duckdb(path.parent, file=path) as db:
         db.execute("begin")
         db.execute(SCHEMA_TABLE)

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import shutil
+import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from hpcverify.errors import ConfigError, StoreError, write_install_command
 from hpcverify.history.columns import COLUMNS, COLUMNS_VERSION, SCHEMA_KEY
+from hpcverify.summary.printable import make_printable
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -31,6 +33,8 @@ NO_EXTENSIONS: dict[str, str | bool | int | float | list[str]] = {
 SPILL_FOLDER = "_duckdb"
 READ_WAIT_S, WRITE_WAIT_S, RETRY_S = 60, 10, 0.1
 """How long a reader waits for a writer, and a writer for readers: its queue lasts anyway."""
+NOTICE_AFTER_S = 2.0
+"""After which a process prints that it waits."""
 IN_USE_PATTERN = re.compile(r"Could not set lock on file.*PID (\d+)", re.DOTALL)
 TEXT_TYPE = "varchar"
 """The type in SQL of the columns that hold text."""
@@ -100,17 +104,25 @@ def _connect(
 ) -> DuckDBPyConnection:
     import duckdb
 
-    until = time.monotonic() + (READ_WAIT_S if read_only else WRITE_WAIT_S)
+    began, longest = time.monotonic(), READ_WAIT_S if read_only else WRITE_WAIT_S
+    is_reported = False
     while True:
         try:
             return duckdb.connect(file or ":memory:", read_only=read_only, config=bounds)
         except duckdb.IOException as exc:
             if not (other := IN_USE_PATTERN.search(str(exc))):
                 raise
-            if time.monotonic() > until:
+            waited = time.monotonic() - began
+            if waited > longest:
                 raise StoreError(
                     f"{file} is in use by process {other[1]}: try again once that has ended"
                 ) from exc
+            if waited > NOTICE_AFTER_S and not is_reported:
+                line = f"hpcverify: process {other[1]} uses {file}: waiting for up to {longest} s"
+                with suppress(OSError):  # standard error may be closed
+                    sys.stderr.write(f"{make_printable(line)}\n")
+                    sys.stderr.flush()
+                is_reported = True
         time.sleep(RETRY_S)
 
 

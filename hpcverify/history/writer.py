@@ -19,7 +19,12 @@ import msgspec
 
 from hpcverify.errors import StoreError
 from hpcverify.history.columns import COLUMNS, ORDER, collect_cells, find_night
-from hpcverify.history.database import MEASUREMENTS_FOLDER, find_newest_night, open_to_write
+from hpcverify.history.database import (
+    MEASUREMENTS_FOLDER,
+    find_newest_night,
+    has_file,
+    open_to_write,
+)
 from hpcverify.history.duck import quote
 from hpcverify.model import Run
 from hpcverify.units import format_count
@@ -118,6 +123,7 @@ class MeasurementWriter:
             self._spill(sync=True)
 
     def _spill(self, *, sync: bool) -> None:
+        has_file(self._queue_path)
         try:
             self._queue_path.parent.mkdir(parents=True, exist_ok=True)
             with self._queue_path.open("ab") as queue:
@@ -142,7 +148,7 @@ class MeasurementWriter:
 
         """
         self.flush()
-        if not self._queue_path.exists():
+        if not has_file(self._queue_path):
             return
         tonight = find_night(self._clock())
         over = f"from recent where night < '{tonight}'"

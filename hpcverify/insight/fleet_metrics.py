@@ -1,5 +1,5 @@
 """
-The metrics of the fleet, written after each turn of the controller into one text file.
+The metrics of the fleet, written after each cycle of the controller into one text file.
 
 Only nodes that need attention have series of their own, at most `MAX_LISTED_NODES`, unless the
 site asks for all: so the file stays small however many nodes there are, and whatever happens
@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from hpcverify.errors import HpcverifyError, StoreError
 from hpcverify.fleet.breaker import compute_allowance, compute_out_limit, list_out
-from hpcverify.fleet.controller import METRICS, Controller, Turn
+from hpcverify.fleet.controller import METRICS, Controller, Cycle
 from hpcverify.fleet.holds import PROLOG_ERROR
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.part_counts import PartCount
@@ -76,7 +76,7 @@ HOLD_NAMES = {Hold.DRAIN: "drain", Hold.RESERVATION: "reservation", Hold.NONE: "
 OTHERS = "others"
 
 
-def write_fleet_metrics(controller: Controller, turn: Turn) -> None:
+def write_fleet_metrics(controller: Controller, cycle: Cycle) -> None:
     """
     Write the metrics of the fleet into the directory that the site names.
 
@@ -85,12 +85,12 @@ def write_fleet_metrics(controller: Controller, turn: Turn) -> None:
 
     """
     now = controller.clock()
-    fleet = read_fleet_state(controller, turn, now)
+    fleet = read_fleet_state(controller, cycle, now)
     controller.ledger.count_node_seconds(fleet.by_state, fleet.by_hold)
     directory = Path(controller.site.metrics.directory)
     if silence := explain_silence(directory):
         raise StoreError(silence)
-    write_text_file(directory / FLEET_FILE_NAME, list_families(controller, turn, fleet))
+    write_text_file(directory / FLEET_FILE_NAME, list_families(controller, cycle, fleet))
 
 
 class FleetSnapshot(Struct, frozen=True, kw_only=True):
@@ -121,11 +121,11 @@ class FleetSnapshot(Struct, frozen=True, kw_only=True):
         return {hold: counts[hold] for hold in HOLDS}
 
 
-def read_fleet_state(controller: Controller, turn: Turn, now: float) -> FleetSnapshot:
-    """Read how the nodes are, after *turn*."""
+def read_fleet_state(controller: Controller, cycle: Cycle, now: float) -> FleetSnapshot:
+    """Read how the nodes are, after *cycle*."""
     known = controller.ledger.list_nodes()
     current = {
-        name: node for name, node in known.items() if name in turn.listed or not is_gone(node, now)
+        name: node for name, node in known.items() if name in cycle.listed or not is_gone(node, now)
     }
     parts = [part for part in controller.ledger.list_part_counts() if part.node in current]
     incomplete = {part.node for part in parts if part.present < part.expected}
@@ -160,28 +160,28 @@ def name_hold(node: Node) -> str:
 
 
 def list_families(
-    controller: Controller, turn: Turn, fleet: FleetSnapshot
+    controller: Controller, cycle: Cycle, fleet: FleetSnapshot
 ) -> Iterator[MetricFamily]:
     """Yield all metrics of the controller's file."""
     ledger, site = controller.ledger, controller.site
     yield MetricFamily("hpcverify_build_info", {(version("hpcverify"),): 1})
-    yield from list_turn_families(controller, turn, fleet.now)
+    yield from list_cycle_families(controller, cycle, fleet.now)
     yield from list_node_families(fleet, site)
     yield from list_place_families(fleet, make_locator(site, ledger))
     yield from list_counter_families(ledger)
-    yield from list_brake_families(controller, turn, fleet.now)
+    yield from list_brake_families(controller, cycle, fleet.now)
     yield from list_part_families(fleet)
     yield from list_judgement_families(controller, fleet.current)
     yield from list_attention_families(fleet, controller)
 
 
-def list_turn_families(controller: Controller, turn: Turn, now: float) -> Iterator[MetricFamily]:
+def list_cycle_families(controller: Controller, cycle: Cycle, now: float) -> Iterator[MetricFamily]:
     """Yield what the controller says of itself."""
     ledger = controller.ledger
     failing = [m for m in ledger.list_malfunctions() if m.name != METRICS]  # which work: see here
-    yield make_gauge("hpcverify_controller_turn_timestamp_seconds", now)
-    yield make_gauge("hpcverify_controller_turn_duration_seconds", turn.seconds)
-    yield make_gauge("hpcverify_controller_turn_errors", turn.errors)
+    yield make_gauge("hpcverify_controller_cycle_timestamp_seconds", now)
+    yield make_gauge("hpcverify_controller_cycle_duration_seconds", cycle.seconds)
+    yield make_gauge("hpcverify_controller_cycle_errors", cycle.errors)
     yield make_gauge("hpcverify_malfunctions", len(failing))
     yield MetricFamily(
         "hpcverify_malfunction_since_timestamp_seconds",
@@ -189,7 +189,7 @@ def list_turn_families(controller: Controller, turn: Turn, now: float) -> Iterat
     )
     yield make_gauge("hpcverify_sweep_end_timestamp_seconds", ledger.read_sweep_end())
     yield make_gauge("hpcverify_verifications_open", len(ledger.list_open_tickets()))
-    yield make_gauge("hpcverify_spool_refusals", turn.refusals)
+    yield make_gauge("hpcverify_spool_refusals", cycle.refusals)
     waiting = {reader.name: reader.pending for reader in ledger.list_readers()}
     waiting["on_transition"] = ledger.count_pending_transitions()
     yield MetricFamily("hpcverify_events_waiting", {(reader,): n for reader, n in waiting.items()})
@@ -265,19 +265,21 @@ def _list_single(values: Iterable[str]) -> list[LabelValues]:
     return [(value,) for value in values]
 
 
-def list_brake_families(controller: Controller, turn: Turn, now: float) -> Iterator[MetricFamily]:
+def list_brake_families(controller: Controller, cycle: Cycle, now: float) -> Iterator[MetricFamily]:
     """Yield how near the breaker is, and which checks are doubted."""
     ledger, policy = controller.ledger, controller.site.quarantine
     held = ledger.list_newly_held(now - policy.window_hours * HOUR_S)
     yield make_gauge("hpcverify_breaker_tripped", bool(ledger.read_trip_reason()))
     yield make_gauge("hpcverify_breaker_held_nodes", len(held))
-    yield make_gauge("hpcverify_breaker_limit_nodes", compute_allowance(len(turn.listed), policy))
+    yield make_gauge("hpcverify_breaker_limit_nodes", compute_allowance(len(cycle.listed), policy))
     out = list_out(ledger.list_nodes().values(), now)
     yield make_gauge("hpcverify_breaker_out_nodes", len(out))
-    limit = compute_out_limit(len(turn.listed), policy)
+    limit = compute_out_limit(len(cycle.listed), policy)
     yield make_gauge("hpcverify_breaker_out_limit_nodes", limit)
     checks = list_check_names(controller.site.packages)
-    yield MetricFamily("hpcverify_check_doubted", {(name,): name in turn.doubts for name in checks})
+    yield MetricFamily(
+        "hpcverify_check_doubted", {(name,): name in cycle.doubts for name in checks}
+    )
 
 
 def list_part_families(fleet: FleetSnapshot) -> Iterator[MetricFamily]:

@@ -35,7 +35,7 @@ class Writer(StrEnum):
     """Which file has a metric."""
 
     CONTROLLER = "controller"
-    """``hpcverify_controller.prom``, of the whole fleet, after each turn."""
+    """``hpcverify_controller.prom``, of the whole fleet, after each cycle."""
     NODE = "node"
     """``hpcverify_run_SUITE.prom`` on each node, after each run of that suite."""
 
@@ -122,20 +122,20 @@ CONTROLLER_METRICS = (
         help="The version of hpcverify on the controller.",
     ),
     PrometheusMetric(
-        name="hpcverify_controller_turn_timestamp_seconds",
+        name="hpcverify_controller_cycle_timestamp_seconds",
         unit="seconds",
-        help="When the last turn of the controller ended.",
+        help="When the last cycle of the controller ended.",
         alerts=("HpcverifyControllerSilent", "HpcverifyFindingRise"),
         runbook="Run `systemctl list-timers 'hpcverify*'`, then `hpcverify collect` by hand.",
     ),
     PrometheusMetric(
-        name="hpcverify_controller_turn_duration_seconds",
+        name="hpcverify_controller_cycle_duration_seconds",
         unit="seconds",
-        help="How long the last turn of the controller took.",
-        runbook="A turn of minutes waits for Slurm or for the spool: see its log.",
+        help="How long the last cycle of the controller took.",
+        runbook="A cycle of minutes waits for Slurm or for the spool: see its log.",
     ),
     PrometheusMetric(
-        name="hpcverify_controller_turn_errors",
+        name="hpcverify_controller_cycle_errors",
         help="Actions that failed in the last command of the controller.",
         runbook="Run `hpcverify collect`: it prints each of them with the fix.",
     ),

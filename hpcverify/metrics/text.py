@@ -3,7 +3,7 @@ The text format 0.0.4 of Prometheus, as node_exporter reads it from a file.
 
 One writer of its own serves the controller and the nodes. prometheus_client would need 0.07 s
 to be imported, which a prolog waits for, seven times the CPU for 120,000 series, and state in
-memory, which a program that ends after each turn does not have. Tests read what is written
+memory, which a program that ends after each cycle does not have. Tests read what is written
 here with its parser, and with node_exporter itself.
 
 node_exporter drops a whole file for one line that it does not know: so there is no other type

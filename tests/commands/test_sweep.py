@@ -125,14 +125,14 @@ def test_while_links_are_tried_failures_are_held_and_metrics_are_written(
 def test_cycles_leave_a_batch_that_is_tested_alone(tmp_path: Path) -> None:
     batch = make_batch(tmp_path)
     batch.slurm.cluster = SimulatedCluster(bad=("n3",))
-    turns: list[float] = []
+    cycles: list[float] = []
     controller = batch.controller
-    controller.write_metrics = lambda *_: turns.append(batch.slurm.now)
+    controller.write_metrics = lambda *_: cycles.append(batch.slurm.now)
     sleep = make_sleep(controller, batch.slurm.sleep)
     answers = [*BatchTester(controller, 1, lambda: False, sleep).test_ready(())]
 
     assert [one.node for answer in answers for one in answer.faulty] == ["n3"]
-    assert len(turns) > 2
+    assert len(cycles) > 2
     assert {name: batch.ledger.read_node(name).state for name in NAMES} == {
         **dict.fromkeys(NAMES, State.HEALTHY),
         "n3": State.SUSPECT,

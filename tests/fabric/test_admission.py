@@ -416,7 +416,7 @@ def test_a_reservation_that_cannot_be_removed_is_reported_and_keeps_no_other(
     assert any(f"hpcverify-fabric-{LEFT}: scontrol: Access" in line for line in site.said)
 
 
-def test_a_job_that_cannot_be_cancelled_keeps_its_reservation_and_ends_no_turn(
+def test_a_job_that_cannot_be_cancelled_keeps_its_reservation_and_ends_no_cycle(
     site: Site16,
 ) -> None:
     stuck = leave_batch(site, LEFT, "n1")

@@ -75,7 +75,7 @@ def make_wrong_word(check: str = "sdc", *, conclusive: bool = True, **changes: A
 
 @dataclass
 class Room(Ticking):
-    """A controller of the cluster *slurm*, started anew for each turn."""
+    """A controller of the cluster *slurm*, started anew for each cycle."""
 
     folder: Path
     slurm: PaperSlurm
@@ -100,7 +100,7 @@ class Room(Ticking):
         )
 
     def collect(self, times: int = 1, *, after: float = 600) -> None:
-        """Take so many turns, each so many seconds *after* the last."""
+        """Take so many cycles, each so many seconds *after* the last."""
         for _ in range(times):
             self.now += after
             self.controller.reconcile()
@@ -131,10 +131,10 @@ class Room(Ticking):
         controller = self.controller
         return [pick.node for pick in controller.plan(controller.slurm.list_hosts()).chosen]
 
-    def questions(self, **turn: Any) -> int:
-        """Count what Slurm is asked in a turn."""
+    def questions(self, **cycle: Any) -> int:
+        """Count what Slurm is asked in a cycle."""
         before = len(self.slurm.asked)
-        self.collect(**turn)
+        self.collect(**cycle)
         return len(self.slurm.asked) - before
 
 

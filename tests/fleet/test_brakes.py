@@ -194,7 +194,7 @@ def test_a_check_that_fails_on_the_nodes_of_a_rollout_alone_is_doubted(tmp_path:
 
     assert list_drained(room) == {"n1", "n2"}
     assert room.ledger.read_trip_reason() == ""
-    why = room.controller.find_doubts()["sdc"]
+    why = room.controller.find_doubts()["sdc"].why
     assert why.startswith("sdc fails on 6 of 6 nodes of a rollout, and on 0 of 14 others")
     assert why.endswith("suspect hpcverify's torch 2.7, not the nodes")
     room.ledger.reset("ada", "the nodes that are out still count")
@@ -205,6 +205,34 @@ def test_a_check_that_fails_on_the_nodes_of_a_rollout_alone_is_doubted(tmp_path:
         room.finds(name, GOOD, versions=NEW)
     room.collect()
     assert room.controller.find_doubts() == {}
+
+
+@pytest.mark.parametrize(
+    ("versions", "held"), [(OLD, True), (NEW, False), ({"hpcverify": "0.1.0"}, False)]
+)
+@pytest.mark.parametrize("hook", [False, True])
+def test_a_rollout_excuses_the_nodes_with_the_change_and_those_that_report_no_version(
+    tmp_path: Path, versions: dict[str, str], *, hook: bool, held: bool
+) -> None:
+    room = a_room(tmp_path, 40)
+    room.policy = {"check_share": 0.3}
+    *names, sick = room.slurm.nodes
+    for name in names:
+        room.finds(name, GOOD, versions=OLD)
+    room.finds(sick, GOOD, versions=versions)
+    room.collect()
+    for _ in range(2):
+        for name in names[:3]:
+            room.finds(name, SLOW, versions=NEW)
+        if hook:  # with conclusive evidence, which a verification is to confirm
+            room.finds(sick, BAD, hook=True, suite="prolog", versions=versions)
+        else:
+            room.finds(sick, SLOW, versions=versions)
+        room.collect(after=HOUR_S)
+    assert list_drained(room) | room.slurm.reserved == ({sick} if held else set())
+    assert room.controller.find_doubts()["sdc"].unchanged == ((sick,) if held else ())
+    room.collect(3)
+    assert list_drained(room) | room.slurm.reserved == ({sick} if held else set())
 
 
 def test_two_bad_nodes_that_have_something_new_are_quarantined(tmp_path: Path) -> None:
@@ -259,7 +287,7 @@ def test_a_check_is_doubted_though_others_passed_it_before_they_got_what_is_new(
             room.finds(name, SLOW, versions=NEW)
         room.collect()
     assert list_drained(room) == set()
-    assert "sdc fails on 3 of 3 nodes of a rollout" in room.controller.find_doubts()["sdc"]
+    assert "sdc fails on 3 of 3 nodes of a rollout" in room.controller.find_doubts()["sdc"].why
 
 
 def test_a_fault_that_leaves_each_node_with_fewer_parts_is_no_rollout(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_second_controller_is_told_whose_the_spool_is_and_leaves_it(
 
     assert str(refused.value) == (
         f"another controller has the spool {spool}: it belongs to the one on ctl1 "
-        "since 2027-01-15 08:00 UTC, last turn 2027-01-15 08:00 UTC; nothing was done: "
+        "since 2027-01-15 08:00 UTC, last cycle 2027-01-15 08:00 UTC; nothing was done: "
         f"use that one, or, if it is gone for good, rm {build_claim_path(spool)}"
     )
     assert build_claim_path(spool).read_bytes() == before
@@ -89,14 +89,14 @@ def test_the_same_controller_goes_on_and_notes_its_turns_once_a_minute(
 ) -> None:
     for later in (0, 1, REFRESH_S - 1):
         take_claim(spool, ledger, "ctl1", NOW + later)
-    assert json.loads(build_claim_path(spool).read_text())["turn"] == NOW
+    assert json.loads(build_claim_path(spool).read_text())["cycle"] == NOW
 
     take_claim(spool, ledger, "ctl1", NOW + REFRESH_S)
 
     found = json.loads(build_claim_path(spool).read_text())
-    assert (found["since"], found["turn"]) == (NOW, NOW + REFRESH_S)
+    assert (found["since"], found["cycle"]) == (NOW, NOW + REFRESH_S)
     take_claim(spool, ledger, "ctl1", NOW - 1e6)  # a clock that was ahead
-    assert json.loads(build_claim_path(spool).read_text())["turn"] == NOW - 1e6
+    assert json.loads(build_claim_path(spool).read_text())["cycle"] == NOW - 1e6
 
 
 def test_a_controller_that_moved_goes_on_and_the_copy_it_left_does_not(
@@ -126,7 +126,7 @@ def test_a_move_that_was_killed_between_its_two_notes_goes_on(
 
 
 def test_of_two_that_claim_at_once_one_has_it(spool: Path) -> None:
-    one, other = (Claim(ledger=name, host=name, since=NOW, turn=NOW) for name in ("a", "b"))
+    one, other = (Claim(ledger=name, host=name, since=NOW, cycle=NOW) for name in ("a", "b"))
 
     # Both have seen that there is no claim.
     assert write_claim(build_claim_path(spool), one, first=True)
@@ -136,7 +136,7 @@ def test_of_two_that_claim_at_once_one_has_it(spool: Path) -> None:
     assert [p.name for p in build_claim_path(spool).parent.iterdir()] == [".claim"]
 
 
-LATE = b'{"ledger": "x", "host": "ctl2", "since": 1e300, "turn": 1e300}'
+LATE = b'{"ledger": "x", "host": "ctl2", "since": 1e300, "cycle": 1e300}'
 
 
 @pytest.mark.parametrize("kind", ["text", "link", "fifo", "half", "bytes", "late"])

@@ -1,4 +1,4 @@
-"""What a turn makes of Slurm's answers: nobody is judged by what they leave out."""
+"""What a cycle makes of Slurm's answers: nobody is judged by what they leave out."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from hpcverify.cli import cli
-from hpcverify.commands.collect import take_turn
+from hpcverify.commands.collect import take_cycle
 from hpcverify.commands.decisions import decide
 from hpcverify.errors import ActionError, DamagedError, SlurmError
 from hpcverify.fabric.leftovers import ADMISSION_LOCK_NAME
@@ -132,7 +132,7 @@ class Home(Ticking):
     def collect(self) -> Controller:
         """Do what `hpcverify collect` does."""
         controller = self.controller
-        take_turn(controller)
+        take_cycle(controller)
         return controller
 
     def leave(self, node: str, ticket: str = "", **changes: Any) -> Run:
@@ -215,7 +215,7 @@ def list_malfunctions(home: Home) -> list[str]:
 
 
 @pytest.mark.parametrize("torn", TORN)
-def test_damaged_lines_of_the_queue_are_told_and_the_turn_goes_on(home: Home, torn: bytes) -> None:
+def test_damaged_lines_of_the_queue_are_told_and_the_cycle_goes_on(home: Home, torn: bytes) -> None:
     home.pass_nights(1)
     home.queue.write_bytes(torn)
 
@@ -254,7 +254,7 @@ def test_a_bug_in_a_convenience_ends_it_alone(home: Home, monkeypatch: pytest.Mo
     assert "KeyError" in told
 
 
-def test_a_damaged_ledger_stops_the_turn(home: Home) -> None:
+def test_a_damaged_ledger_stops_the_cycle(home: Home) -> None:
     home.pass_nights(1)
     (home.state / LEDGER_FILE_NAME).write_bytes(b"no ledger" * 1000)
 
@@ -482,7 +482,7 @@ def test_what_a_node_claims_of_its_bmc_makes_it_a_suspect_and_is_not_kept_as_tha
         home.collect()
 
     node = home.ledger.read_node("n1")
-    assert (node.state, node.caveat, node.bmc_failures) == (State.SUSPECT, Caveat.TURN, {})
+    assert (node.state, node.caveat, node.bmc_failures) == (State.SUSPECT, Caveat.VERIFICATION, {})
     assert len(node.checks) < 1000, "it does not grow with each run"
 
 
@@ -509,7 +509,7 @@ def test_links_that_cannot_be_tried_end_alone_and_are_a_state(home: Home) -> Non
     home.require_work()
 
 
-def test_what_a_killed_sweep_left_can_be_damaged_and_the_turn_goes_on(home: Home) -> None:
+def test_what_a_killed_sweep_left_can_be_damaged_and_the_cycle_goes_on(home: Home) -> None:
     home.pass_nights(1)
     for number, line in enumerate(TORN):
         folder = home.state / "isolations" / f"20261128-{number:06}-abcdef"
@@ -521,7 +521,7 @@ def test_what_a_killed_sweep_left_can_be_damaged_and_the_turn_goes_on(home: Home
     assert list_malfunctions(home) == []
 
 
-def test_a_lock_of_admissions_that_cannot_be_opened_is_a_state_and_the_turn_goes_on(
+def test_a_lock_of_admissions_that_cannot_be_opened_is_a_state_and_the_cycle_goes_on(
     home: Home,
 ) -> None:
     home.pass_nights(1)
@@ -608,7 +608,7 @@ def test_runs_of_nodes_with_wrong_clocks_count_for_the_night_they_arrive(
         rebuild_measurements(home.state, [])
 
 
-def test_a_slurm_that_is_away_still_ends_the_turn(home: Home) -> None:
+def test_a_slurm_that_is_away_still_ends_the_cycle(home: Home) -> None:
     def refuse(_: object) -> str:
         raise SlurmError("squeue: nobody answers")
 

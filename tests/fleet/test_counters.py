@@ -101,7 +101,7 @@ def test_a_suspicion_that_a_rerun_clears_is_no_failure_and_holds_nothing(
     assert sum(counts.values()) == 1
 
 
-def test_node_seconds_are_counted_between_two_turns(ledger: Ledger, clock: Clock) -> None:
+def test_node_seconds_are_counted_between_two_cycles(ledger: Ledger, clock: Clock) -> None:
     ledger.count_node_seconds({"healthy": 3}, {"drain": 0})
     clock.now += 600
     ledger.count_node_seconds({"healthy": 2, "quarantined": 1}, {"drain": 1})

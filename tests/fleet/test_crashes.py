@@ -138,8 +138,8 @@ class Doom:
         """Be told something, as between two writes."""
         self.meet("writing", text)
 
-    def turn(self, *, sweep: bool) -> None:
-        """Be a controller that takes one turn."""
+    def cycle(self, *, sweep: bool) -> None:
+        """Be a controller that takes one cycle."""
         os.environ.update(self.fleet.env)
         tempfile.tempdir = None  # TMPDIR is read anew
         sys.path.insert(0, str(SITE))  # where the site's own checks are
@@ -148,7 +148,7 @@ class Doom:
         controller.say = self.say
         controller.clock = lambda: time.time() + self.ahead
         if sweep:
-            Sweep(controller, controller.site.fleet.suite, StopFlag()).run_turn()
+            Sweep(controller, controller.site.fleet.suite, StopFlag()).run_cycle()
             return
         with controller.hold_lock():
             try:
@@ -158,7 +158,7 @@ class Doom:
 
     def survived(self, *, sweep: bool = False) -> bool:
         """Start a controller, and say whether it came to the end of its turn."""
-        process = MORTAL.Process(target=self.turn, kwargs={"sweep": sweep})
+        process = MORTAL.Process(target=self.cycle, kwargs={"sweep": sweep})
         process.start()
         process.join()
         assert process.exitcode in (0, SlurmError.exit_code, -signal.SIGKILL)

@@ -174,7 +174,7 @@ def mounted(*arguments: object) -> Generator[None]:
 
 @pytest.mark.needs("root")
 @pytest.mark.parametrize("kind", ["full", "read-only"])
-def test_a_disk_that_takes_nothing_ends_no_turn_and_is_reported_until_it_does(
+def test_a_disk_that_takes_nothing_ends_no_cycle_and_is_reported_until_it_does(
     tmp_path: Path, kind: str
 ) -> None:
     (tmp_path / "disk").mkdir()

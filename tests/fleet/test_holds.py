@@ -369,7 +369,7 @@ def test_who_lifts_our_hold_is_not_worked_against(hold: Hold) -> None:
     assert applied(after, shelf) == after
 
 
-def test_what_failed_while_others_held_it_is_drained_in_the_turn_after() -> None:
+def test_what_failed_while_others_held_it_is_drained_in_the_cycle_after() -> None:
     shelf = Shelf()
     after = applied(wants(Hold.DRAIN, foreign=THEIRS), shelf)
     assert (after.foreign, shelf.writes) == ("", [])

@@ -47,7 +47,7 @@ class Site:
         return self.folder / "hook"
 
     def tell(self, text: str = KEEPS, **changes: Any) -> None:
-        """Take the end of a turn, with a program of this *text*."""
+        """Take the end of a cycle, with a program of this *text*."""
         self.program.write_text(f"#!/bin/sh\n{text}")
         self.program.chmod(0o755)
         usual: dict[str, Any] = {"program": str(self.program), "clock": self.ledger.clock}
@@ -172,7 +172,7 @@ def test_a_failure_is_one_line_and_is_tried_again(site: Site, text: str, why: st
 
     site.tell(text)
 
-    assert site.said == [f"on_transition: {site.program}: {why}; the next turn tries again"]
+    assert site.said == [f"on_transition: {site.program}: {why}; the next cycle tries again"]
     assert site.untold() == 2
     site.tell()
     assert sorted(t["node"] for t in site.told) == ["n1", "n2"]
@@ -192,7 +192,7 @@ def test_what_the_program_cannot_take_keeps_nothing_else_back(site: Site) -> Non
     assert ([t["node"] for t in site.told], site.untold()) == (["n2", "n3"], 1)
 
 
-def test_a_program_that_hangs_is_ended_and_the_turn_goes_on(site: Site) -> None:
+def test_a_program_that_hangs_is_ended_and_the_cycle_goes_on(site: Site) -> None:
     for name in ("n1", "n2"):
         site.ledger.put(Node(name=name, state=State.HEALTHY), "passed")
 
@@ -204,7 +204,7 @@ def test_a_program_that_hangs_is_ended_and_the_turn_goes_on(site: Site) -> None:
     assert not is_alive(int((site.folder / "child").read_text().strip()))
 
 
-def test_a_turn_without_time_left_leaves_the_rest_to_the_next(site: Site) -> None:
+def test_a_cycle_without_time_left_leaves_the_rest_to_the_next(site: Site) -> None:
     site.ledger.put(BAD, "quarantined")
     site.tell(time_budget=-1.0)
     assert (site.told, site.untold()) == ([], 1)

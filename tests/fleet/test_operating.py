@@ -183,7 +183,7 @@ def test_a_quarantine_and_a_release_are_told_to_the_sites_program(fleet: Fleet) 
     assert told(fleet)[-1]["after"] == "unverified"
 
 
-def test_a_program_that_fails_stops_no_turn(fleet: Fleet) -> None:
+def test_a_program_that_fails_stops_no_cycle(fleet: Fleet) -> None:
     with_a_hook(fleet, "#!/bin/sh\necho no mail server >&2; exit 1\n")
     fleet.tell("n1", "corrupt")
 
@@ -192,10 +192,10 @@ def test_a_program_that_fails_stops_no_turn(fleet: Fleet) -> None:
 
     assert fleet.drained() == {"n1"}
     assert done.returncode == 0
-    assert "no mail server; the next turn tries again" in one_line(done.stderr)
+    assert "no mail server; the next cycle tries again" in one_line(done.stderr)
 
 
-def test_a_tripped_breaker_shows_in_the_output_and_status_of_each_turn(fleet: Fleet) -> None:
+def test_a_tripped_breaker_shows_in_the_output_and_status_of_each_cycle(fleet: Fleet) -> None:
     with_a_hook(fleet)
     for node in ("n1", "n2", "n3"):
         fleet.tell(node, "corrupt")
@@ -214,7 +214,7 @@ def test_a_tripped_breaker_shows_in_the_output_and_status_of_each_turn(fleet: Fl
     assert told(fleet)[-1]["after"] == "closed"
 
 
-def test_a_doubted_check_shows_in_the_output_and_status_of_each_turn(fleet: Fleet) -> None:
+def test_a_doubted_check_shows_in_the_output_and_status_of_each_cycle(fleet: Fleet) -> None:
     with_a_hook(fleet, quarantine='enforce = ["*"]')
     for node in ("n1", "n2", "n3"):
         fleet.tell(node, "corrupt")

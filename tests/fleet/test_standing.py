@@ -110,7 +110,7 @@ def test_a_node_that_invents_reasons_has_no_more_than_so_many_events(room: Room)
 
 def test_a_controller_that_is_refused_the_spool_says_so_once(room: Room) -> None:
     path = build_claim_path(room.folder / "spool")
-    other = Claim(ledger="other", host="ctl9", since=NOW, turn=NOW)
+    other = Claim(ledger="other", host="ctl9", since=NOW, cycle=NOW)
     write_claim(path, other, first=True)
     for _ in range(3):
         with pytest.raises(ActionError, match="another controller"), room.controller.hold_lock():
@@ -182,7 +182,7 @@ def test_events_that_a_reader_has_not_got_are_not_pruned(room: Room) -> None:
     assert verify_ledger(room.ledger).wrong == 0
 
 
-def test_the_turn_goes_on_if_the_file_cannot_be_written_and_says_so(room: Room) -> None:
+def test_the_cycle_goes_on_if_the_file_cannot_be_written_and_says_so(room: Room) -> None:
     controller: Any = room.controller
     (controller.state / "events.jsonl").mkdir()
 

@@ -125,7 +125,7 @@ def happen(
 
 def held(node: Node) -> bool:
     """Whether it is out of service, and not for its turn alone."""
-    return node.desired_hold is not Hold.NONE and not node.awaits_turn
+    return node.desired_hold is not Hold.NONE and not node.awaits_verification
 
 
 DOUBTS: dict[str, str] = dict.fromkeys(CHECKS, "fails on many")
@@ -148,8 +148,8 @@ HAPPENINGS = [
         person=False,
     ),
     happen(
-        lambda node: node.awaits_turn,
-        lambda node, now: transitions.end_turn(node, "it was cancelled", now),
+        lambda node: node.awaits_verification,
+        lambda node, now: transitions.end_verification(node, "it was cancelled", now),
         person=False,
     ),
     happen(
@@ -199,8 +199,8 @@ def test_a_doubt_lets_go_of_a_suspect_without_conclusive_evidence_alone() -> Non
 
 @pytest.mark.parametrize("state", [State.HEALTHY, State.UNVERIFIED])
 def test_what_the_table_does_not_know_is_a_mistake_of_ours(state: State) -> None:
-    with pytest.raises(ValueError, match="not for the event TURN_END"):
-        transitions.end_turn(Node(name="n1", state=state), "so", 1.0)
+    with pytest.raises(ValueError, match="not for the event VERIFICATION_END"):
+        transitions.end_verification(Node(name="n1", state=state), "so", 1.0)
 
 
 def test_every_state_is_entered_and_left_by_some_event() -> None:

@@ -218,7 +218,7 @@ def decide(node: Node, how: dict[str, str], site: Site, number: int, past: int) 
     happenings = {
         "refused": partial(quarantine_refused, node, "Prolog error", site, NOW, past),
         "keep": partial(keep_until_verified, node, NOW, last=number - 1),
-        "turn": partial(reserve_for_evidence, node, last=number - 1),
+        "reserved": partial(reserve_for_evidence, node, last=number - 1),
         "reset": partial(forget_evidence, node, NOW),
     }
     match next(iter(how)):

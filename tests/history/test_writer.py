@@ -6,10 +6,13 @@ import multiprocessing
 import os
 import resource
 import signal
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, date, datetime, timedelta
+from io import StringIO
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -26,6 +29,7 @@ OTHER_YEAR = (
     b'"parts":[{"cells":[{"metric":"m"}]}]}'
 )
 """What DuckDB can read, but Python cannot."""
+Opener = Callable[[Path], AbstractContextManager[Any]]
 FORK = multiprocessing.get_context("fork")
 """What is killed, or reads meanwhile, is a process of its own."""
 
@@ -168,8 +172,8 @@ def test_a_damaged_file_is_named_in_one_line_and_the_queue_is_kept(
     assert len(list_runs(tmp_path)) == 4
 
 
-def read_and_wait(state: Path, opened: Event, ended: Event) -> None:
-    with open_to_read(state):
+def hold_open(opener: Opener, state: Path, opened: Event, ended: Event) -> None:
+    with opener(state):
         opened.set()
         ended.wait()
 
@@ -180,7 +184,7 @@ def test_a_writer_that_waits_in_vain_for_a_reader_leaves_its_queue(
     write_runs(tmp_path, make_run("n1"))
     monkeypatch.setattr("hpcverify.history.duck.WRITE_WAIT_S", 0)
     opened, ended = FORK.Event(), FORK.Event()
-    reader = FORK.Process(target=read_and_wait, args=(tmp_path, opened, ended))
+    reader = FORK.Process(target=hold_open, args=(open_to_read, tmp_path, opened, ended))
     reader.start()
     opened.wait()
 
@@ -322,3 +326,46 @@ def test_a_path_that_cannot_be_seen_is_named_in_one_line(tmp_path: Path) -> None
 
     with pytest.raises(StoreError, match=r"history\.duckdb cannot be read: "):
         read_measurements(tmp_path)
+
+
+@pytest.mark.parametrize("name", [QUEUE_NAME, "history.duckdb", "history.duckdb.wal"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_pipe_or_a_folder_in_place_of_a_file_is_reported_and_nobody_waits_for_it(
+    tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    folder = find_database(tmp_path).parent
+    folder.mkdir()
+    make(folder / name)
+    with pytest.raises(StoreError, match=f"{name} is not a regular file: move it away"):
+        write_runs(tmp_path, make_run("n1"))
+    if name != QUEUE_NAME:
+        with pytest.raises(StoreError, match="is not a regular file"):
+            read_measurements(tmp_path)
+
+
+class Releasing(StringIO):
+    """Standard error; what is written to it sets *event*."""
+
+    def __init__(self, event: Event) -> None:
+        super().__init__()
+        self.event = event
+
+    def write(self, text: str) -> int:
+        """Keep *text*."""
+        self.event.set()
+        return super().write(text)
+
+
+def test_a_reader_that_waits_for_a_writer_prints_one_line_and_then_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_runs(tmp_path, make_run("n1"))
+    opened, ended = FORK.Event(), FORK.Event()
+    writer = FORK.Process(target=hold_open, args=(open_to_write, tmp_path, opened, ended))
+    writer.start()
+    opened.wait()
+    monkeypatch.setattr("sys.stderr", stderr := Releasing(ended))
+    assert len(list_runs(tmp_path)) == 2
+    writer.join()
+    (line,) = stderr.getvalue().splitlines()
+    assert line.startswith(f"hpcverify: process {writer.pid} uses {find_database(tmp_path)}: wait")

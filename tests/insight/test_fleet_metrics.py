@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.errors import SlurmError
-from hpcverify.fleet.controller import METRICS, METRICS_INTERVAL_S, Controller, Turn
+from hpcverify.fleet.controller import METRICS, METRICS_INTERVAL_S, Controller, Cycle
 from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import DAY_S, Node, State
@@ -88,8 +88,8 @@ class Exporting:
     def list_labels(self, name: str) -> list[dict[str, str]]:
         return [dict(labels) for labels in read_samples(self.text).get(name, {})]
 
-    def turn(self, after: float = 600) -> int:
-        """Take a turn, and return its exit status."""
+    def cycle(self, after: float = 600) -> int:
+        """Take a cycle, and return its exit status."""
         self.room.now += after
         controller = self.controller
         with controller.hold_lock():
@@ -100,7 +100,7 @@ class Exporting:
         """Write the metrics of these *nodes*, and return them."""
         controller = self.controller
         store_nodes(controller.ledger, nodes.values())
-        write_fleet_metrics(controller, replace(Turn(listed=nodes, doubts=()), **changes))
+        write_fleet_metrics(controller, replace(Cycle(listed=nodes, doubts=()), **changes))
         return self.text
 
 
@@ -155,9 +155,9 @@ def test_every_metric_of_the_table_can_be_in_the_file_and_no_other(site: Exporti
         measurements=(Measurement("gpus", 7),),
         findings=(Finding("gpu_missing", "GPU-1", "gone"),),
     )
-    site.turn()
+    site.cycle()
     site.room.finds("n1", make_wrong_word(), missing)
-    site.turn()
+    site.cycle()
     write_judgement(site.controller.state, make_judgement())
     site.ledger.record_malfunction("history of measurements", "the disk is full")
     nodes = {**make_nodes(40), **site.ledger.list_nodes()}
@@ -167,15 +167,15 @@ def test_every_metric_of_the_table_can_be_in_the_file_and_no_other(site: Exporti
     assert {metric.name for metric in CONTROLLER_METRICS} == {*read_families(text)}
 
 
-def test_a_turn_writes_when_it_ended(site: Exporting) -> None:
-    site.turn()
-    first = site.read("hpcverify_controller_turn_timestamp_seconds")
-    site.turn(600)
-    assert site.read("hpcverify_controller_turn_timestamp_seconds") >= first + 600
+def test_a_cycle_writes_when_it_ended(site: Exporting) -> None:
+    site.cycle()
+    first = site.read("hpcverify_controller_cycle_timestamp_seconds")
+    site.cycle(600)
+    assert site.read("hpcverify_controller_cycle_timestamp_seconds") >= first + 600
 
 
-def test_a_turn_that_slurm_does_not_answer_writes_nothing(site: Exporting) -> None:
-    site.turn()
+def test_a_cycle_that_slurm_does_not_answer_writes_nothing(site: Exporting) -> None:
+    site.cycle()
     before = site.text
     controller = site.controller
     controller.backend = SlurmBackend(Slurm(run=refuse_to_answer))
@@ -186,7 +186,7 @@ def test_a_turn_that_slurm_does_not_answer_writes_nothing(site: Exporting) -> No
 
 
 def test_all_states_and_holds_are_written_though_no_node_has_them(site: Exporting) -> None:
-    site.turn()
+    site.cycle()
     states = {labels["state"] for labels in site.list_labels("hpcverify_nodes")}
     assert states == {*STATES}
     assert site.read("hpcverify_nodes", state="unverified") == 4
@@ -194,9 +194,9 @@ def test_all_states_and_holds_are_written_though_no_node_has_them(site: Exportin
 
 
 def test_a_quarantined_node_has_its_state_its_check_and_what_to_do(site: Exporting) -> None:
-    site.turn()
+    site.cycle()
     site.room.finds("n1", make_wrong_word(remedy=Remedy.REPLACE))
-    site.turn()
+    site.cycle()
 
     assert site.list_labels("hpcverify_node_hold_info") == [
         {"node": "n1", "hold": "drain", "check": "sdc", "remedy": "replace"}
@@ -240,9 +240,9 @@ def test_a_node_that_lacks_a_part_has_series_though_it_is_healthy(site: Exportin
         measurements=(Measurement("gpus", 7), Measurement("disks", 2)),
         findings=(Finding("gpu_missing", "GPU-1", "gone"),),
     )
-    site.turn()
+    site.cycle()
     site.room.finds("n1", missing)
-    site.turn()
+    site.cycle()
 
     assert site.read("hpcverify_node_parts_missing", node="n1", kind="gpu") == 1
     assert site.read("hpcverify_node_parts_missing", node="n1", kind="disk") == 0
@@ -367,30 +367,30 @@ def test_a_node_that_is_gone_crosses_no_limit(site: Exporting) -> None:
 
 def test_a_damaged_judgement_leaves_the_rest(site: Exporting) -> None:
     (site.controller.state / JUDGEMENT_NAME).write_bytes(b'{"night":')
-    site.turn()
+    site.cycle()
     assert site.read("hpcverify_night_timestamp_seconds") == 0
     assert site.list_labels("hpcverify_measurement") == []
     assert site.read("hpcverify_malfunctions") == 0
 
 
-def test_a_directory_that_is_gone_ends_no_turn_and_is_a_malfunction(site: Exporting) -> None:
+def test_a_directory_that_is_gone_ends_no_cycle_and_is_a_malfunction(site: Exporting) -> None:
     site.folder.rmdir()
     site.room.finds("n1", make_wrong_word())
-    assert site.turn() != 0
+    assert site.cycle() != 0
     (malfunction,) = site.ledger.list_malfunctions()
     assert site.room.node("n1").state is State.QUARANTINED
     assert malfunction.name == METRICS
     assert str(site.folder) in malfunction.why
 
     site.folder.mkdir()
-    site.turn()
+    site.cycle()
     assert (site.ledger.list_malfunctions(), site.read("hpcverify_malfunctions")) == ([], 0)
 
 
 @pytest.mark.needs("root")
-def test_a_directory_that_does_not_answer_ends_no_turn(site: Exporting) -> None:
+def test_a_directory_that_does_not_answer_ends_no_cycle(site: Exporting) -> None:
     with silent_file_system(site.folder):
-        assert site.turn() != 0
+        assert site.cycle() != 0
     (malfunction,) = site.ledger.list_malfunctions()
     assert (malfunction.name, "has not answered" in malfunction.why) == (METRICS, True)
 
@@ -412,9 +412,9 @@ def test_the_end_of_a_sweep_is_known(site: Exporting) -> None:
 
 
 def test_a_finding_is_counted_when_it_is_opened_and_stays_counted(site: Exporting) -> None:
-    site.turn()
+    site.cycle()
     site.room.finds("n1", make_wrong_word())
-    site.turn()
+    site.cycle()
     labels = {"check": "sdc", "code": "corruption", "verdict": "fail"}
     assert site.read("hpcverify_findings_total", **labels) == 1
     assert site.read("hpcverify_findings_open", **labels) == 1
@@ -425,9 +425,9 @@ def test_a_finding_is_counted_when_it_is_opened_and_stays_counted(site: Exportin
     assert site.read("hpcverify_findings_open", **labels) == 0
 
 
-def test_the_events_of_a_turn_do_not_wait_after_it(site: Exporting) -> None:
+def test_the_events_of_a_cycle_do_not_wait_after_it(site: Exporting) -> None:
     site.room.finds("n1", make_wrong_word())
-    site.turn()
+    site.cycle()
     assert site.read("hpcverify_events_waiting", reader="file") == 0
 
 
@@ -442,7 +442,7 @@ def test_what_a_node_makes_up_is_not_a_label(site: Exporting, claim: str) -> Non
             rulings=dict.fromkeys((claim, f"{claim}2"), corruption.rulings["corruption"]),
         ),
     )
-    site.turn()
+    site.cycle()
     judgement = make_judgement()
     metric, reached = judgement.levels[0]
     levels = [(replace(metric, **{n: claim}), reached) for n in ("metric", "model", "unit")]
@@ -460,14 +460,14 @@ def test_a_sweep_that_waits_is_not_silent(site: Exporting, monkeypatch: pytest.M
     controller = site.controller
     with controller.hold_lock():
         controller.reconcile()
-    first = site.read("hpcverify_controller_turn_timestamp_seconds")
+    first = site.read("hpcverify_controller_cycle_timestamp_seconds")
     with controller.hold_lock():
         controller.collect_results()
-    assert site.read("hpcverify_controller_turn_timestamp_seconds") == first
+    assert site.read("hpcverify_controller_cycle_timestamp_seconds") == first
 
     later = time.monotonic() + METRICS_INTERVAL_S
     monkeypatch.setattr(time, "monotonic", lambda: later)
     site.room.now += METRICS_INTERVAL_S
     with controller.hold_lock():
         controller.collect_results()
-    assert site.read("hpcverify_controller_turn_timestamp_seconds") > first + METRICS_INTERVAL_S
+    assert site.read("hpcverify_controller_cycle_timestamp_seconds") > first + METRICS_INTERVAL_S

@@ -42,7 +42,7 @@ class Sensor(Ticking):
         )
 
     def sweep(self) -> dict[str, State]:
-        """Begin a sweep: look at the jobs, then take a turn; give what is no longer new."""
+        """Begin a sweep: look at the jobs, then take a cycle; give what is no longer new."""
         with self.controller.hold_lock():
             take_suspicions(self.controller)
             self.controller.reconcile()

@@ -9,9 +9,11 @@ from pathlib import Path
 from tests.tables import read_table
 
 SERIES = {
-    "turn": "hpcverify_controller_turn_timestamp_seconds{@}",
-    "turn of b": 'hpcverify_controller_turn_timestamp_seconds{@,cluster="b"}',
-    "turn elsewhere": 'hpcverify_controller_turn_timestamp_seconds{instance="new:9100",job="node"}',
+    "cycle": "hpcverify_controller_cycle_timestamp_seconds{@}",
+    "cycle of b": 'hpcverify_controller_cycle_timestamp_seconds{@,cluster="b"}',
+    "cycle elsewhere": (
+        'hpcverify_controller_cycle_timestamp_seconds{instance="new:9100",job="node"}'
+    ),
     "breaker": "hpcverify_breaker_tripped{@}",
     "doubt": 'hpcverify_check_doubted{check="gemm",@}',
     "to hold": "hpcverify_nodes_to_hold{@}",
@@ -40,7 +42,7 @@ SERIES = {
     'metric="power",@}',
 }
 """By their names in the table; ``@`` stands for the labels of the controller."""
-TURN = SERIES["turn"]
+CYCLE = SERIES["cycle"]
 
 
 @dataclass(frozen=True)

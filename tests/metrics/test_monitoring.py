@@ -30,7 +30,7 @@ PATIENCE = {"15 * 60": "10", "3 * 86400": "0"}
 """Thresholds of the rules, and what they are here, in seconds."""
 HELD = "HpcverifyNodeHeldLong"
 SILENT = "HpcverifyControllerSilent"
-TURN = "hpcverify_controller_turn_timestamp_seconds"
+CYCLE = "hpcverify_controller_cycle_timestamp_seconds"
 SMALL = "size=256k,mode=0755"
 """A file system that a file of a quarter of a MiB fills."""
 
@@ -59,7 +59,7 @@ class MonitoredFleet:
 
     @contextmanager
     def run_controller(self) -> Generator[subprocess.Popen[bytes]]:
-        """Take one turn after the other, as the timer does, until the end or until killed."""
+        """Take one cycle after the other, as the timer does, until the end or until killed."""
         process = subprocess.Popen(
             ["sh", "-c", 'while :; do "$0" collect; sleep 0.2; done', HPCVERIFY],
             env=self.fleet.env,
@@ -75,17 +75,17 @@ class MonitoredFleet:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
-    def await_turn(self) -> None:
-        """Wait until Prometheus knows of a turn later than those that it knows of now."""
+    def await_cycle(self) -> None:
+        """Wait until Prometheus knows of a cycle later than those that it knows of now."""
 
-        def read_turn() -> float:
-            return max((float(s["value"][1]) for s in self.monitoring.query(TURN)), default=0)
+        def read_cycle() -> float:
+            return max((float(s["value"][1]) for s in self.monitoring.query(CYCLE)), default=0)
 
-        before = read_turn()
-        self.monitoring.until(lambda: read_turn() > before)
+        before = read_cycle()
+        self.monitoring.until(lambda: read_cycle() > before)
 
     def await_silence_to_end(self) -> Alert:
-        """Take turns until the alert is over."""
+        """Take cycles until the alert is over."""
         with self.run_controller():
             return self.monitoring.await_alert(SILENT, "resolved")
 
@@ -137,11 +137,11 @@ def test_a_held_node_arrives_with_its_check_and_remedy_and_is_resolved_by_its_re
     assert {a.labels["node"] for a in monitored.monitoring.received if a.name == HELD} == {"n2"}
 
 
-def test_a_controller_that_is_killed_is_reported_until_its_next_turn(
+def test_a_controller_that_is_killed_is_reported_until_its_next_cycle(
     monitored: MonitoredFleet,
 ) -> None:
     with monitored.run_controller() as controller:
-        monitored.await_turn()
+        monitored.await_cycle()
         os.killpg(controller.pid, signal.SIGKILL)
         alert = monitored.monitoring.await_alert(SILENT)
 
@@ -150,11 +150,11 @@ def test_a_controller_that_is_killed_is_reported_until_its_next_turn(
     monitored.await_silence_to_end()
 
 
-def test_a_full_disk_under_the_text_files_is_reported_and_ends_no_turn(
+def test_a_full_disk_under_the_text_files_is_reported_and_ends_no_cycle(
     monitored: MonitoredFleet,
 ) -> None:
     with monitored.run_controller():
-        monitored.await_turn()
+        monitored.await_cycle()
     full = monitored.text_files / "full"
     with pytest.raises(OSError, match="No space"):
         full.write_bytes(bytes(2**20))
@@ -172,7 +172,7 @@ def test_a_text_file_that_cannot_be_read_is_reported_where_one_of_ours_was(
     monitored: MonitoredFleet,
 ) -> None:
     with monitored.run_controller():
-        monitored.await_turn()
+        monitored.await_cycle()
         broken = monitored.text_files / "hpcverify_run_quick.prom"
         broken.write_text("# TYPE hpcverify_x stateset\nhpcverify_x 1\n")
         monitored.monitoring.await_alert("HpcverifyTextfileBroken")
@@ -205,7 +205,7 @@ def test_no_label_explodes_with_10000_nodes(tmp_path: Path) -> None:
     site.write(make_nodes(**FAILED))
 
     with start_monitoring(text_files, seconds=60) as monitoring:
-        monitoring.until(lambda: monitoring.query(TURN))
+        monitoring.until(lambda: monitoring.query(CYCLE))
         ours = 'last_over_time({__name__=~"hpcverify_.*"}[1h])'
         (series,) = monitoring.query(f"count({ours})")
         samples = monitoring.query(f"group by (node, place, check) ({ours})")

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from hpcverify.metrics.table import METRICS
-from tests.metrics.alert_cases import CASES, TURN, Case
+from tests.metrics.alert_cases import CASES, CYCLE, Case
 from tests.metrics.promql import (
     OF_THE_SCRAPE,
     list_grouping_labels,
@@ -115,10 +115,10 @@ ALERT_LABELS = sorted(
 def write_case(case: Case) -> str:
     """Write *case* as promtool reads it: JSON is YAML too."""
     step = f"{case.step}m"
-    turns = {TURN: f"0+{60 * case.step}x{case.minutes // case.step + 10}"}
+    cycles = {CYCLE: f"0+{60 * case.step}x{case.minutes // case.step + 10}"}
     series = [
         {"series": name.replace("@", 'instance="ctl:9100",job="node"'), "values": values}
-        for name, values in {**turns, **case.read_series()}.items()
+        for name, values in {**cycles, **case.read_series()}.items()
     ]
     firing = f'count by ({",".join(ALERT_LABELS)}) (ALERTS{{alertstate="firing"}})'
     expected = [

@@ -64,7 +64,7 @@ def test_systemd_takes_the_drop_in_for_newer_answers(installed: Path, freshness:
     assert (verified.returncode, ours) == (0, [])
 
 
-def test_the_drop_in_leaves_half_a_minute_of_two_to_a_turn(freshness: str) -> None:
+def test_the_drop_in_leaves_half_a_minute_of_two_to_a_cycle(freshness: str) -> None:
     wait = re.compile(r"^(?:OnUnitInactive|RandomizedDelay|Accuracy)Sec=(\d+)s?$", re.MULTILINE)
     waits = wait.findall(freshness)
     assert len(waits) == 3

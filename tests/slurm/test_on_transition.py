@@ -151,7 +151,7 @@ def test_what_was_refused_is_told_again(
     with listening(handler) as port:
         (line,) = tell(tmp_path, example(port), BAD)
     assert "Traceback" not in line
-    assert line.endswith("; the next turn tries again")
+    assert line.endswith("; the next cycle tries again")
     assert len(Ledger(tmp_path / "state").list_pending_transitions(10)) == 1
 
 
