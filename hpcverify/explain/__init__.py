@@ -63,7 +63,9 @@ def find_explanation(
         own = list_explanations(check, packages)
     except ConfigError:  # a mistake in the table of a site
         own = {}
-    return _match(own, code) or _match(list_common_explanations(), code)
+    common = list_common_explanations()
+    exact = own.get(code) or common.get(code)
+    return exact or _match_pattern(own, code) or _match_pattern(common, code)
 
 
 def list_explanations(
@@ -145,9 +147,7 @@ def _list_rows(
                 )
 
 
-def _match(explanations: Mapping[str, Explanation], code: str) -> Explanation | None:
-    if code in explanations:
-        return explanations[code]
+def _match_pattern(explanations: Mapping[str, Explanation], code: str) -> Explanation | None:
     fitting = (pattern for pattern in explanations if matches(code, pattern))
     best = max(fitting, key=rank_pattern, default=None)
     return None if best is None else explanations[best]
