@@ -129,10 +129,10 @@ def _list_rows(
         for row in reversed([*csv.DictReader(table)]):  # the first row of a code counts
             number = f"Xid {row['xid']}: " if row.get("xid") else ""
             action = f" NVIDIA's action: {row['nvidia']}." if row.get("nvidia") else ""
-            title = number + row["meaning"]
+            words = row["meaning"]
             plain = Explanation(
-                title=title,
-                meaning=f"{title[0].upper()}{title[1:]}.{action}",
+                title=number + words,
+                meaning=f"{words[0].upper()}{words[1:]}.{action}",
                 fix=row.get("fix") or steps.get(row["remedy"], ""),
             )
             yield row["code"], plain

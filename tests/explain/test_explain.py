@@ -43,9 +43,7 @@ ENGINE_CODES = {
 
 def list_codes(check: Check[Any]) -> dict[str, Remedy]:
     """List the codes of *check* with their remedies."""
-    limits = {
-        name: rule.remedy or Remedy.NONE for name, rule in check.rules.items() if has_bound(rule)
-    }
+    limits = {name: rule.remedy or Remedy.NONE for name, rule in check.rules.items()}
     return limits | {code: rule.remedy for code, rule in check.finding_rules.items()}
 
 
