@@ -21,6 +21,7 @@ COMMAND_GROUPS = {
         "history": "List the runs of a node.",
         "report": "Write a report on a node, or on all nodes.",
         "checks": "List the checks, or explain one of them.",
+        "explain": "Explain a code: what it means and how to fix it.",
         "suites": "List the suites.",
         "collectives": "Measure collectives between GPUs or nodes, verify every result.",
         "gate": "Say whether jobs may run on this node, as the prolog asks.",
