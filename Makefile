@@ -32,7 +32,7 @@ help:
 verify: $(BIN)/hpcverify
 	@./.ci/need --optional fio:fio smartctl:smartmontools
 	@rm -f $(REPORT); status=0; \
-	$(BIN)/hpcverify run --html $(REPORT) || status=$$?; \
+	$(BIN)/hpcverify run -o $(REPORT) || status=$$?; \
 	[ -f $(REPORT) ] || exit $$status; \
 	echo "report: $$(pwd)/$(REPORT)"; \
 	[ $$status -eq 3 ] || exit $$status
@@ -156,6 +156,7 @@ schema: $(BIN)/hpcverify
 	@$(WRITE_SCHEMA) hpcverify.model Run > docs/reference/schema/run.json
 	@$(WRITE_SCHEMA) hpcverify.records.collectives CollectiveRun > docs/reference/schema/collectives.json
 	@$(WRITE_SCHEMA) hpcverify.commands.gate GateDocument > docs/reference/schema/gate.json
+	@$(WRITE_SCHEMA) hpcverify.insight.morning MorningReport > docs/reference/schema/fleet.json
 	@$(WRITE_SCHEMA) hpcverify.insight.nodes_document NodesDocument > docs/reference/schema/nodes.json
 	@$(WRITE_SCHEMA) hpcverify.insight.reliability_report ReliabilityReport > docs/reference/schema/reliability.json
 	@$(WRITE_SCHEMA) hpcverify.commands.history HistoryDocument > docs/reference/schema/history.json

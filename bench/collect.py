@@ -2,7 +2,7 @@
 What a collect costs on a large cluster of which many nodes change hands at once.
 
 Slurm is a script that prints an answer from a file, for 10,000 nodes: the controller is
-``hpcverify collect`` as it is. It knows the nodes; then an administrator drains 1,000
+``hpcverify fleet collect`` as it is. It knows the nodes; then an administrator drains 1,000
 of them and lets them go again, drains all for maintenance, and lets them go. CPU time
 is that of the collect with all that it starts, the script among it.
 """
@@ -103,7 +103,7 @@ def report(what: str, folder: Path, environment: dict[str, str], *, bound: bool 
     """Run a collect, and print what it cost."""
     (folder / "asked").write_text("")
     before, start = cpu_seconds(), time.perf_counter()
-    subprocess.run([HPCVERIFY, "collect"], env=environment, check=True, stdout=2)
+    subprocess.run([HPCVERIFY, "fleet", "collect"], env=environment, check=True, stdout=2)
     wall, cpu = time.perf_counter() - start, cpu_seconds() - before
     asked = len((folder / "asked").read_text().splitlines())
     limits = f" (under {MOST_SECONDS} s, {MOST_QUESTIONS} questions)" if bound else ""

@@ -1,5 +1,5 @@
 """
-What planning a sweep costs on a large cluster with a past: ``hpcverify sweep --dry-run``.
+What planning a sweep costs on a large cluster with a past: ``hpcverify fleet sweep --dry-run``.
 
 Slurm is a script that prints an answer from a file, for 10,000 nodes. The ledger knows all
 of them, with the outages of five years (4.18 a day for each 1,000 nodes, as InfiniteHBD-Trace
@@ -51,7 +51,7 @@ def main() -> None:
         report_ranking(folder / "state", now)
         for options in ([], ["--explain"], ["--json"]):
             before, start = cpu_seconds(), time.perf_counter()
-            command = [HPCVERIFY, "sweep", "--dry-run", *options]
+            command = [HPCVERIFY, "fleet", "sweep", "--dry-run", *options]
             subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
             wall, cpu = time.perf_counter() - start, cpu_seconds() - before
             words = " ".join(command[1:])

@@ -45,7 +45,7 @@ def quick_suite() -> None:
         environment = {**os.environ, "HPCVERIFY_STATE": state}
         start = time.perf_counter()
         run = subprocess.Popen(
-            [HPCVERIFY, "run", "--json", f"{state}/run.json"],
+            [HPCVERIFY, "run", "-o", f"{state}/run.json"],
             env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

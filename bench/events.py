@@ -127,7 +127,7 @@ def leave_runs(controller: Controller, scene: str, when: datetime) -> None:
 
 
 def take_cycle(controller: Controller) -> None:
-    """Take a cycle as ``hpcverify collect`` does."""
+    """Take a cycle as ``hpcverify fleet collect`` does."""
     controller.say = lambda _: None
     with controller.hold_lock():
         controller.reconcile()

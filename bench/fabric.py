@@ -4,7 +4,7 @@ Who is named on the fabric lab: in healthy runs beside other work, and with each
     .venv/bin/python bench/fabric.py --runs 50
     .venv/bin/python bench/fabric.py --runs 5 --fault lossy --fault "little CPU"
 
-Each run is ``hpcverify collectives`` over srun on four nodes, as `make fabric` takes it.
+Each run is ``hpcverify fabric test`` over srun on four nodes, as `make fabric` takes it.
 Healthy runs have other work on each node in every second run.
 """
 

@@ -85,7 +85,7 @@ def whole_run() -> float:
         site.touch()
         (site.parent / "suites" / "bench.toml").write_text(SUITE)
         environment = {**os.environ, "HPCVERIFY_STATE": folder, "HPCVERIFY_CONFIG": str(site)}
-        command = [HPCVERIFY, "run", "--suite", "bench", "--json", "-"]
+        command = [HPCVERIFY, "run", "--suite", "bench", "--json"]
         done = subprocess.run(command, env=environment, capture_output=True, check=True)
     (result,) = json.loads(done.stdout)["results"]
     named = {m["name"]: m["value"] for m in result["measurements"]}

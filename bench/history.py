@@ -153,14 +153,14 @@ def screen(state: Path) -> str:
 
 
 def judge(state: Path) -> str:
-    """Judge each part, node, rack and version by its peers, as `hpcverify peers` does."""
+    """Judge each part, node, rack and version by its peers, as `hpcverify fleet peers` does."""
     judged = judge_peers(state, Choice(), SITE, lambda node: {"rack": f"r{int(node[3:]) // 8}"})
     outliers = sum(len(entry.outliers) for entry in judged.document.metrics)
     return f"{outliers} named in {len(judged.document.metrics)} of 60 metrics"
 
 
 def trend(state: Path) -> str:
-    """Judge the past of each part, as `hpcverify peers` does."""
+    """Judge the past of each part, as `hpcverify fleet peers` does."""
     past = judge_past(state, Choice(), SITE)
     changes = sum(len(judged.changes) for judged in past.values())
     return f"{changes} parts changed"

@@ -2,9 +2,10 @@
 How fast the controller takes in runs while others read its pages.
 
 The site is that of ``controller.py``: 10,000 nodes, of which each has a run already; that is
-prepared in memory and then copied to the disk. A wave of 2,000 runs comes next; while ``collect``
-takes it in, one process after the other asks for ``nodes`` and for the page of the fleet. The
-rate is by wall time, so a busy machine shows; the CPU time is that of ``collect`` alone.
+prepared in memory and then copied to the disk. A wave of 2,000 runs comes next; while
+``fleet collect`` takes it in, one process after the other asks for ``nodes`` and for the page of
+the fleet. The rate is by wall time, so a busy machine shows; the CPU time is that of
+``fleet collect`` alone.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def main() -> None:
 def collect(environment: dict[str, str]) -> float:
     """Take in what is in the spool; return the CPU time that it took."""
     with subprocess.Popen(
-        [HPCVERIFY, "collect"],
+        [HPCVERIFY, "fleet", "collect"],
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

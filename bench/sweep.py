@@ -2,7 +2,7 @@
 What a sweep costs: to plan, and beside submitting the same jobs by hand.
 
 A plan is made for 10,000 nodes that exist in memory only. Then 64 nodes of the lab,
-all on this machine, are verified by ``hpcverify sweep`` with a suite of one check that
+all on this machine, are verified by ``hpcverify fleet sweep`` with a suite of one check that
 takes a second, beside one ``sbatch -w NODE`` for each of a job that starts as many
 Python processes with the same modules loaded and sleeps for a second. The sweep's
 controller is watched for its memory, and its questions to Slurm are counted.
@@ -185,7 +185,7 @@ def swept(environment: dict[str, str], memory: list[int]) -> float:
     """Time a sweep of all nodes, and note the peak of its memory, in kB."""
     start = time.perf_counter()
     sweep = subprocess.Popen(
-        [HPCVERIFY, "sweep"], env=environment, stdout=subprocess.PIPE, text=True
+        [HPCVERIFY, "fleet", "sweep"], env=environment, stdout=subprocess.PIPE, text=True
     )
     peak = 0
     while sweep.poll() is None:

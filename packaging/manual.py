@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from hpcverify.cli import COMMAND_GROUPS, cli
+from hpcverify.cli import cli, describe_entry
 from setting_tables import NO_DEFAULT, REQUIRED, SettingRow, list_site_tables
 
 FILES = {
@@ -62,15 +62,13 @@ def format_options(command: click.Command, context: click.Context) -> str:
 
 def format_commands(command: click.Command, context: click.Context) -> str:
     """Return the commands of a group as a list of troff."""
-    groups = COMMAND_GROUPS
-    if command is not cli:
-        assert isinstance(command, click.Group)  # noqa: S101 - narrows the type
-        groups = {
-            "": {
-                name: inner.get_short_help_str(limit=200)
-                for name, inner in command.commands.items()
-            }
-        }
+    assert isinstance(command, click.Group)  # noqa: S101 - narrows the type
+    groups = {
+        section: {name: describe_entry(entry) for name, entry in entries.items()}
+        for section, entries in getattr(command, "sections", {}).items()
+    } or {
+        "": {name: inner.get_short_help_str(limit=200) for name, inner in command.commands.items()}
+    }
     path = context.command_path.replace(" ", "-")
     lines = []
     for group, commands in groups.items():

@@ -25,6 +25,7 @@ from functools import cache
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
+from pkgutil import iter_modules
 from types import CodeType
 from typing import Any
 
@@ -198,10 +199,9 @@ def _preload(first: str) -> None:
         import_module(first).install()
     for name in PRELOADED:
         import_module(name)
-    from hpcverify.cli import COMMANDS, DECISIONS  # noqa: PLC0415 - only the server preloads
     from hpcverify.plan.catalog import list_check_names, load_check  # noqa: PLC0415 - likewise
 
-    for name in ("decisions", *({*COMMANDS} - {*DECISIONS})):
+    for _, name, _ in iter_modules(import_module("hpcverify.commands").__path__):
         import_module(f"hpcverify.commands.{name}")
     for name in list_check_names():
         load_check(name)

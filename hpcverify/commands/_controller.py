@@ -187,10 +187,10 @@ def report_brakes(controller: Controller) -> int:
     """
     Print why failures are not acted on, if so; return the exit status for it.
 
-    So a site that checks only the status of `collect` and `sweep` notices.
+    So a site that checks only the status of `fleet collect` and `fleet sweep` notices.
     """
     policy = controller.site.quarantine
     brakes = list(describe_brakes(controller.ledger, controller.store, policy, controller.clock()))
     for brake in brakes:
-        say(f"{brake}; see: hpcverify breaker")
+        say(f"{brake}; see: hpcverify fleet breaker")
     return ActionError.exit_code if brakes else 0

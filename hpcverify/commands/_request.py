@@ -22,8 +22,10 @@ class RunRequest(Struct, frozen=True, kw_only=True):
 
     suite: str
     checks: tuple[str, ...] = ()
-    json_file: str | None = None
-    html_file: str | None = None
+    as_json: bool = False
+    """Print the run document on standard output."""
+    outputs: tuple[str, ...] = ()
+    """Files to write: run documents (``.json``) or pages."""
     strict: bool = False
     force: bool = False
     accept_parts: bool = False

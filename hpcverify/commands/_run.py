@@ -36,6 +36,8 @@ from hpcverify.summary.progress import Progress
 from hpcverify.summary.verdict import needs_vendor
 from hpcverify.summary.wording import PlainProgress, TolerantProgress
 
+DOCUMENT_SUFFIX = ".json"
+"""The suffix of a file that gets the run document, and not the page."""
 INVENTORY = "inventory"
 """The check that counts GPUs."""
 MAX_KEPT_RUNS = 1000
@@ -51,9 +53,9 @@ def carry_out(request: RunRequest, suite: Suite, early: ForkedWorker) -> int:
     site = load_site()
     todo = expect_gpus(make_plan(suite, site, request.checks), request.expect_gpus)
     refuse_endless(todo)
-    for file in filter(None, (request.json_file, request.html_file)):
+    for file in request.outputs:
         documents.refuse_unwritable(file)
-    if request.html_file:
+    if list_pages(request):
         from hpcverify.commands.report import import_report_module
 
         import_report_module("node")  # a missing package shows now, not after an hour
@@ -112,26 +114,32 @@ def expect_gpus(todo: Plan, count: int | None) -> Plan:
 def write_outputs(run: Run, request: RunRequest, store: Store) -> Iterator[StoreError]:
     """Print where *run* is stored and write the requested files; yield the errors."""
     stream = sys.stderr if _takes_stdout(request) else sys.stdout
-    html, json = request.html_file, request.json_file
+    pages = list_pages(request)
     if store.get_document_path(run.id).exists():
         print_to(f"kept as {run.id}: hpcverify show {run.id}", stream)
-        if needs_vendor(run) and not html:
+        if needs_vendor(run) and not pages:
             page = f"hpcverify report --run {run.id} -o report.html"
             print_to(f"for the vendor: {page}", stream)
-    if html:
-        mishaps = [*catch_store_errors(lambda: write_html(run, store, html))]
+    for page in pages:
+        mishaps = [*catch_store_errors(lambda page=page: write_html(run, store, page))]
         yield from mishaps
-        if not mishaps and html != STDOUT_NAME:
-            print_to(f"wrote {html}", stream)
-    if json == STDOUT_NAME:
+        if not mishaps and page != STDOUT_NAME:
+            print_to(f"wrote {page}", stream)
+    for file in request.outputs:
+        if file not in pages:
+            yield from catch_store_errors(lambda file=file: documents.write(run, Path(file)))
+    if request.as_json:
         print_to(format_json(run).decode(), sys.stdout)
-    elif json:
-        yield from catch_store_errors(lambda: documents.write(run, Path(json)))
+
+
+def list_pages(request: RunRequest) -> list[str]:
+    """List the files of *request* that are pages."""
+    return [file for file in request.outputs if not file.endswith(DOCUMENT_SUFFIX)]
 
 
 def _takes_stdout(request: RunRequest) -> bool:
     """Whether standard output is for a document, so that nothing else may be in it."""
-    return STDOUT_NAME in {request.json_file, request.html_file}
+    return request.as_json or STDOUT_NAME in request.outputs
 
 
 def print_to(text: str, stream: TextIO) -> None:

@@ -1,4 +1,4 @@
-"""``hpcverify bmc``: ask the BMCs of the fleet for the chassis of their nodes."""
+"""``hpcverify fleet bmc``: ask the BMCs of the fleet for the chassis of their nodes."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from hpcverify.telemetry.redfish.access import list_accesses
 
 LOCK_NAME = "bmc.lock"
 LOCK_SECONDS = 1.0
-NO_NODES_TEXT = "no node is known yet: hpcverify collect asks Slurm for them"
+NO_NODES_TEXT = "no node is known yet: hpcverify fleet collect asks Slurm for them"
 
 
 @click.command("bmc")
-@click.option("--nodes", "hostlist", metavar="HOSTLIST", help="Only the BMCs of these nodes.")
+@click.argument("hostlist", required=False)
 @click.option(
     "--accept-parts",
     is_flag=True,
-    help="Accept missing or non-redundant parts as intended (needs --nodes).",
+    help="Accept missing or non-redundant parts as intended (needs HOSTLIST).",
 )
 @record_command()
 def command(hostlist: str | None, *, accept_parts: bool) -> None:
@@ -40,7 +40,7 @@ def command(hostlist: str | None, *, accept_parts: bool) -> None:
     Ask the BMC of each node, over the network, for fans, power supplies and events.
 
     One slow round over the fleet by Redfish, for the night: see [bmc] in the site file.
-    What it finds goes into the spool, for the next `hpcverify collect`. It can make a
+    What it finds goes into the spool, for the next `hpcverify fleet collect`. It can make a
     node a suspect; only a verification by the sweep does more. Ctrl-C ends it after the
     BMCs that are being asked, so that no session stays open.
 
@@ -49,10 +49,10 @@ def command(hostlist: str | None, *, accept_parts: bool) -> None:
 
     \b
     Example:
-      hpcverify bmc --nodes n[1-4]
+      hpcverify fleet bmc n[1-4]
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if accept_parts and hostlist is None:
-        raise click.UsageError("--accept-parts needs --nodes: name the nodes")
+        raise click.UsageError("--accept-parts needs HOSTLIST: name the nodes")
     controller = make_controller()
     if find_spec("urllib3") is None:
         fix = write_install_command("urllib3")

@@ -1,4 +1,4 @@
-"""``hpcverify checks``: all checks, and what one of them does."""
+"""``hpcverify checks``: all checks or suites, and what one check does."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rich.text import Text
 
 from hpcverify.check import ANY_PART, Check, Params, Placement, Rule, RuleKey, format_quantity
 from hpcverify.console import print_json, report_mistakes
-from hpcverify.model import FindingRule, Maturity, Remedy, Verdict
+from hpcverify.model import FABRIC_SUITE, FindingRule, Maturity, Remedy, Verdict
 from hpcverify.plan.catalog import load_checks
 from hpcverify.plan.config import load_site
-from hpcverify.plan.suite import Step, load_suite, make_plan
+from hpcverify.plan.suite import FABRIC_HOW, Step, list_suites, load_suite, make_plan
 from hpcverify.summary.terminal import Console, print_table, render_badge
 from hpcverify.summary.wording import format_duration
 
@@ -41,10 +41,11 @@ FILE_FIELDS = {"metric", "part", "nodes", "unit"}
 
 @click.command("checks")
 @click.argument("check", required=False)
+@click.option("--suites", "are_suites", is_flag=True, help="List the suites instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(check: str | None, *, as_json: bool) -> None:
+def command(check: str | None, *, are_suites: bool, as_json: bool) -> None:
     """
-    List the checks, or explain CHECK: what it measures, its limits and their sources.
+    List checks or suites, or describe CHECK: metrics, limits and their sources.
 
     Exit status 2 if a check of the site has a mistake; the others are listed all the same.
     Parameters and limits are those that ``hpcverify run --check CHECK`` uses on this node.
@@ -53,8 +54,13 @@ def command(check: str | None, *, as_json: bool) -> None:
     Examples:
       hpcverify checks
       hpcverify checks gemm
-      hpcverify checks --json
+      hpcverify checks --suites
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    if are_suites:
+        if check is not None:
+            raise click.UsageError("--suites lists suites: leave out CHECK")
+        list_all_suites(as_json=as_json)
+        return
     site = load_site()
     if check is not None:
         (step,) = make_plan(load_suite(DEFAULT_SUITE), site, (check,)).steps
@@ -74,6 +80,22 @@ def command(check: str | None, *, as_json: bool) -> None:
             [(name, check.summary) for name, check in checks.items()],
         )
     report_mistakes(mistakes)
+
+
+def list_all_suites(*, as_json: bool) -> None:
+    """Print when to use each suite, its time budget and its checks."""
+    suites = [load_suite(name) for name in list_suites()]
+    if as_json:
+        print_json(suites)
+        return
+    rows = [
+        (s.name, format_duration(s.budget), str(s.rounds), s.summary, checks)
+        for s in suites
+        for checks in [" ".join(e.name for e in s.check)]
+    ]
+    console = Console(highlight=False)
+    print_table(console, ("suite", "budget", "rounds", "when", "checks"), rows)
+    console.print(f"{FABRIC_SUITE} is the suite between nodes: {FABRIC_HOW}")
 
 
 def describe_check(

@@ -1,4 +1,4 @@
-"""``hpcverify collect``: take in finished runs, judge them, and act on the nodes."""
+"""``hpcverify fleet collect``: take in finished runs, judge them, and act on the nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command() -> None:
 
     \b
     Example:
-      hpcverify collect
+      hpcverify fleet collect
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     controller = make_controller()
     take_cycle(controller)

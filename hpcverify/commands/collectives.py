@@ -1,4 +1,4 @@
-"""``hpcverify collectives``: measure collectives between GPUs or CPUs of several nodes."""
+"""``hpcverify fabric test``: measure collectives between GPUs or CPUs of several nodes."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class RankChoice(Struct, frozen=True, kw_only=True):
     """The node of each rank, if that is known."""
 
 
-@click.command("collectives")
-@click.option("--out", metavar="FILE", help="Write the result to FILE as JSON; rank 0 does.")
+@click.command("test")
+@click.option("-o", "--output", metavar="FILE", help="Write the result to FILE as JSON (rank 0).")
 @click.option(
     "--operation",
     "operations",
@@ -164,14 +164,14 @@ def command(**options: Any) -> None:
 
     \b
     Examples:
-      srun -N 4 --ntasks-per-node 8 hpcverify collectives --out run.json
-      srun -N 2 --ntasks-per-node 8 hpcverify collectives --operation sendrecv --size 1G
-      hpcverify collectives --alone
-      hpcverify collectives --step-log steps.csv
+      srun -N 4 --ntasks-per-node 8 hpcverify fabric test -o run.json
+      srun -N 2 --ntasks-per-node 8 hpcverify fabric test --operation sendrecv --size 1G
+      hpcverify fabric test --alone
+      hpcverify fabric test --step-log steps.csv
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if options["step_log"]:
         sys.exit(judge_step_log(options["step_log"]))
-    out: str | None = options["out"]
+    out: str | None = options["output"]
     chosen = choose_ranks(options)
     if out and (not chosen.ranks or chosen.ranks[0][0] == 0):
         documents.refuse_unwritable(out)

@@ -30,12 +30,7 @@ class SettingInForce(Struct, frozen=True):
     file: str
 
 
-@click.group("config")
-def command() -> None:
-    """Check the site's configuration, or show it."""
-
-
-@command.command("check")
+@click.command("check")
 def check() -> None:
     """
     Read the site file and its drop-ins, and plan every suite; exit with 2 on a mistake.
@@ -70,7 +65,7 @@ def check() -> None:
     report_mistakes(mistakes)
 
 
-@command.command("show")
+@click.command("show")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(*, as_json: bool) -> None:
     """

@@ -1,8 +1,8 @@
 """
 What people decide about nodes, and about the breaker.
 
-`hold`, `release`, `repair` and `admit` apply one of `transitions`; `adopt` and `forget` are for
-nodes that the ledger or Slurm does not know; `breaker` is about all nodes.
+`hold`, `release`, `repaired` and `admit` apply a function of `transitions`; `adopt` and `forget`
+are for nodes that the ledger or Slurm does not know; `breaker` is about all nodes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from hpcverify.plan.hostlist import expand, fold
 from hpcverify.records import spool
 from hpcverify.records.store import Store
 
-UNDER_VERIFICATION = "under verification; hpcverify collect goes on with it"
+UNDER_VERIFICATION = "under verification; hpcverify fleet collect goes on with it"
 
 
 @click.command("hold")
@@ -52,7 +52,7 @@ def hold(hostlist: str, reason: str) -> None:
 
     \b
     Example:
-      hpcverify hold n17 --reason "fan replacement on Monday"
+      hpcverify nodes hold n17 --reason "fan replacement on Monday"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     done = "held; running jobs go on to their end"
     sys.exit(decide(make_controller(), hostlist, reason, transitions.hold, done))
@@ -67,23 +67,23 @@ def release(hostlist: str, reason: str, *, force: bool) -> None:
     """
     Put nodes back into service that were held by hand, or repeat offenders that passed.
 
-    Use `hpcverify repair` for a quarantined node: it verifies the node first. --force
+    Use `hpcverify nodes repaired` for a quarantined node: it verifies the node first. --force
     is for when you know better; the audit log keeps your name.
 
     \b
     Example:
-      hpcverify release n17 --reason "fans are new"
+      hpcverify nodes release n17 --reason "fans are new"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     event = partial(transitions.release, force=force)
     sys.exit(decide(make_controller(), hostlist, reason, event, "back in service"))
 
 
-@click.command("repair")
+@click.command("repaired")
 @click.argument("hostlist")
 @reason_option("What was done.")
 @click.option("--suite", help="What to pass; default: what it failed in.")
 @record_command()
-def repair(hostlist: str, reason: str, suite: str | None) -> None:
+def repaired(hostlist: str, reason: str, suite: str | None) -> None:
     """
     Verify repaired nodes under a reservation, and release those that pass.
 
@@ -91,7 +91,7 @@ def repair(hostlist: str, reason: str, suite: str | None) -> None:
 
     \b
     Example:
-      hpcverify repair n17 --reason "GPU 3 replaced"
+      hpcverify nodes repaired n17 --reason "GPU 3 replaced"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     controller = make_controller()
     if suite is not None:
@@ -111,14 +111,14 @@ def admit(hostlist: str, suite: str, reason: str) -> None:
     """
     Verify new nodes before any job runs on them, and admit those that pass.
 
-    Each stays in a maintenance reservation until it has passed. `hpcverify collect`
+    Each stays in a maintenance reservation until it has passed. `hpcverify fleet collect`
     moves them on, and `hpcverify nodes` shows their progress. Several nodes are then
-    tested with each other by `hpcverify sweep`, if [fabric] period_days is set.
+    tested with each other by `hpcverify fleet sweep`, if [fabric] period_days is set.
 
     \b
     Examples:
-      hpcverify admit n[17-32]
-      hpcverify admit n17 --suite idle --reason "back from the vendor"
+      hpcverify nodes admit n[17-32]
+      hpcverify nodes admit n17 --suite idle --reason "back from the vendor"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     controller = make_controller()
     controller.dispatcher.compute_job_minutes(suite)  # reports a mistake at once
@@ -220,8 +220,8 @@ def adopt(hostlist: str | None, reason: str) -> None:
 
     \b
     Examples:
-      hpcverify adopt
-      hpcverify adopt n[17-19] --reason "the disk of ctl1 died"
+      hpcverify nodes adopt
+      hpcverify nodes adopt n[17-19] --reason "the disk of ctl1 died"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     controller = make_controller()
     ledger = controller.ledger
@@ -245,7 +245,7 @@ def adopt(hostlist: str | None, reason: str) -> None:
         ]
         controller.reconcile()
     for state, text in (
-        (State.QUARANTINED, "quarantined; hpcverify repair verifies and releases them"),
+        (State.QUARANTINED, "quarantined; hpcverify nodes repaired verifies and releases them"),
         (State.VERIFYING, UNDER_VERIFICATION),
     ):
         if names := [node.name for node in nodes if node.state is state]:
@@ -268,7 +268,7 @@ def forget(hostlist: str, reason: str) -> None:
 
     \b
     Example:
-      hpcverify forget n[17-32] --reason "rack 4 was sold"
+      hpcverify nodes forget n[17-32] --reason "rack 4 was sold"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     controller = make_controller()
     ledger, homes = controller.ledger, Path(controller.site.fleet.spool)
@@ -307,14 +307,14 @@ def breaker(ctx: click.Context) -> None:
 
     \b
     Examples:
-      hpcverify breaker
-      hpcverify breaker reset --reason "it was the driver of image 41"
+      hpcverify fleet breaker
+      hpcverify fleet breaker reset --reason "it was the driver of image 41"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if ctx.invoked_subcommand is not None:
         return
     ledger, store = Ledger(state_dir()), Store(state_dir())
     why = ledger.read_trip_reason()
-    how = "reset with: hpcverify breaker reset --reason …"
+    how = "reset with: hpcverify fleet breaker reset --reason …"
     echo(f"tripped: {why}; {how}" if why else "not tripped")
     for doubt in find_doubts(ledger, store, load_site().quarantine, time.time()):
         echo(f"doubted: {doubt.text}")
@@ -334,8 +334,7 @@ def reset(reason: str) -> None:
         nodes = fold({node for doubt in doubts for node in doubt.nodes})
         raise ActionError(
             f"the breaker is not tripped, and a doubt ends by itself: fix what makes "
-            f"{checks} fail (a limit, the driver, the image), then hpcverify sweep "
-            f"--nodes {nodes}"
+            f"{checks} fail (a limit, the driver, the image), then hpcverify fleet sweep {nodes}"
         )
     ledger.reset(identify_caller(), reason)
     echo("reset: failures found from now on count")

@@ -254,7 +254,9 @@ def inspect_controller() -> Iterator[Advice]:
         for reader in ledger.list_readers():
             late = 0 < reader.oldest < time.time() - MAX_EVENT_DELAY_S
             state = f"{format_count(reader.pending, 'event')} not delivered yet"
-            yield Advice(f"events ({reader.name})", state, "run hpcverify collect" if late else "")
+            yield Advice(
+                f"events ({reader.name})", state, "run hpcverify fleet collect" if late else ""
+            )
     except HpcverifyError as exc:
         yield Advice("ledger", str(exc), "correct that")
 

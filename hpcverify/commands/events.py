@@ -1,4 +1,4 @@
-"""``hpcverify events``: what changed in the fleet, and whether the log of it is whole."""
+"""``hpcverify fleet events``: what changed in the fleet, and whether the log of it is whole."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def command(
 
     \b
     Examples:
-      hpcverify events --since 2026-11-01 --node n17
-      hpcverify events --kind finding --follow --format ocsf
-      hpcverify events verify
+      hpcverify fleet events --since 2026-11-01 --node n17
+      hpcverify fleet events --kind finding --follow --format ocsf
+      hpcverify fleet events verify
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if ctx.invoked_subcommand is not None:
         return
@@ -170,8 +170,8 @@ def verify(files: Sequence[Path], expected: Sequence[tuple[int, str]]) -> None:
 
     \b
     Examples:
-      hpcverify events verify
-      hpcverify events verify events.jsonl* --expect 49:"$PREVIOUS_OF_EVENT_50"
+      hpcverify fleet events verify
+      hpcverify fleet events verify events.jsonl* --expect 49:"$PREVIOUS_OF_EVENT_50"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     state, digests = state_dir(), dict(expected)
     reports: dict[str, tuple[ChainReport, str]] = {}

@@ -53,7 +53,7 @@ class HistoryDocument(Struct, frozen=True, kw_only=True):
     runs: tuple[HistoryRun, ...]
 
 
-@click.command("history")
+@click.command("list")
 @click.argument("node", required=False)
 @click.option(
     "--limit",

@@ -1,4 +1,4 @@
-"""``hpcverify isolate``: find the node, link or switch that spoils collectives between nodes."""
+"""``hpcverify fabric bisect``: find the node, link or switch that slows collectives."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ WAIT_MINUTES = 5.0
 EXIT_FOUND, EXIT_UNCERTAIN = 1, 3
 
 
-@click.command("isolate")
-@click.option("--nodes", "hostlist", metavar="HOSTLIST", help="Only these, if idle.")
+@click.command("bisect")
+@click.argument("hostlist", required=False)
 @click.option("--budget", type=FiniteRange(min=1), help="Node-minutes to spend at most.")
 @click.option(
-    "--limit",
+    "--max-jobs",
     type=click.IntRange(1),
     default=32,
     show_default=True,
@@ -74,7 +74,7 @@ def command(
     *,
     hostlist: str | None,
     budget: float | None,
-    limit: int,
+    max_jobs: int,
     wait: float | None,
     reservation: str,
     resume: str | None,
@@ -95,9 +95,9 @@ def command(
 
     \b
     Examples:
-      hpcverify isolate --nodes n[1-232] --dry-run
-      hpcverify isolate --nodes n[1-232] --budget 2000
-      hpcverify isolate --resume
+      hpcverify fabric bisect n[1-232] --dry-run
+      hpcverify fabric bisect n[1-232] --budget 2000
+      hpcverify fabric bisect --resume
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     controller = make_controller()
     check_claim(Path(controller.site.fleet.spool), controller.ledger, gethostname())
@@ -119,9 +119,9 @@ def command(
         say(f"{summary}, {fold(order.nodes)}")
     with closing(journal), stop_on_signals() as stop:
         carry_out = carry_out_pairs if journal.order.pairs else carry_out_isolation
-        answer = carry_out(controller, journal, limit, stop)
+        answer = carry_out(controller, journal, max_jobs, stop)
     if answer is None:
-        say(f"interrupted; go on with: hpcverify isolate --resume {journal.order.id}")
+        say(f"interrupted; continue with: hpcverify fabric bisect --resume {journal.order.id}")
         sys.exit(EXIT_UNCERTAIN)
     if as_json:
         print_json(answer)

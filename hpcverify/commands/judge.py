@@ -1,4 +1,4 @@
-"""``hpcverify judge``: judge stored runs again by today's limits."""
+"""``hpcverify history rejudge``: judge stored runs again by today's limits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Change(msgspec.Struct, frozen=True):
     reason: str
 
 
-@click.command("judge")
+@click.command("rejudge")
 @click.option("--since", type=SINCE_TYPE, help="Only runs from then on (UTC).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @record_command()
@@ -45,7 +45,7 @@ def command(since: datetime | None, *, as_json: bool) -> None:
 
     \b
     Example:
-      hpcverify judge --since 2026-11-01
+      hpcverify history rejudge --since 2026-11-01
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     site, store = load_site(), Store(state_dir())
     runs = list(store.read_documents(store.list_runs(limit=-1, since=since)))

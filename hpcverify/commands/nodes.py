@@ -44,7 +44,8 @@ from hpcverify.summary.verdict import shorten
 from hpcverify.units import format_count
 
 NO_NODES_TEXT = (
-    "no node is known yet: hpcverify collect asks Slurm for them; hpcverify run verifies this one"
+    "no node is known yet. List the nodes of Slurm: hpcverify fleet collect. "
+    "Verify this node: hpcverify run"
 )
 COLUMN_HEADS = ("node", "state", "verdict", "last full pass", "last run", "why")
 OUTAGE_HEADS = ("began (UTC)", "ended (UTC)", "found by", "reason")
@@ -59,44 +60,60 @@ OVERDUE_STYLE = "bold red"
 ATTENTION_STYLE = "bold"
 
 
-@click.command("nodes")
+@click.command("list")
 @click.argument("hostlist", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(hostlist: str | None, *, as_json: bool) -> None:
     """
-    List the nodes of HOSTLIST, or all, worst first; of a single node, its past too.
+    List the nodes of HOSTLIST (default: all), worst first.
 
-    "Observed only": the node failed, but the site does not act on it. "Overdue": its
-    last full pass is too long ago. "None ordered": the controller does not know it. The
-    last run is of any suite, including the hooks'. Below the table: versions and settings in
-    which nodes differ from like ones, and rollouts of the last two weeks; parts that are worse
-    than their peers in two runs, or than they were. For a single node also its risk to fail
-    next and why, its outages of the last two years, and its log.
+    "Observed only": the node failed, but the site does not act on failures. "Overdue": the
+    last full pass is too long ago. "None ordered": the controller does not know the node.
+    The last run can be of any suite, including those of the hooks. The lists below the table
+    show versions and settings that differ from identical nodes, and parts that are worse
+    than their peers or than their own past.
 
     \b
     Example:
-      hpcverify nodes gpu[001-032]
+      hpcverify nodes list gpu[001-032]
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    ledger, site = Ledger(state_dir()), load_site()
+    show_fleet(expand(hostlist) if hostlist is not None else None, as_json=as_json)
+
+
+@click.command("show")
+@click.argument("node")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(node: str, *, as_json: bool) -> None:
+    """
+    Show NODE: its state, its risk to fail next, its outages and its audit log.
+
+    \b
+    Example:
+      hpcverify nodes show gpu001
+    """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    show_fleet([node], as_json=as_json, with_past=True)
+
+
+def show_fleet(names: list[str] | None, *, as_json: bool, with_past: bool = False) -> None:
+    """Print the nodes called *names*, or all; *with_past* also the past of the only one."""
+    ledger = Ledger(state_dir())
     judgement, fault = read_shown_judgement(state_dir())
-    store = Store(state_dir())
-    fleet = add_judgement(read_overview(ledger, store), judgement)
+    fleet = add_judgement(read_overview(ledger, Store(state_dir())), judgement)
     if fault:
         say(fault)
     log: list[AuditEntry] = []
     outlook: NodeOutlook | None = None
-    if hostlist is not None:
-        chosen = expand(hostlist)
-        fleet = keep_only(fleet, chosen)
-        judgement = keep_judged_nodes(judgement, chosen) if judgement else None
-        if len(chosen) == 1:
-            log = ledger.read_audit(chosen[0])
-            if fleet.rows[0].known:
-                outlook = read_node_outlook(ledger, site.fleet, chosen[0])
+    if names is not None:
+        fleet = keep_only(fleet, names)
+        judgement = keep_judged_nodes(judgement, names) if judgement else None
+    if names and with_past:
+        log = ledger.read_audit(names[0])
+        if fleet.rows[0].known:
+            outlook = read_node_outlook(ledger, load_site().fleet, names[0])
     if as_json:
         print_json(build_nodes_document(fleet, judgement, fault, outlook=outlook, audit=log))
     else:
-        show(fleet, log, judgement, outlook)
+        print_fleet(fleet, log, judgement, outlook)
 
 
 def keep_only(fleet: Overview, names: Iterable[str]) -> Overview:
@@ -115,7 +132,7 @@ def keep_only(fleet: Overview, names: Iterable[str]) -> Overview:
     return replace(fleet, rows=kept, drift=keep_nodes(fleet.drift, wanted))
 
 
-def show(
+def print_fleet(
     fleet: Overview,
     log: list[AuditEntry],
     judgement: FleetJudgement | None,

@@ -1,4 +1,4 @@
-"""``hpcverify peers``: which parts of a fleet are worse than their peers."""
+"""``hpcverify fleet peers``: which parts of a fleet are worse than their peers."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def command(
 
     \b
     Example:
-      hpcverify peers sgemm.csv --columns part=gpu,value=milliseconds
+      hpcverify fleet peers sgemm.csv --columns part=gpu,value=milliseconds
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if file is not None:
         with open_table(file, columns, by, map_kinds(load_site())) as table:

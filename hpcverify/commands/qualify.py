@@ -39,11 +39,11 @@ STATUSES = {Verdict.FAIL: 1, Verdict.ERROR: 3}
 
 
 @click.command("qualify")
-@click.option("--out", metavar="DIR", help="A new directory; default: one with the date, here.")
+@click.option("-o", "--output", metavar="DIR", help="Write into this new directory.")
 @click.option(
     "--only", multiple=True, metavar="STEP", help="Only this step, and facts; repeatable."
 )
-def command(out: str | None, only: tuple[str, ...]) -> None:
+def command(output: str | None, only: tuple[str, ...]) -> None:
     """
     Validate hpcverify on this kind of node: the first hour on new GPUs.
 
@@ -59,12 +59,12 @@ def command(out: str | None, only: tuple[str, ...]) -> None:
     \b
     Examples:
       hpcverify qualify
-      hpcverify qualify --out h200 --only products --only links
+      hpcverify qualify -o h200 --only products --only links
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     site = load_site()
     steps = load_steps(site, (FACTS, *only) if only else ())
     import_report_module("qualification")  # a missing package shows now
-    folder = Path(out or f"hpcverify-qualification-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    folder = Path(output or f"hpcverify-qualification-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     refuse_used(folder)
     report: Qualification | None = None
     with ExitStack() as stack:
@@ -108,7 +108,7 @@ def refuse_used(folder: Path) -> None:
     try:
         folder.mkdir(exist_ok=True)
         if any(folder.iterdir()):
-            raise ConfigError(f"{folder} is not empty: name a new directory with --out")
+            raise ConfigError(f"{folder} is not empty: name a new directory with -o")
     except OSError as exc:
         raise ConfigError(f"{folder} cannot be made: {exc.strerror}") from exc
 

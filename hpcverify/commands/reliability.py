@@ -1,4 +1,4 @@
-"""``hpcverify reliability``: how often nodes fail."""
+"""``hpcverify fleet reliability``: how often nodes fail."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def command(*, days: float, as_json: bool) -> None:
 
     \b
     Example:
-      hpcverify reliability --days 30
+      hpcverify fleet reliability --days 30
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     report = build_reliability_report(Ledger(state_dir()), load_site(), days)
     if as_json:

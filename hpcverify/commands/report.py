@@ -96,7 +96,7 @@ def command(
 
     With --fleet, on all nodes. Their own pages go into the folder "nodes" beside FILE;
     a page that shows the newest run already is left alone. With FILE, on what
-    `hpcverify collectives` or `isolate --json` has written there.
+    `hpcverify fabric test` or `fabric bisect --json` has written there.
 
     \b
     Examples:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from hpcverify.commands._options import FiniteRange
+from hpcverify.records.documents import STDOUT_NAME
 
 MAX_GPUS = 1000
 """Far more than a node can have: a larger number has a slip in it, and the node is well."""
@@ -18,8 +19,15 @@ MAX_GPUS = 1000
 @click.option(
     "--check", "checks", multiple=True, metavar="NAME", help="Only this check; repeatable."
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write the run document; - prints it.")
-@click.option("--html", "html_file", metavar="FILE", help="Write the report as HTML; - prints it.")
+@click.option("--json", "as_json", is_flag=True, help="Print the run document.")
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="FILE",
+    help="Write a page, or the run document if FILE ends in .json; repeatable.",
+)
 @click.option("--strict", is_flag=True, help="Exit with 1 on a warning.")
 @click.option("--force", is_flag=True, help="Run even if the GPUs are in use.")
 @click.option("--accept-parts", is_flag=True, help="Accept changed hardware as the new reference.")
@@ -50,12 +58,12 @@ def command(**options: Any) -> None:
     Examples:
       hpcverify run
       hpcverify run --expect-gpus 8
-      hpcverify run --suite idle --html report.html
-      hpcverify run --check sdc --json -
+      hpcverify run --suite idle -o report.html
+      hpcverify run --check sdc --json
       hpcverify run --suite idle --spool /shared/hpcverify --wait 60
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    if options["json_file"] and options["json_file"] == options["html_file"]:
-        raise click.UsageError("--json and --html name the same file")
+    if options["as_json"] and STDOUT_NAME in options["outputs"]:
+        raise click.UsageError("--json and -o - both write to standard output")
     from hpcverify.commands._request import RunRequest
     from hpcverify.commands._start import verify_node
 

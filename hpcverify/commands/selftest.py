@@ -1,4 +1,4 @@
-"""``hpcverify selftest``: whether the checks detect injected faults on this node."""
+"""``hpcverify qualify selftest``: whether the checks detect injected faults on this node."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ DETAIL_INDENT = " " * 15
 @click.command("selftest")
 @click.argument("check", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--verbose", is_flag=True, help="Print the details of each trial.")
-def command(check: str | None, *, as_json: bool, verbose: bool) -> None:
+def command(check: str | None, *, as_json: bool) -> None:
     """
     Inject faults into CHECK, or all that can, and verify that they are detected.
 
@@ -48,11 +47,12 @@ def command(check: str | None, *, as_json: bool, verbose: bool) -> None:
 
     \b
     Examples:
-      hpcverify selftest
-      hpcverify selftest sdc --json
+      hpcverify qualify selftest
+      hpcverify qualify selftest sdc --json
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     packages = load_site().packages
     chosen = load_provable_checks(check, packages)
+    verbose = bool(click.get_current_context().find_root().params.get("verbose"))
     printer = TrialPrinter(sys.stderr if as_json else sys.stdout, verbose=verbose)
     with ExitStack() as stack:
         stack.enter_context(node_lock())

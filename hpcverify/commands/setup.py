@@ -45,12 +45,7 @@ UNIT_PROGRAM = "/opt/hpcverify/bin/hpcverify"
 """What the units start."""
 
 
-@click.group("setup")
-def command() -> None:
-    """Set this site up, and say what remains to be done."""
-
-
-@command.command("slurm")
+@click.command("slurm")
 @click.option("--spool", help="The directory that all nodes share, if no file names one yet.")
 @click.option("--write", is_flag=True, help="Put in place what is ours on this host.")
 @record_command()

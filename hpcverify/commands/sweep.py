@@ -1,4 +1,4 @@
-"""``hpcverify sweep``: verify idle nodes through the scheduler."""
+"""``hpcverify fleet sweep``: verify idle nodes through the scheduler."""
 
 from __future__ import annotations
 
@@ -63,8 +63,14 @@ STATUS_RANKS = (ActionError.exit_code, 1, UNCLEAR_STATUS)
     type=click.IntRange(1),
     help="Run the suite that sees most faults in so many minutes of a node.",
 )
-@click.option("--nodes", "hostlist", metavar="HOSTLIST", help="Only these, if idle.")
-@click.option("--limit", type=click.IntRange(1), help="Verify at most this many at once.")
+@click.argument("hostlist", required=False)
+@click.option(
+    "--max-jobs",
+    "limit",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Verify at most N nodes at a time.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the plan, and do nothing.")
 @click.option(
     "--explain", is_flag=True, help="With --dry-run: print the risk of each node, and why."
@@ -89,15 +95,15 @@ def command(
     job that gives way to anybody. Then nodes that were admitted together, and have passed,
     are tested with each other; and pairs of nodes that are idle try the links between
     them, if [fabric] period_days is set: each once in that time. What spoils a pair that
-    fails is isolated, as by `hpcverify isolate`.
+    fails is isolated, as by `hpcverify fabric bisect`.
 
-    Stopping the sweep does not stop the verifications: `hpcverify collect` takes in their
+    Stopping the sweep does not stop the verifications: `hpcverify fleet collect` takes in their
     results. Exit status 4 while the breaker is tripped or a check is doubted.
 
     \b
     Examples:
-      hpcverify sweep --dry-run --explain
-      hpcverify sweep --nodes n[1-64] --limit 8
+      hpcverify fleet sweep --dry-run --explain
+      hpcverify fleet sweep n[1-64] --max-jobs 8
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if suite and minutes:
         raise click.UsageError("--suite and --minutes exclude each other: --minutes chooses")
@@ -232,7 +238,7 @@ def carry_out(controller: Controller, suite: str, only: Collection[str], limit: 
                 time.sleep(POLL_S)
         if stop():
             left = len(sweep.list_under_way())
-            say(f"interrupted; still under way: {left}; hpcverify collect takes them in")
+            say(f"interrupted; still under way: {left}; hpcverify fleet collect takes them in")
             return UNCLEAR_STATUS
         with controller.hold_lock():
             tell_once_of_measurements(controller.ledger, controller.measurements)

@@ -130,7 +130,7 @@ class Command(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A command that changes something."""
 
     name: str
-    """As ``hold`` or ``breaker reset``."""
+    """As ``hold`` or ``fleet breaker reset``."""
     outcome: Literal["done", "refused", "failed"]
     exit_status: int
 

@@ -1,4 +1,4 @@
-"""The formats of an event, by the names that ``hpcverify events --format`` knows."""
+"""The formats of an event, by the names that ``hpcverify fleet events --format`` knows."""
 
 from __future__ import annotations
 

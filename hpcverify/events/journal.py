@@ -31,7 +31,7 @@ PRIORITIES = {
 """The levels of syslog (RFC 5424): info, notice, warning, err and crit."""
 MAX_CUT_CHARACTERS = 1000
 """What is left of each field of an event that is too large for a datagram: 100 KB in all."""
-CUT_NOTE = " … (cut: hpcverify events has all of it)"
+CUT_NOTE = " … (cut: hpcverify fleet events has all of it)"
 SEND_TIMEOUT_S = 5.0
 """How long journald may take to make room for one event."""
 

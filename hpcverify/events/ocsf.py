@@ -85,13 +85,13 @@ FINDING_ACTIVITIES: Mapping[EventKind, Activity] = {
 HOLD_ACTIVITIES = {"drain": DISABLE, "resume": ENABLE, "reserve": SUSPEND, "unreserve": RESUME}
 """For a hold, by what was done; all else is an update. A reserved node still runs our jobs."""
 COMMAND_ACTIVITIES = {
-    "admit": ENROLL,
-    "adopt": UPDATE,
-    "breaker reset": ENABLE,
-    "forget": UNENROLL,
-    "hold": DISABLE,
-    "release": ENABLE,
-    "repair": SUSPEND,
+    "fleet breaker reset": ENABLE,
+    "nodes admit": ENROLL,
+    "nodes adopt": UPDATE,
+    "nodes forget": UNENROLL,
+    "nodes hold": DISABLE,
+    "nodes release": ENABLE,
+    "nodes repaired": SUSPEND,
 }
 """For a command, by its name: what it asks for, whether that was done or refused."""
 POLICY_ACTIVITIES: Mapping[EventKind, Activity] = {

@@ -241,7 +241,9 @@ def _carry_out(
             journal.append(ConcludedIsolation(at=controller.clock(), end_reason=str(exc)))
         raise
     if answer is None:
-        controller.say(f"interrupted; go on with: hpcverify isolate --resume {journal.order.id}")
+        controller.say(
+            f"interrupted; continue with: hpcverify fabric bisect --resume {journal.order.id}"
+        )
     elif GroupOutcome.FAILED in _list_outcomes(journal):
         yield answer
     else:  # one each night would fill the disk

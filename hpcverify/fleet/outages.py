@@ -28,7 +28,7 @@ class OutageCause(StrEnum):
     OTHERS = "others"
     """Somebody else drained it, or Slurm set it down; its reason says why."""
     PERSON = "person"
-    """`hpcverify hold`."""
+    """`hpcverify nodes hold`."""
 
 
 SLURM_REASONS = (

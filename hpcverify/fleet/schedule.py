@@ -309,10 +309,10 @@ def _explain_fresh(node: Node, window: float, now: float) -> str:
     recent = compute_elapsed(now, node.last_pass_at) < window
     if recent and is_suspect_between_nodes(node):
         ago = format_age(now - node.last_pass_at)
-        return f"passed by itself {ago} ago, and is suspected with others: hpcverify isolate"
+        return f"passed by itself {ago} ago, and is suspected with others: hpcverify fabric bisect"
     if recent and is_suspect_by_bmc(node) and node.last_pass_at >= node.since:
         ago = format_age(now - node.last_pass_at)
-        return f"passed {ago} ago, and is suspected for what its BMC shows: hpcverify bmc"
+        return f"passed {ago} ago, and is suspected for what its BMC shows: hpcverify fleet bmc"
     judged = node.state in (State.QUARANTINED, State.REPEAT_OFFENDER)
     if judged and compute_elapsed(now, node.last_run_at) < window:
         return f"failed {format_age(now - node.last_run_at)} ago, which is observed only"

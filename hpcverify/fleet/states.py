@@ -32,7 +32,7 @@ class State(StrEnum):
     SUSPECT = "suspect"
     """It failed once; a rerun is due."""
     HELD = "held"
-    """By a person, through `hpcverify hold`, or until one decides."""
+    """By a person, through `hpcverify nodes hold`, or until one decides."""
     QUARANTINED = "quarantined"
     REPEAT_OFFENDER = "repeat offender"
     """Quarantined too often: only a named person releases it."""

@@ -75,15 +75,15 @@ class NodeEvent(StrEnum):
     UNJUDGED = "could not be judged, for a cause in `drain_errors`"
     SPARED = "the breaker is tripped, its checks are in doubt, or its verification gave no answer"
     EVIDENCE = "conclusive evidence in a run that the controller did not order, for one rerun"
-    RESET = "`hpcverify breaker reset`: what was not acted on counts no more"
+    RESET = "`hpcverify fleet breaker reset`: what was not acted on counts no more"
     OVERDUE = "has not passed for `overdue_days`"
     VERIFICATION_END = "the verification of an overdue node ends without a pass"
-    HOLD = "`hpcverify hold`"
-    RELEASE = "`hpcverify release`"
-    REPAIR = "`hpcverify repair`"
-    ADMISSION = "`hpcverify admit`"
-    ADOPTED_DRAIN = "`hpcverify adopt`: a drain of ours"
-    ADOPTED_RESERVATION = "`hpcverify adopt`: a reservation of ours"
+    HOLD = "`hpcverify nodes hold`"
+    RELEASE = "`hpcverify nodes release`"
+    REPAIR = "`hpcverify nodes repaired`"
+    ADMISSION = "`hpcverify nodes admit`"
+    ADOPTED_DRAIN = "`hpcverify nodes adopt`: a drain of ours"
+    ADOPTED_RESERVATION = "`hpcverify nodes adopt`: a reservation of ours"
     LOST_HOLD = "somebody else lifts or takes over our hold"
     OWED_RETURN = "somebody else puts it back unverified, with `verify_returned`"
 
@@ -458,7 +458,7 @@ def _handle_partial_pass(node: Node, found: Evidence, now: float) -> Node:
     """Hold a node whose failed checks were not in the run; wait if they gave no answer."""
     if is_suspect_by_bmc(node):
         unseen = ", ".join(node.checks)
-        why = f"it passed {found.suite}, which cannot see {unseen}; hpcverify bmc asks again"
+        why = f"it passed {found.suite}, which cannot see {unseen}; hpcverify fleet bmc asks again"
         return replace(node, caveat=Caveat.WAITS, caveat_why=why)
     if not _must_pass(node) or found.suite != node.suite:
         return node
@@ -743,7 +743,7 @@ def release(node: Node, decision: Decision, *, force: bool = False) -> NodeChang
     if failed and not force:
         raise ActionError(
             f"{node.name} has not passed {', '.join(checks)} since it failed: "
-            f"hpcverify repair {node.name} --reason … verifies and releases it"
+            f"hpcverify nodes repaired {node.name} --reason … verifies and releases it"
         )
     if failed or node.repeat_offender:
         node = add_return(node, decision.at)
@@ -766,7 +766,7 @@ def repair(node: Node, decision: Decision, *, suite: str | None, default: str) -
     if node.desired_hold is not Hold.DRAIN:
         raise ActionError(
             f"{node.name} is {node.state}, not out of service: nothing to repair; to "
-            f"verify it now: hpcverify sweep --nodes {node.name}"
+            f"verify it now: hpcverify fleet sweep {node.name}"
         )
     node = _drop_fabric(node)
     suite = suite or node.suite or default
@@ -784,7 +784,9 @@ def admit(node: Node, decision: Decision, *, suite: str, batch: str = "") -> Nod
 
     """
     if node.desired_hold is Hold.DRAIN:
-        raise ActionError(f"{node.name} is {node.state}: hpcverify repair {node.name} --reason …")
+        raise ActionError(
+            f"{node.name} is {node.state}: hpcverify nodes repaired {node.name} --reason …"
+        )
     node = _drop_fabric(node)
     own = {"conclusive": False, "run": "", "suite": suite, "batch": batch}
     return _decide(node, NodeEvent.ADMISSION, decision, "admit", **own)

@@ -227,12 +227,12 @@ def _list_peer_notes(site: Site) -> Iterator[str]:
 
 def _list_bmc_notes(bmc: Bmcs) -> Iterator[str]:
     if (bmc.address or bmc.addresses) and not bmc.credentials:
-        yield "bmc: there are addresses and no credentials, so hpcverify bmc asks no BMC"
+        yield "bmc: there are addresses and no credentials, so hpcverify fleet bmc asks no BMC"
     # No mistakes: nodes have the same site file, and must not have the passwords.
     for name in ("credentials", "ca"):
         path = getattr(bmc, name)
         if path and not os.path.exists(path):  # noqa: PTH110 - Path's raises where it may not look
-            yield f"bmc.{name}: {path} is not on this machine; only hpcverify bmc needs it"
+            yield f"bmc.{name}: {path} is not on this machine; only hpcverify fleet bmc needs it"
             return
     try:
         if bmc.ca:

@@ -131,8 +131,8 @@ def _refuse_newer(db: DuckDBPyConnection, path: Path) -> None:
 def explain_absence(state: Path) -> str:
     """Say that there are no measurements, and what makes them."""
     return (
-        f"no measurements of these nights in {find_database(state)}: hpcverify collect writes "
-        "them; hpcverify history --rebuild makes them from the documents"
+        f"no measurements of these nights in {find_database(state)}: hpcverify fleet collect "
+        "writes them; hpcverify history --rebuild makes them from the documents"
     )
 
 

@@ -345,7 +345,7 @@ def describe_breaker(fleet: Overview) -> str:
         return "the breaker is not tripped"
     return (
         f"automatic draining is paused: the breaker tripped ({fleet.tripped}); "
-        "once the cause is clear: hpcverify breaker reset"
+        "once the cause is clear: hpcverify fleet breaker reset"
     )
 
 

@@ -572,7 +572,7 @@ def build_job_spec(
             more = ("--alone",)
         chosen = [word for operation in operations for word in ("--operation", operation)]
         seconds = ("--seconds", f"{TEST_SECONDS:g}", "--no-stragglers")
-        arguments = ("collectives", "--out", str(document), *chosen, *sizes, *seconds, *more)
+        arguments = ("fabric", "test", "-o", str(document), *chosen, *sizes, *seconds, *more)
         steps.append(JobStep(arguments=arguments, order=order))
     return GroupJobSpec(
         nodes=nodes,

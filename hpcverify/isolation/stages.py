@@ -75,7 +75,7 @@ def try_pairs(
 
     A pair names no node: those that failed are searched with as many nodes that passed.
     *spare* are nodes in no pair that may be partners then, if too few have passed. The
-    rest is as in `isolate`. Nodes whose pair did not come to its end are untested.
+    rest is as in `fabric bisect`. Nodes whose pair did not come to its end are untested.
     """
     outcomes = yield tuple(GroupTest(pair, GroupPurpose.PAIRS) for pair in pairs)
     nodes: dict[GroupOutcome, list[str]] = {outcome: [] for outcome in GroupOutcome}

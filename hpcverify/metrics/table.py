@@ -126,7 +126,7 @@ CONTROLLER_METRICS = (
         unit="seconds",
         help="When the last cycle of the controller ended.",
         alerts=("HpcverifyControllerSilent", "HpcverifyFindingRise"),
-        runbook="Run `systemctl list-timers 'hpcverify*'`, then `hpcverify collect` by hand.",
+        runbook="Run `systemctl list-timers 'hpcverify*'`, then `hpcverify fleet collect` by hand.",
     ),
     PrometheusMetric(
         name="hpcverify_controller_cycle_duration_seconds",
@@ -137,7 +137,7 @@ CONTROLLER_METRICS = (
     PrometheusMetric(
         name="hpcverify_controller_cycle_errors",
         help="Actions that failed in the last command of the controller.",
-        runbook="Run `hpcverify collect`: it prints each of them with the fix.",
+        runbook="Run `hpcverify fleet collect`: it prints each of them with the fix.",
     ),
     PrometheusMetric(
         name="hpcverify_malfunctions",
@@ -155,7 +155,7 @@ CONTROLLER_METRICS = (
         name="hpcverify_sweep_end_timestamp_seconds",
         unit="seconds",
         help="When the last sweep ended; 0: none did.",
-        runbook="Run `systemctl status hpcverify-sweep` and `hpcverify sweep --dry-run`.",
+        runbook="Run `systemctl status hpcverify-sweep` and `hpcverify fleet sweep --dry-run`.",
     ),
     PrometheusMetric(
         name="hpcverify_night_timestamp_seconds",
@@ -166,12 +166,12 @@ CONTROLLER_METRICS = (
     PrometheusMetric(
         name="hpcverify_verifications_open",
         help="Verifications that were ordered and have not ended.",
-        runbook="Run `squeue` in the partition of the sweep, and `hpcverify collect`.",
+        runbook="Run `squeue` in the partition of the sweep, and `hpcverify fleet collect`.",
     ),
     PrometheusMetric(
         name="hpcverify_spool_refusals",
         help="Documents and directories in the spool that the last command refused.",
-        runbook="Run `hpcverify collect`: it says why each is refused.",
+        runbook="Run `hpcverify fleet collect`: it says why each is refused.",
     ),
     PrometheusMetric(
         name="hpcverify_events_waiting",
@@ -190,20 +190,20 @@ CONTROLLER_METRICS = (
     PrometheusMetric(
         name="hpcverify_nodes_missing",
         help="Known nodes that the scheduler has not listed for an hour.",
-        runbook="`hpcverify forget` a node that is gone for good.",
+        runbook="`hpcverify nodes forget` a node that is gone for good.",
     ),
     PrometheusMetric(
         name="hpcverify_nodes_held",
         labels=(HOLD,),
         help="Nodes that are out of service now, by how users' jobs are kept off.",
         alerts=("HpcverifyCapacityLow",),
-        runbook="Run `hpcverify nodes`, then `hpcverify nodes NODE` for its history.",
+        runbook="Run `hpcverify nodes`, then `hpcverify nodes show NODE` for its history.",
     ),
     PrometheusMetric(
         name="hpcverify_nodes_to_hold",
         help="Nodes that should be out of service and are not held yet.",
         alerts=("HpcverifyNodesNotHeld",),
-        runbook="Run `hpcverify collect`: it prints what Slurm refused.",
+        runbook="Run `hpcverify fleet collect`: it prints what Slurm refused.",
     ),
     PrometheusMetric(
         name="hpcverify_nodes_observed",
@@ -226,7 +226,7 @@ CONTROLLER_METRICS = (
         name="hpcverify_nodes_overdue",
         help="Nodes in service without a full pass for overdue_days, or 7 days where that is 0.",
         alerts=("HpcverifyFleetStale",),
-        runbook="Run `hpcverify sweep --dry-run --explain`: it says why nodes are passed over.",
+        runbook="Run `hpcverify fleet sweep --dry-run --explain`: it lists why nodes are skipped.",
     ),
     PrometheusMetric(
         name="hpcverify_nodes_unlisted",
@@ -249,7 +249,7 @@ CONTROLLER_METRICS = (
         type=MetricType.COUNTER,
         labels=(BEFORE, AFTER),
         help="Nodes that went from one state into another.",
-        runbook="Run `hpcverify nodes NODE` for the history of one.",
+        runbook="Run `hpcverify nodes show NODE` for the history of one.",
     ),
     PrometheusMetric(
         name="hpcverify_node_seconds_total",
@@ -276,7 +276,7 @@ CONTROLLER_METRICS = (
         type=MetricType.COUNTER,
         labels=(CAUSE,),
         help="Outages in which the node was judged to be at fault, or Slurm set it down.",
-        runbook="Run `hpcverify reliability`.",
+        runbook="Run `hpcverify fleet reliability`.",
     ),
     PrometheusMetric(
         name="hpcverify_time_to_hold_seconds",
@@ -299,7 +299,7 @@ CONTROLLER_METRICS = (
         name="hpcverify_breaker_tripped",
         help="1 while the breaker is tripped, so that no node is held for a failure.",
         alerts=("HpcverifyBreakerTripped",),
-        runbook="Run `hpcverify breaker`; once the cause is clear, `hpcverify breaker reset`.",
+        runbook="Run `hpcverify fleet breaker`; after the fix, `hpcverify fleet breaker reset`.",
     ),
     PrometheusMetric(
         name="hpcverify_breaker_held_nodes",
@@ -322,7 +322,7 @@ CONTROLLER_METRICS = (
         labels=(CHECK,),
         help="1 while a check fails on so many nodes that no node is held for it alone.",
         alerts=("HpcverifyCheckDoubted",),
-        runbook="Run `hpcverify breaker`: look at the driver and the image, not at the nodes.",
+        runbook="Run `hpcverify fleet breaker`: check the driver and the image, not the nodes.",
     ),
     PrometheusMetric(
         name="hpcverify_findings_total",
@@ -353,7 +353,7 @@ CONTROLLER_METRICS = (
         name="hpcverify_measurement",
         labels=(CHECK, METRIC, MODEL, UNIT, STATISTIC),
         help="What parts reached in the suite of the sweep, in the newest night that was judged.",
-        runbook="Run `hpcverify peers`; all values are in `hpcverify history`.",
+        runbook="Run `hpcverify fleet peers`; all values are in `hpcverify history`.",
     ),
     PrometheusMetric(
         name="hpcverify_measurement_peak_ratio",
@@ -366,7 +366,7 @@ CONTROLLER_METRICS = (
         name="hpcverify_outliers",
         labels=(VERDICT,),
         help="Parts, nodes and places that are worse than their peers, by the newest night.",
-        runbook="Run `hpcverify peers`.",
+        runbook="Run `hpcverify fleet peers`.",
     ),
     PrometheusMetric(
         name="hpcverify_trend_crossing_timestamp_seconds",
@@ -380,7 +380,7 @@ CONTROLLER_METRICS = (
         name="hpcverify_node_state",
         labels=(NODE, STATE),
         help="1 for the state that a node is in, 0 for the others.",
-        runbook="Run `hpcverify nodes NODE`.",
+        runbook="Run `hpcverify nodes show NODE`.",
     ),
     PrometheusMetric(
         name="hpcverify_node_state_since_timestamp_seconds",
@@ -388,14 +388,14 @@ CONTROLLER_METRICS = (
         unit="seconds",
         help="When a node came into its state.",
         alerts=("HpcverifyNodeHeldLong",),
-        runbook="Run `hpcverify nodes NODE`: its reason says what it waits for.",
+        runbook="Run `hpcverify nodes show NODE`: its reason says what it waits for.",
     ),
     PrometheusMetric(
         name="hpcverify_node_hold_info",
         labels=(NODE, HOLD, CHECK, REMEDY),
         help="A node that is out of service: how, for which failed check, and what to do.",
         alerts=("HpcverifyNodeHeldLong", "HpcverifyPartsMissing"),
-        runbook="Follow the remedy, then `hpcverify repair NODE`.",
+        runbook="Follow the remedy, then `hpcverify nodes repaired NODE`.",
     ),
     PrometheusMetric(
         name="hpcverify_node_full_pass_timestamp_seconds",
@@ -421,7 +421,7 @@ CONTROLLER_METRICS = (
         labels=(NODE, KIND),
         help="Parts of a node that its newest run has not seen.",
         alerts=("HpcverifyPartsMissing",),
-        runbook="Run `hpcverify nodes NODE`; after a removal on purpose, run once --accept-parts.",
+        runbook="Run `hpcverify nodes show NODE`; if parts were removed, run --accept-parts.",
     ),
 )
 """Those of the controller's file."""

@@ -20,7 +20,7 @@ BLIND, LISTED = 2.0, 3
 
 
 class PeersDocument(Struct, frozen=True, kw_only=True):
-    """What is said of a fleet, as ``hpcverify peers --json`` prints it."""
+    """What is said of a fleet, as ``hpcverify fleet peers --json`` prints it."""
 
     source: str
     metrics: tuple[MetricJudgement, ...]

@@ -59,7 +59,7 @@ EVERY_OTHER_CHECK = "*"
 """The name of an entry for every check that the suite does not name."""
 
 
-FABRIC_HOW = "hpcverify isolate tests between nodes, and so do sweep and admit"
+FABRIC_HOW = "hpcverify fabric bisect tests between nodes, and so do sweep and admit"
 
 
 class SuiteEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -322,7 +322,7 @@ def remove_home(spool: Path, node: str) -> None:
             with _open_home(node, top) as home:
                 names = os.listdir(home)  # noqa: PTH208 - an open directory
                 if any(map(DOCUMENT_PATTERN.fullmatch, names)):
-                    raise StoreError(f"{path} has runs in it: hpcverify collect first")
+                    raise StoreError(f"{path} has runs in it: hpcverify fleet collect first")
                 for name in names:
                     os.unlink(name, dir_fd=home)
             os.rmdir(node, dir_fd=top)

@@ -56,7 +56,7 @@ def load_provable_checks(name: str | None, packages: tuple[str, ...]) -> dict[st
     if chosen := {n: check for n, check in checks.items() if check.selftest}:
         return chosen
     raise ConfigError(
-        f"check {name} has no selftest: hpcverify selftest, without a name, runs all that exist"
+        f"check {name} has no selftest. Run all selftests: hpcverify qualify selftest"
         if name is not None
         else "no check has a selftest"
     )

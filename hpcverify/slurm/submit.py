@@ -27,7 +27,7 @@ from hpcverify.slurm import Job
 
 SCRIPT_PATH = Path(__file__).with_name("sweep.sh")
 """What every job runs."""
-SETTINGS_LINE = "# `hpcverify sweep` writes the settings of this job below this line.\n"
+SETTINGS_LINE = "# `hpcverify fleet sweep` writes the settings of this job below this line.\n"
 
 JOB_NAME_PREFIX = "hpcverify-"
 

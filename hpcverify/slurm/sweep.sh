@@ -1,5 +1,5 @@
 #!/bin/sh
-# The job that verifies one node, as `hpcverify sweep` submits it. By hand:
+# The job that verifies one node, as `hpcverify fleet sweep` submits it. By hand:
 #
 #   sbatch -w NODE -p verify --exclusive --mem=0 --gpus-per-node=8 --no-requeue \
 #       --output=/dev/null --export=ALL,spool=/shared/hpcverify sweep.sbatch
@@ -28,7 +28,7 @@ for name in $(env | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p'); do
 done
 export PATH
 
-# `hpcverify sweep` writes the settings of this job below this line.
+# `hpcverify fleet sweep` writes the settings of this job below this line.
 
 # exec lets SIGTERM reach hpcverify itself. A shell would handle it only after its child
 # ends, and the user's job that preempts this one would wait for both.

@@ -87,7 +87,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str:
-        """The sentence after all its checks: the reason of a drain, which `adopt` reads."""
+        """The sentence after all its checks: the reason of a drain, which `nodes adopt` reads."""
         return f"{', '.join(self.checks)}: {self.sentence}"
 
     @property

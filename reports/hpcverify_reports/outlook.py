@@ -35,8 +35,8 @@ PEER_HEADS = ("Outlier", "Worse than its peers", "Since", "Cause")
 PAST_HEADS = ("Part", "Worse than it was", "What is known")
 NEXT_HEADS = ("Node", "Risk", "Why", "Due")
 NOT_JUDGED = (
-    "No night was judged yet. hpcverify collect keeps what runs measure, and judges each night "
-    "when it is over. That needs DuckDB: hpcverify collect prints the command that installs it."
+    "No night was judged yet. `hpcverify fleet collect` keeps measurements, and judges each night "
+    "when it is over. That needs DuckDB: `hpcverify fleet collect` prints how to install it."
 )
 ORDER_NOTE = (
     "In the order of a sweep, as if all of them were idle: first those with a finding, those that "
@@ -204,7 +204,7 @@ def _build_next(outlook: FleetOutlook, pages: Pages) -> PageSection:
     risk = f"Risk of failing next (1 = an average node), judged {outlook.judged_by}."
     nobody = "No node is due: all were verified lately, are being verified or are held."
     intro = (ORDER_NOTE, risk) if rows else (nobody,)
-    notes = ("What a sweep would do now: hpcverify sweep --dry-run --explain",)
+    notes = ("What a sweep would do now: hpcverify fleet sweep --dry-run --explain",)
     count = outlook.due_count
     return build_list("next", title, intro, NEXT_HEADS, rows, count=count, notes=notes)
 

@@ -37,7 +37,7 @@ def refused(cli: Cli, *arguments: str, status: int = 2) -> str:
         (("report", "a.json", "--fleet", "-o", "x"), "with FILE, only -o is allowed"),
         (("history", "n9"), "no node is called 'n9'"),
         (
-            ("run", "--check", "steady", "--json", "/no/such/x.json"),
+            ("run", "--check", "steady", "-o", "/no/such/x.json"),
             "/no/such/x.json cannot be written: there is no directory /no/such",
         ),
     ],
@@ -59,15 +59,23 @@ def test_a_file_that_is_no_document_of_collectives(cli: Cli) -> None:
         (("run", "--siute", "quick"), "--suite", "hpcverify run"),
         (("show", "--round", "x"), "'--round'", "hpcverify show"),
         (("config", "chekc"), "'chekc'", "hpcverify config"),
-        (("hold", "n1"), "'--reason'", "hpcverify hold"),
-        (("repair", "n1"), "'--reason'", "hpcverify repair"),
-        (("release", "n1"), "'--reason'", "hpcverify release"),
+        (("nodes", "hold", "n1"), "'--reason'", "hpcverify nodes hold"),
+        (("nodes", "repaired", "n1"), "'--reason'", "hpcverify nodes repaired"),
+        (("nodes", "release", "n1"), "'--reason'", "hpcverify nodes release"),
         (("run", "--wait", "nan"), "nan is not a finite number", "hpcverify run"),
-        (("isolate", "--budget", "inf"), "inf is not a finite number", "hpcverify isolate"),
-        (("reliability", "--days", "nan"), "nan is not a finite number", "hpcverify reliability"),
-        (("collectives", "--seconds", "1e999"), "not a finite number", "hpcverify collectives"),
+        (
+            ("fabric", "bisect", "--budget", "inf"),
+            "inf is not a finite number",
+            "hpcverify fabric bisect",
+        ),
+        (
+            ("fleet", "reliability", "--days", "nan"),
+            "nan is not a finite number",
+            "hpcverify fleet reliability",
+        ),
+        (("fabric", "test", "--seconds", "1e999"), "not a finite number", "hpcverify fabric test"),
         (("run", "--expect-gpus", "80000"), "80000 is not in the range", "hpcverify run"),
-        (("run", "--json", "-", "--html", "-"), "name the same file", "hpcverify run"),
+        (("run", "--json", "-o", "-"), "both write to standard output", "hpcverify run"),
     ],
 )
 def test_wrong_usage_is_one_line_that_names_the_help(
@@ -312,9 +320,9 @@ def test_a_name_that_cannot_be_written_is_named(cli: Cli, variable: str, value: 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("events", "--node", "n\udcff"),
-        ("breaker", "reset", "--reason", "\udcff"),
-        ("hold", "n\udcff", "--reason", "fan"),
+        ("fleet", "events", "--node", "n\udcff"),
+        ("fleet", "breaker", "reset", "--reason", "\udcff"),
+        ("nodes", "hold", "n\udcff", "--reason", "fan"),
     ],
 )
 def test_an_argument_that_is_not_utf8_is_named(cli: Cli, arguments: tuple[str, ...]) -> None:

@@ -76,7 +76,7 @@ class BmcFleet:
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         for bmc in self.bmcs.values():
             bmc.write()
-        done = self.cli("bmc", *arguments)
+        done = self.cli("fleet", "bmc", *arguments)
         assert PASSWORD not in done.stdout + done.stderr
         return done
 
@@ -145,7 +145,7 @@ def test_a_file_of_certificates_that_cannot_be_used_is_no_fault_of_a_bmc(
 ) -> None:
     fleet_of_bmcs.configure(ca=f'"{fleet_of_bmcs.folder / ca}"')
 
-    done = fleet_of_bmcs.ask("--nodes", "n1")
+    done = fleet_of_bmcs.ask("n1")
 
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert f"{ca}, the ca of [bmc], " in done.stderr
@@ -155,10 +155,10 @@ def test_a_file_of_certificates_that_cannot_be_used_is_no_fault_of_a_bmc(
 
 def test_before_the_first_collect_the_fix_is_told(cli: Cli, tmp_path: Path) -> None:
     cli.site(f'[fleet]\nspool = "{tmp_path}"\n')
-    for arguments in ((), ("--nodes", "n1")):
-        done = cli("bmc", *arguments)
+    for arguments in ((), ("n1",)):
+        done = cli("fleet", "bmc", *arguments)
         assert done.returncode == 2
-        assert "hpcverify collect asks Slurm for them" in done.stderr
+        assert "hpcverify fleet collect asks Slurm for them" in done.stderr
 
 
 def test_the_versions_and_bios_settings_are_told_as_facts(fleet_of_bmcs: BmcFleet) -> None:
@@ -219,7 +219,7 @@ def test_redundancy_that_is_lost_fails_and_one_that_never_was_warns(
 
 def test_a_power_supply_that_is_gone_warns_until_that_is_accepted(fleet_of_bmcs: BmcFleet) -> None:
     def ask(*options: str) -> Result:
-        fleet_of_bmcs.ask("--nodes", "n1", *options)
+        fleet_of_bmcs.ask("n1", *options)
         found = fleet_of_bmcs.find_result("n1")
         fleet_of_bmcs.collect()
         return found
@@ -234,15 +234,15 @@ def test_a_power_supply_that_is_gone_warns_until_that_is_accepted(fleet_of_bmcs:
 
 
 def test_an_entry_of_the_event_log_counts_once(fleet_of_bmcs: BmcFleet) -> None:
-    fleet_of_bmcs.ask("--nodes", "n1")
+    fleet_of_bmcs.ask("n1")
     fleet_of_bmcs.collect()
     tree = fleet_of_bmcs.bmcs["n1"].tree
     set_entries(tree, [*tree[ENTRIES]["Members"], make_entry(2, **LOST_DATA)])
-    fleet_of_bmcs.ask("--nodes", "n1")
+    fleet_of_bmcs.ask("n1")
     found = fleet_of_bmcs.find_result("n1")
     fleet_of_bmcs.collect()
 
-    fleet_of_bmcs.ask("--nodes", "n1")
+    fleet_of_bmcs.ask("n1")
 
     assert found.verdict is Verdict.FAIL
     assert [f.code for f in found.findings] == ["memory_uncorrectable"]
@@ -250,13 +250,13 @@ def test_an_entry_of_the_event_log_counts_once(fleet_of_bmcs: BmcFleet) -> None:
 
 
 def test_the_log_of_a_node_that_reports_it_itself_is_left_to_it(fleet_of_bmcs: BmcFleet) -> None:
-    fleet_of_bmcs.ask("--nodes", "n1")
+    fleet_of_bmcs.ask("n1")
     fleet_of_bmcs.collect()
     told_by_node(fleet_of_bmcs, Verdict.PASS)
     tree = fleet_of_bmcs.bmcs["n1"].tree
     set_entries(tree, [make_entry(2, **LOST_DATA)])
 
-    fleet_of_bmcs.ask("--nodes", "n1")
+    fleet_of_bmcs.ask("n1")
 
     left = fleet_of_bmcs.find_result("n1")
     assert (left.verdict, left.findings) == (Verdict.PASS, ())
@@ -264,19 +264,19 @@ def test_the_log_of_a_node_that_reports_it_itself_is_left_to_it(fleet_of_bmcs: B
 
 
 def test_a_node_that_cannot_report_its_log_leaves_it_to_its_bmc(fleet_of_bmcs: BmcFleet) -> None:
-    fleet_of_bmcs.ask("--nodes", "n1")
+    fleet_of_bmcs.ask("n1")
     fleet_of_bmcs.collect()
     told_by_node(fleet_of_bmcs, Verdict.SKIP)
     tree = fleet_of_bmcs.bmcs["n1"].tree
     set_entries(tree, [make_entry(2, **LOST_DATA)])
 
-    fleet_of_bmcs.ask("--nodes", "n1")
+    fleet_of_bmcs.ask("n1")
 
     assert fleet_of_bmcs.find_result("n1").verdict is Verdict.FAIL
 
 
 def test_each_source_keeps_its_own_marks(fleet_of_bmcs: BmcFleet) -> None:
-    fleet_of_bmcs.ask("--nodes", "n1")
+    fleet_of_bmcs.ask("n1")
     fleet_of_bmcs.collect()
     told_by_node(fleet_of_bmcs, Verdict.PASS, CarryOver("log", "of the node"))
 
@@ -353,7 +353,7 @@ def test_what_a_bmc_cannot_show_is_an_error_and_the_rest_counts(fleet_of_bmcs: B
     bmc = fleet_of_bmcs.bmcs["n1"]
     bmc.faults[POWER] = answer_with(500)
 
-    fleet_of_bmcs.ask("--nodes", "n1")
+    fleet_of_bmcs.ask("n1")
 
     partial = fleet_of_bmcs.find_result("n1")
     assert (partial.verdict, partial.cause) == (Verdict.ERROR, Cause.MISCONFIGURED)
@@ -362,7 +362,7 @@ def test_what_a_bmc_cannot_show_is_an_error_and_the_rest_counts(fleet_of_bmcs: B
 
     bmc.tree[THERMAL]["Fans"][0] |= {"Reading": 0, "Status": CRITICAL}
     fleet_of_bmcs.collect()
-    fleet_of_bmcs.ask("--nodes", "n1")
+    fleet_of_bmcs.ask("n1")
     assert fleet_of_bmcs.find_result("n1").verdict is Verdict.FAIL
 
 
@@ -370,7 +370,7 @@ def test_a_node_that_is_switched_off_lacks_no_fan(fleet_of_bmcs: BmcFleet) -> No
     tree = fleet_of_bmcs.bmcs["n1"].tree
     for power in ("On", "Off", "Off", "Off"):
         tree[SYSTEM]["PowerState"] = power
-        fleet_of_bmcs.ask("--nodes", "n1")
+        fleet_of_bmcs.ask("n1")
         result = fleet_of_bmcs.find_result("n1")
         assert (result.verdict, result.findings) == (Verdict.PASS, ())
         fleet_of_bmcs.collect()
@@ -403,7 +403,7 @@ def test_the_password_is_nowhere_but_in_its_file(fleet_of_bmcs: BmcFleet) -> Non
     bmcs[2].faults["Chassis"] = hang
     bmcs[3].faults["Systems"] = answer_with(200, PASSWORD.encode())
     seen: set[str] = set()
-    process = fleet_of_bmcs.cli.start("bmc")
+    process = fleet_of_bmcs.cli.start("fleet", "bmc")
     try:
         wait_until(lambda: bmcs[2].open_sessions > 0)
         for path in Path("/proc").glob("[0-9]*"):
@@ -477,7 +477,7 @@ def test_some_nodes_may_have_a_login_of_their_own(fleet_of_bmcs: BmcFleet) -> No
 
 
 def test_only_known_nodes_are_asked(fleet_of_bmcs: BmcFleet) -> None:
-    done = fleet_of_bmcs.ask("--nodes", "n[1-9]")
+    done = fleet_of_bmcs.ask("n[1-9]")
     assert (done.returncode, fleet_of_bmcs.count_logins()) == (2, 0)
     assert "no node is called 'n5'" in done.stderr
 
@@ -492,7 +492,7 @@ def test_without_a_table_the_command_says_what_it_needs(fleet_of_bmcs: BmcFleet)
 def test_without_urllib3_the_command_that_installs_it_is_told(fleet_of_bmcs: BmcFleet) -> None:
     hide = "import sys; sys.modules['urllib3'] = None; from hpcverify.entry import main; main()"
     cli = replace(fleet_of_bmcs.cli, command=(sys.executable, "-c", hide))
-    done = cli("bmc")
+    done = cli("fleet", "bmc")
     assert (done.returncode, fleet_of_bmcs.count_logins()) == (2, 0)
     assert "pip install" in done.stderr
     assert "urllib3" in done.stderr
@@ -501,7 +501,7 @@ def test_without_urllib3_the_command_that_installs_it_is_told(fleet_of_bmcs: Bmc
 def test_one_round_goes_at_a_time(fleet_of_bmcs: BmcFleet) -> None:
     bmc = fleet_of_bmcs.bmcs["n1"]
     bmc.faults["Chassis"] = hang
-    first = fleet_of_bmcs.cli.start("bmc")
+    first = fleet_of_bmcs.cli.start("fleet", "bmc")
     try:
         wait_until(lambda: bmc.open_sessions > 0)
 
@@ -517,7 +517,7 @@ def test_one_round_goes_at_a_time(fleet_of_bmcs: BmcFleet) -> None:
 def test_a_round_that_is_interrupted_logs_out_first(fleet_of_bmcs: BmcFleet) -> None:
     bmc = fleet_of_bmcs.bmcs["n1"]
     bmc.faults["Chassis"] = hang
-    round_ = fleet_of_bmcs.cli.start("bmc")
+    round_ = fleet_of_bmcs.cli.start("fleet", "bmc")
     try:
         wait_until(lambda: bmc.open_sessions > 0)
         round_.terminate()
@@ -553,7 +553,7 @@ def test_neither_source_takes_back_what_the_other_found(
         told_by_node(fleet_of_bmcs, Verdict.FAIL)
 
     def pass_by_bmc() -> None:
-        fleet_of_bmcs.ask("--nodes", "n1")
+        fleet_of_bmcs.ask("n1")
         fleet_of_bmcs.collect()
 
     for step in (pass_by_bmc, fail_in_band) if bmc_first else (fail_in_band, pass_by_bmc):

@@ -1,4 +1,4 @@
-"""``hpcverify collect`` says what it cannot keep, and not each time."""
+"""``hpcverify fleet collect`` says what it cannot keep, and not each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hpcverify collectives`, as each rank of a job step runs it."""
+"""`hpcverify fabric test`, as each rank of a job step runs it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def start(tmp_path: Path, node: str, *arguments: str, **told: str) -> subprocess
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
     own = {"SLURMD_NODENAME": node, "HPCVERIFY_STATE": str(tmp_path / "state")}
     return subprocess.Popen(
-        [HPCVERIFY, "collectives", *arguments],
+        [HPCVERIFY, "fabric", "test", *arguments],
         env=clean | own | told,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -69,7 +69,7 @@ def test_the_ranks_of_a_step_leave_one_document_and_one_table(tmp_path: Path) ->
             tmp_path,
             f"n{rank}",
             *QUICK,
-            "--out",
+            "-o",
             str(out),
             "--address",
             "127.0.0.1",
@@ -91,7 +91,7 @@ def test_the_ranks_of_a_step_leave_one_document_and_one_table(tmp_path: Path) ->
 
 def test_a_rank_that_never_comes_is_named_with_its_node(tmp_path: Path) -> None:
     out, port = tmp_path / "run.json", find_port()
-    arguments = (*QUICK, "--timeout", "40", "--address", "127.0.0.1", "--out", str(out))
+    arguments = (*QUICK, "--timeout", "40", "--address", "127.0.0.1", "-o", str(out))
     ranks = [start(tmp_path, f"n{rank}", *arguments, **step_of(rank, 3, port)) for rank in (0, 2)]
     (status, text), (other_status, other_text) = map(finish, ranks)
 
@@ -111,7 +111,7 @@ def test_a_node_without_srun_is_measured_by_itself(tmp_path: Path) -> None:
 
 def test_without_stragglers_only_what_was_asked_for_is_measured(tmp_path: Path) -> None:
     out = tmp_path / "run.json"
-    status, text = finish(start(tmp_path, "n7", *QUICK, "--no-stragglers", "--out", str(out)))
+    status, text = finish(start(tmp_path, "n7", *QUICK, "--no-stragglers", "-o", str(out)))
     run = parse_collective_run(out.read_bytes(), str(out))
     assert (status, run.steps, run.transfers, run.stragglers) == (0, (), (), ()), text
     assert [one.operation for one in run.timings] == ["all_reduce", "sendrecv"]
@@ -119,7 +119,7 @@ def test_without_stragglers_only_what_was_asked_for_is_measured(tmp_path: Path) 
 
 def test_a_second_opinion_that_there_is_none_of_changes_nothing_else(tmp_path: Path) -> None:
     out = tmp_path / "run.json"
-    process = start(tmp_path, "n7", *QUICK, "--second-opinion", "--out", str(out), PATH="/bin")
+    process = start(tmp_path, "n7", *QUICK, "--second-opinion", "-o", str(out), PATH="/bin")
     status, text = finish(process)
 
     assert status == 0
@@ -138,7 +138,7 @@ def test_a_second_opinion_that_there_is_none_of_changes_nothing_else(tmp_path: P
         (("--rank", "2", "--world", "2"), "--rank 2 is none of 2"),
         (("--rank", "0", "--world", "2"), "--rank needs the --address and --port"),
         (("--operation", "gather"), "'gather' is not one of"),
-        (("--out", "/nowhere/run.json"), "/nowhere/run.json"),
+        (("-o", "/nowhere/run.json"), "/nowhere/run.json"),
     ],
 )
 def test_bad_usage_is_told_in_a_line(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:

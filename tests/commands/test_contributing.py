@@ -46,7 +46,7 @@ def chronyd_says(cli: Cli, tmp_path: Path, offset: float) -> None:
 @pytest.mark.parametrize(("offset", "verdict"), [(0.001, "pass"), (-0.499, "pass"), (-0.7, "warn")])
 def test_it_is_run_and_judged(site: Cli, tmp_path: Path, offset: float, verdict: str) -> None:
     chronyd_says(site, tmp_path, offset)
-    assert json.loads(site("run", "--check", "clock", "--json", "-").stdout)["verdict"] == verdict
+    assert json.loads(site("run", "--check", "clock", "--json").stdout)["verdict"] == verdict
 
 
 def test_it_is_listed_planned_and_shown(site: Cli, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_its_test_passes(site: Cli, tmp_path: Path) -> None:
 
 def test_without_its_tool_it_is_an_error_that_names_it(site: Cli, tmp_path: Path) -> None:
     site.environment["PATH"] = str(tmp_path)  # this machine may have the tool
-    done = site("run", "--check", "clock", "--json", "-")
+    done = site("run", "--check", "clock", "--json")
     (result,) = json.loads(done.stdout)["results"]
     assert done.returncode == 3
     assert result["reason"] == "chronyc is not installed: apt-get install chrony"

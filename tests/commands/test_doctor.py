@@ -45,7 +45,7 @@ def test_what_the_controller_cannot_do_and_events_that_wait_for_hours_are_named(
 
     assert found["events.jsonl"]["state"] == "it is not written: it is a link"
     assert found["events (file)"]["state"] == "1 event not delivered yet"
-    assert found["events (file)"]["fix"] == "run hpcverify collect"
+    assert found["events (file)"]["fix"] == "run hpcverify fleet collect"
 
     ledger.record_malfunction("events.jsonl", "")
     ledger.move_cursor("file", ledger.read_chain_end().number)

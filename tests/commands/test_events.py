@@ -52,7 +52,7 @@ def ledger(cli: Cli) -> Ledger:
 
 
 def listed(cli: Cli, *options: str) -> list[dict[str, Any]]:
-    done = cli("events", *options)
+    done = cli("fleet", "events", *options)
     assert (done.returncode, done.stderr) == (0, "")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -88,11 +88,11 @@ def test_events_are_chosen_by_time_node_and_kind(
 
 @pytest.mark.usefixtures("ledger")
 def test_what_is_listed_are_the_lines_of_the_file(cli: Cli) -> None:
-    assert cli("events").stdout == (cli.state / EVENTS_FILE_NAME).read_text()
+    assert cli("fleet", "events").stdout == (cli.state / EVENTS_FILE_NAME).read_text()
 
 
 def test_a_kind_that_there_is_not_is_refused_with_those_that_there_are(cli: Cli) -> None:
-    done = cli("events", "--kind", "nodes")
+    done = cli("fleet", "events", "--kind", "nodes")
     assert done.returncode == 2
     assert "--kind nodes" in done.stderr
     assert "node, hold, finding" in done.stderr
@@ -107,7 +107,7 @@ def test_the_chain_of_the_ledger_and_of_rotated_files_together_is_whole(cli: Cli
     files = [str(file) for file in sorted(cli.state.glob("events.jsonl*"))]
 
     for given in ((), files):
-        done = cli("events", "verify", *given)
+        done = cli("fleet", "events", "verify", *given)
         assert done.returncode == 0
         assert done.stdout.startswith("ledger: 3 events in order: 1 to 3, digest ")
         assert "\nfiles: 3 events in order: 1 to 3, digest " in done.stdout
@@ -118,7 +118,7 @@ def test_the_chain_of_the_ledger_and_of_rotated_files_together_is_whole(cli: Cli
 def test_an_event_that_was_changed_is_named_with_its_place(cli: Cli) -> None:
     path = cli.state / EVENTS_FILE_NAME
     path.write_bytes(path.read_bytes().replace(b"3 of 4", b"1 of 4"))
-    done = cli("events", "verify")
+    done = cli("fleet", "events", "verify")
     assert done.returncode == 1
     assert f"{path}, line 2: event 2: the ledger has another line" in done.stdout
 
@@ -126,7 +126,10 @@ def test_an_event_that_was_changed_is_named_with_its_place(cli: Cli) -> None:
         db.execute("drop trigger events_stay")
         db.execute("update events set actor = 'eve' where number = 3")
         db.commit()
-    assert "ledger: event 3: its actor in the audit log is eve" in cli("events", "verify").stdout
+    assert (
+        "ledger: event 3: its actor in the audit log is eve"
+        in cli("fleet", "events", "verify").stdout
+    )
 
 
 @pytest.mark.usefixtures("ledger")
@@ -138,18 +141,18 @@ def test_without_a_ledger_what_a_chain_does_not_show_is_said_and_a_digest_shows_
     path.write_bytes(b"".join(lines[1:]))
     cli.environment["HPCVERIFY_STATE"] = str(tmp_path / "elsewhere")
 
-    done = cli("events", "verify", str(path))
+    done = cli("fleet", "events", "verify", str(path))
     assert done.returncode == 0
     limits = "not shown: events removed before 2, or events deleted after 3, or all events written"
     assert limits in done.stdout
     known = f"2:{json.loads(lines[2])['previous']}"
-    done = cli("events", "verify", str(path), "--expect", known)
+    done = cli("fleet", "events", "verify", str(path), "--expect", known)
     assert (done.returncode, "all events after 2 written anew" in done.stdout) == (0, True)
     for unknown in (f"4:{known[2:]}", f"2:{'0' * 64}"):
-        assert cli("events", "verify", str(path), "--expect", unknown).returncode == 1
+        assert cli("fleet", "events", "verify", str(path), "--expect", unknown).returncode == 1
     for wrong in ("2:0", f"0:{'0' * 64}"):  # nothing has the number 0
-        assert "64 hexadecimal digits" in cli("events", "verify", "--expect", wrong).stderr
-    done = cli("events", "verify")
+        assert "64 hexadecimal digits" in cli("fleet", "events", "verify", "--expect", wrong).stderr
+    done = cli("fleet", "events", "verify")
     assert (done.returncode, "there is no ledger in" in done.stderr) == (2, True)
 
 
@@ -162,7 +165,7 @@ def test_a_file_that_cannot_be_read_is_one_line(
 ) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    done = cli("events", "verify", str(tmp_path / name))
+    done = cli("fleet", "events", "verify", str(tmp_path / name))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "cannot be read" in done.stderr
 
@@ -187,15 +190,15 @@ def test_a_command_that_changes_something_is_kept_refused_ones_too(
     ledger.trip("3 of 4 nodes")
 
     for _ in range(2):
-        cli("breaker", "reset", "--reason", "image 42")
+        cli("fleet", "breaker", "reset", "--reason", "image 42")
 
     assert commands(cli) == [
-        ("ada", "breaker reset", "done", 0),
-        ("ada", "breaker reset", "refused", 4),
+        ("ada", "fleet breaker reset", "done", 0),
+        ("ada", "fleet breaker reset", "refused", 4),
     ]
     cli.environment["SUDO_USER"] = "ad\udcff"
-    cli("breaker", "reset", "--reason", "image 42")
-    assert commands(cli)[-1] == ("ad\\udcff", "breaker reset", "refused", 4)
+    cli("fleet", "breaker", "reset", "--reason", "image 42")
+    assert commands(cli)[-1] == ("ad\\udcff", "fleet breaker reset", "refused", 4)
     last = listed(cli, "--kind", "command")[-1]
     assert (last["text"], last["actor"]["is_person"]) == ("image 42", True)
     assert last["actor"]["host"]
@@ -203,12 +206,12 @@ def test_a_command_that_changes_something_is_kept_refused_ones_too(
 
 def test_a_command_on_a_host_without_a_ledger_makes_none(cli: Cli) -> None:
     shutil.rmtree(cli.state, ignore_errors=True)
-    cli("judge")
+    cli("history", "rejudge")
     assert not (cli.state / LEDGER_FILE_NAME).exists()
 
 
 def test_events_go_on_as_they_come_with_follow(cli: Cli, ledger: Ledger) -> None:
-    with cli.start("events", "--follow") as follower:
+    with cli.start("fleet", "events", "--follow") as follower:
         assert follower.stdout is not None
         for number in range(1, 4):
             assert json.loads(follower.stdout.readline())["number"] == number

@@ -47,7 +47,7 @@ SHORT = """
 def results(node: Cli, *checks: str, status: int) -> dict[str, Any]:
     node.suite("short", SHORT)
     names = [word for check in checks for word in ("--check", check)]
-    done = node("run", "--suite", "short", "--json", "-", *names)
+    done = node("run", "--suite", "short", "--json", *names)
     assert done.returncode == status, done.stderr
     return {r["check"]: r for r in json.loads(done.stdout)["results"]}
 
@@ -65,7 +65,7 @@ def test_a_first_run_fails_without_the_number_of_gpus_that_was_asked_for(
     node: Cli, lab: Lab, gpus: int, status: int
 ) -> None:
     lab.write("gpus = 8")
-    done = node("run", "--check", "inventory", "--expect-gpus", str(gpus), "--json", "-")
+    done = node("run", "--check", "inventory", "--expect-gpus", str(gpus), "--json")
     run = msgspec.json.decode(done.stdout, type=Run)
     assert done.returncode == status, done.stderr
     assert [x.source for x in run.results[0].limits if x.name == "gpus"] == ["--expect-gpus"]
@@ -173,7 +173,7 @@ def test_a_gpu_that_holds_the_driver_is_the_one_cause_of_all_that_cannot_be_read
     node: Cli, lab: Lab
 ) -> None:
     lab.write("fault = nvmlDeviceGetPowerUsage gpu=5 hang=forever lock=1")
-    done = node("run", "--suite", "prolog", "--json", "-")
+    done = node("run", "--suite", "prolog", "--json")
     run = msgspec.json.decode(done.stdout, type=Run)
     sick = next(part.id for part in run.inventory.parts if part.label.startswith("GPU 5"))
 
@@ -195,7 +195,7 @@ def rounds(node: Cli, count: int) -> list[dict[str, Any]]:
     """Load the node and ask its GPUs, *count* times in one run."""
     checks = [f'[[check]]\nname = "{name}"' for name in ("steady", *PASSIVE)]
     node.suite("acme", "\n".join([f"rounds = {count}", *checks]))
-    done = node("run", "--suite", "acme", "--json", "-")
+    done = node("run", "--suite", "acme", "--json")
     found: list[dict[str, Any]] = json.loads(done.stdout)["results"]
     return found
 

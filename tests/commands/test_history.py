@@ -188,7 +188,7 @@ def test_a_rebuild_is_of_everything(words: tuple[str, ...]) -> None:
 
 @pytest.mark.usefixtures("state")
 def test_without_measurements_one_line_says_who_writes_them(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="hpcverify collect writes them"):
+    with pytest.raises(StoreError, match="hpcverify fleet collect writes them"):
         call("--format", "csv", "-o", str(tmp_path / "out.csv"))
 
 

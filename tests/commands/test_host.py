@@ -28,7 +28,7 @@ def test_a_hung_mount_is_named_by_the_prolog_and_keeps_nothing_else(
         '[[params.host.expect]]\nnodes = "n2"\nmounts = [{ path = "/none" }]\n'
     )
     with silent_file_system(folder):
-        runs = [json.loads(cli("run", "--suite", "prolog", "--json", "-").stdout) for _ in "ab"]
+        runs = [json.loads(cli("run", "--suite", "prolog", "--json").stdout) for _ in "ab"]
     results = [{r["check"]: r for r in run["results"]} for run in runs]
 
     for each in results:
@@ -81,7 +81,7 @@ def test_mounts_names_and_gpus_that_hang_are_named_within_the_budget_and_the_res
     cli.environment["PYTHONPATH"] += f":{ROOT}"
 
     with silent_file_system(home), silent_file_system(data), silent_name_server(cli, tmp_path):
-        run = json.loads(cli("run", "--suite", suite, "--json", "-").stdout)
+        run = json.loads(cli("run", "--suite", suite, "--json").stdout)
 
     results = {r["check"]: r for r in run["results"]}
     host = results["host"]

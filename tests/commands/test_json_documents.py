@@ -1,4 +1,4 @@
-"""What ``gate``, ``history``, ``nodes`` and ``reliability`` print as JSON fits its schema."""
+"""The JSON of ``fleet``, ``gate``, ``history``, ``nodes``, ``reliability`` fits its schema."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from tests.doubles import a_result, a_run
 from tests.insight.test_rollouts import keep_runs_of_64
 
 SCHEMAS = Path(__file__).parents[2] / "docs/reference/schema"
-COMMANDS = ("gate", "history", "nodes", "reliability")
+COMMANDS = ("fleet", "gate", "history", "nodes", "reliability")
+GROUPS = {"reliability": ("fleet",)}
+"""The group of a command whose document has the name of the command alone."""
 NOW = time.time()
 RFC_3339_UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 FORMATS = jsonschema.FormatChecker(formats=())
@@ -49,7 +51,7 @@ def refuse_constant(name: str) -> NoReturn:
 
 def read(cli: Cli, command: str, *arguments: str, status: int = 0) -> dict[str, Any]:
     """Run *command* with --json, and return its document, which fits the published schema."""
-    done = cli(command, *arguments, "--json")
+    done = cli(*GROUPS.get(command, ()), command, *arguments, "--json")
     assert done.returncode == status, done.stderr
     document: dict[str, Any] = json.loads(done.stdout, parse_constant=refuse_constant)
     schema = json.loads((SCHEMAS / f"{command}.json").read_text())
@@ -201,7 +203,7 @@ def test_a_damaged_judgement_is_said_in_a_field(cli: Cli) -> None:
 
 @pytest.mark.usefixtures("fleet")
 def test_one_node_has_its_outages_and_its_log(cli: Cli) -> None:
-    document = read(cli, "nodes", "n-held")
+    document = read(cli, "nodes", "show", "n-held")
     (outage,) = document["outlook"]["outages"]
     assert (outage["ended"], outage["cause"]) == (None, "own run")
     assert [line["what"] for line in document["audit"]] == ["seen"]

@@ -184,7 +184,7 @@ def test_one_node_comes_with_its_audit_log_and_several_without(cli: Cli) -> None
 
 @pytest.mark.usefixtures("ledger")
 def test_json_has_the_record_and_what_is_made_of_it(cli: Cli) -> None:
-    told = json.loads(cli("nodes", "n2", "--json").stdout)
+    told = json.loads(cli("nodes", "show", "n2", "--json").stdout)
     (node,) = told["nodes"]
     assert (node["node"], node["state"]) == ("n2", "quarantined")
     assert (node["own_state"], node["attention"], node["overdue"]) == ("quarantined", True, True)
@@ -196,7 +196,7 @@ def test_one_node_comes_with_its_outages_and_its_risk(cli: Cli, ledger: Ledger) 
     ledger.put(replace(WELL, state=State.QUARANTINED, reason="fan", enforced=True), "quarantined")
     ledger.put(WELL, "released")
     back, out = "\n".join(lines(cli, "n1")), "\n".join(lines(cli, "n2"))
-    told = json.loads(cli("nodes", "n1", "--json").stdout)["outlook"]
+    told = json.loads(cli("nodes", "show", "n1", "--json").stdout)["outlook"]
 
     assert re.search(r"risk: [1-9][0-9.]*x that of an average node: .*1 outage in 30 days", back)
     assert re.search(r"outages of the last two years:\n *began .*\n.*own run +fan", back)
@@ -208,8 +208,8 @@ def test_one_node_comes_with_its_outages_and_its_risk(cli: Cli, ledger: Ledger) 
 
 def test_a_node_that_the_controller_does_not_know_has_no_outages_to_tell(cli: Cli) -> None:
     keep(cli, "r1", 1, Verdict.FAIL)
-    assert "risk" not in cli("nodes", "n2").stdout
-    assert json.loads(cli("nodes", "n2", "--json").stdout)["outlook"] is None
+    assert "risk" not in cli("nodes", "show", "n2").stdout
+    assert json.loads(cli("nodes", "show", "n2", "--json").stdout)["outlook"] is None
 
 
 @pytest.mark.usefixtures("ledger")
@@ -230,13 +230,13 @@ def test_a_node_that_nobody_knows_is_named(cli: Cli, hostlist: str, fault: str) 
 def test_no_text_of_a_node_can_order_the_terminal_about(cli: Cli) -> None:
     evil = "\x1b]0;owned\x07\u202e"
     Ledger(cli.state).put(Node(name="n1", foreign=evil), "seen", evil)
-    told = cli("nodes", "n1").stdout
+    told = cli("nodes", "show", "n1").stdout
     assert "owned" in told
     assert not {"\x1b", "\x07", "\u202e"} & set(told)
 
 
 def test_without_nodes_it_says_how_to_come_by_some(cli: Cli) -> None:
-    assert "hpcverify collect" in lines(cli)[0]
+    assert "hpcverify fleet collect" in lines(cli)[0]
 
 
 def test_a_node_that_was_only_run_by_hand_is_there_unverified(cli: Cli) -> None:

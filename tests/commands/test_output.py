@@ -25,8 +25,8 @@ PRINTING = (
     ("--help",),
     ("history",),
     ("history", "--help"),
-    ("selftest", "mettle"),
-    ("selftest", "mettle", "--json"),
+    ("qualify", "selftest", "mettle"),
+    ("qualify", "selftest", "mettle", "--json"),
 )
 
 
@@ -70,7 +70,7 @@ def test_an_output_that_nobody_reads_ends_in_silence(cli: Cli, arguments: tuple[
 def test_a_run_that_nobody_reads_has_its_verdict_and_its_files(cli: Cli, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     with open_closed_pipe() as pipe:
-        run = ("run", "--check", "steady", "--html", str(page))
+        run = ("run", "--check", "steady", "-o", str(page))
         status, message = printing_to(cli, pipe, *run)
 
     assert status == 0
@@ -88,11 +88,11 @@ def test_only_what_is_kept_is_called_not_lost(cli: Cli) -> None:
 
 def test_a_run_says_which_page_it_wrote(cli: Cli, tmp_path: Path) -> None:
     page = str(tmp_path / "page.html")
-    assert f"wrote {page}\n" in cli("run", "--check", "steady", "--html", page).stdout
+    assert f"wrote {page}\n" in cli("run", "--check", "steady", "-o", page).stdout
 
 
 def test_a_page_on_standard_output_is_alone_there(cli: Cli) -> None:
-    done = cli("run", "--check", "steady", "--html", "-")
+    done = cli("run", "--check", "steady", "-o", "-")
     assert done.stdout.startswith("<!doctype html>")
     assert done.stdout.rstrip().endswith("</html>")
     assert "PASS" in done.stderr
@@ -140,11 +140,11 @@ def test_what_others_wrote_gives_the_terminal_no_orders(cli: Cli) -> None:
         (f"a{ORDER}",),
         ("show", ORDER),
         ("nodes",),
-        ("nodes", "n1"),
+        ("nodes", "show", "n1"),
         ("nodes", "--json"),
-        ("breaker",),
-        ("events",),
-        ("events", "--format", "ocsf"),
+        ("fleet", "breaker"),
+        ("fleet", "events"),
+        ("fleet", "events", "--format", "ocsf"),
     ):
         done = cli(*arguments)
         assert not ORDERS & {*done.stdout, *done.stderr}, arguments

@@ -1,4 +1,4 @@
-"""``hpcverify peers``: tables of other tools, the history of the fleet, bad input."""
+"""``hpcverify fleet peers``: tables of other tools, the history of the fleet, bad input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_table(path: Path, *, bad: float = 0.9, limit: str = "") -> Path:
 
 
 def test_a_slow_node_is_told_in_a_line_with_what_the_clocks_say(cli: Cli) -> None:
-    done = cli("peers", BERT)
+    done = cli("fleet", "peers", BERT)
     assert done.returncode == 0
     assert "1 metric of up to 136 parts on 34 nodes: 1 outlier" in done.stdout
     assert "c002-5" in done.stdout
@@ -38,7 +38,7 @@ def test_a_slow_node_is_told_in_a_line_with_what_the_clocks_say(cli: Cli) -> Non
 
 
 def test_json_has_all_of_it(cli: Cli) -> None:
-    answer = json.loads(cli("peers", SGEMM, "--json").stdout)
+    answer = json.loads(cli("fleet", "peers", SGEMM, "--json").stdout)
 
     (metric,) = answer["metrics"]
     assert answer["verdict"] == "warn"
@@ -48,7 +48,7 @@ def test_json_has_all_of_it(cli: Cli) -> None:
 
 
 def test_parts_that_changed_are_told_with_their_day(cli: Cli) -> None:
-    told = cli("peers", SGEMM).stdout.partition("compared with their own past:")[2]
+    told = cli("fleet", "peers", SGEMM).stdout.partition("compared with their own past:")[2]
     assert "g195" in told
     assert "2020-06-28" in told
 
@@ -58,14 +58,14 @@ def test_peers_and_the_limit_of_the_specification_together_fail(
     cli: Cli, tmp_path: Path, limit: str, status: int
 ) -> None:
     table = write_table(tmp_path / "a.csv", limit=limit)
-    done = cli("peers", str(table), "--columns", "value=tflops", "--worse", "low")
+    done = cli("fleet", "peers", str(table), "--columns", "value=tflops", "--worse", "low")
     assert done.returncode == status
     assert "n7" in done.stdout
 
 
 def test_the_site_may_want_a_fail_and_another_floor(cli: Cli, tmp_path: Path) -> None:
     table = str(write_table(tmp_path / "a.csv"))
-    wanted = ("peers", table, "--columns", "value=tflops", "--worse", "low")
+    wanted = ("fleet", "peers", table, "--columns", "value=tflops", "--worse", "low")
 
     cli.site('[[peers]]\nmetric = "tflops"\nfloor = 0.05\notherwise = "fail"')
     assert cli(*wanted).returncode == 1
@@ -78,15 +78,15 @@ def test_nodes_of_a_kind_of_the_site_are_compared_with_each_other(cli: Cli, tmp_
     dice = random.Random(1)
     lines = [f"n{i},{500 * dice.gauss(1, 0.003) * (0.95 if i < 5 else 1)}" for i in range(40)]
     table.write_text("\n".join(["host,tflops", *lines]))
-    assert "5 outliers" in cli("peers", str(table)).stdout
+    assert "5 outliers" in cli("fleet", "peers", str(table)).stdout
     cli.site('[[kinds]]\nname = "air"\nnodes = "n[0-4]"')
-    assert "0 outliers" in cli("peers", str(table)).stdout
+    assert "0 outliers" in cli("fleet", "peers", str(table)).stdout
 
 
 def test_of_two_nodes_it_says_that_they_are_not_compared(cli: Cli, tmp_path: Path) -> None:
     table = tmp_path / "a.csv"
     table.write_text("host,tflops\nn1,500\nn2,400\n")
-    done = cli("peers", str(table))
+    done = cli("fleet", "peers", str(table))
     assert done.returncode == 0
     assert "not compared, as fewer than 3 parts have it: tflops" in done.stdout
 
@@ -97,7 +97,7 @@ def test_parquet_is_read_as_csv_is(cli: Cli, tmp_path: Path) -> None:
         rows = db.read_csv(str(table)).project("*, timestamptz '2026-11-22 01:00:00+00' as started")
         rows.write_parquet(str(copy))
 
-    done = cli("peers", str(copy), "--columns", "value=tflops", "--worse", "low")
+    done = cli("fleet", "peers", str(copy), "--columns", "value=tflops", "--worse", "low")
 
     assert done.returncode == 0, done.stderr
     assert "n7" in done.stdout
@@ -109,7 +109,7 @@ def test_without_a_file_the_history_of_the_fleet_is_judged(cli: Cli) -> None:
     runs = [make_run(f"n{i:03}", value=v, gpus=1) for i, v in enumerate(values)]
     write_runs(cli.state, *runs)
 
-    done = cli("peers", "--since", f"{FIRST:%Y-%m-%d}", "--json")
+    done = cli("fleet", "peers", "--since", f"{FIRST:%Y-%m-%d}", "--json")
 
     answer = json.loads(done.stdout)
     (metric,) = answer["metrics"]
@@ -122,9 +122,9 @@ def test_without_a_file_the_history_of_the_fleet_is_judged(cli: Cli) -> None:
 
 
 def test_without_a_history_it_says_how_to_get_one(cli: Cli) -> None:
-    done = cli("peers")
+    done = cli("fleet", "peers")
     assert done.returncode == 2
-    assert "hpcverify collect writes them" in done.stderr
+    assert "hpcverify fleet collect writes them" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_bad_input_is_named_in_one_line(
     table = tmp_path / "a.csv"
     table.write_bytes(text.encode(errors="surrogateescape"))
 
-    done = cli("peers", str(table), *arguments)
+    done = cli("fleet", "peers", str(table), *arguments)
 
     assert done.returncode == 2
     assert message in done.stderr
@@ -167,7 +167,7 @@ def test_a_file_that_is_not_what_its_name_says_is_named(
     table = tmp_path / name
     table.write_text("host,ms\nn1,1\n")
 
-    done = cli("peers", str(table))
+    done = cli("fleet", "peers", str(table))
 
     assert done.returncode == 2
     assert name in done.stderr
@@ -177,7 +177,7 @@ def test_a_file_that_is_not_what_its_name_says_is_named(
 def test_a_file_that_was_cut_short_is_named(cli: Cli, tmp_path: Path) -> None:
     table = tmp_path / "a.csv.gz"
     table.write_bytes(gzip.compress(b"host,ms\nn1,1\n" * 1000)[:-20])
-    done = cli("peers", str(table))
+    done = cli("fleet", "peers", str(table))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
@@ -187,7 +187,7 @@ def test_a_damaged_file_is_named(cli: Cli, tmp_path: Path) -> None:
     table = tmp_path / "a.csv.gz"
     table.write_bytes(packed)
 
-    done = cli("peers", str(table))
+    done = cli("fleet", "peers", str(table))
 
     assert done.returncode == 2
     assert f"{table} cannot be read" in done.stderr
@@ -211,7 +211,7 @@ def test_what_is_wrong_with_a_table_is_said_with_its_name(
 ) -> None:
     table = tmp_path / "a.csv"
     table.write_text(text)
-    done = cli("peers", str(table))
+    done = cli("fleet", "peers", str(table))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert message in done.stderr
 
@@ -220,7 +220,7 @@ def test_a_column_of_parquet_may_have_any_name(cli: Cli, tmp_path: Path) -> None
     table = tmp_path / "a.parquet"
     rows = 'select \'n\' || i as node, 5.0 as ms, 1 as "o""dd" from range(9) t(i)'
     duckdb.execute(f"copy ({rows}) to '{table}' (format parquet)")
-    assert cli("peers", str(table)).returncode == 0
+    assert cli("fleet", "peers", str(table)).returncode == 0
 
 
 def test_a_row_may_be_a_place_and_a_time_a_metric(cli: Cli, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_row_may_be_a_place_and_a_time_a_metric(cli: Cli, tmp_path: Path) -> N
     lines = [f"n{i},r{i // 8},2026-11-01,{100 + i % 3 + 40 * (i == 7)}\n" for i in range(40)]
     table.write_text("node,row,time,time [us]\n" + "".join(lines))
 
-    answer = json.loads(cli("peers", str(table), "--worse", "high", "--json").stdout)
+    answer = json.loads(cli("fleet", "peers", str(table), "--worse", "high", "--json").stdout)
 
     named = {m["name"]["metric"]: [o["name"] for o in m["outliers"]] for m in answer["metrics"]}
     assert named == {"time [us]": ["n7"]}
@@ -265,7 +265,7 @@ def test_decimal_commas_and_separators_are_read_as_the_same_numbers(
     for name, sep, cells in (("a", ";", plain), ("b", ";", commas), ("c", ",", grouped)):
         rows = [f"n{i}{sep}{cell}" for i, cell in enumerate(cells)]
         (tmp_path / name).write_text("\n".join([f"node{sep}ms", *rows]))
-        answer = json.loads(cli("peers", str(tmp_path / name), "--json").stdout)
+        answer = json.loads(cli("fleet", "peers", str(tmp_path / name), "--json").stdout)
         answers.append(answer["metrics"])
 
     assert answers[0] == answers[1] == answers[2]
@@ -277,11 +277,11 @@ def test_a_list_of_numbers_beside_decimal_points_is_no_decimal_comma(
 ) -> None:
     lines = [f'n{i},{500 + i % 3}.125,"0,1"' for i in range(40)]
     (tmp_path / "a.csv").write_text("\n".join(["node,tflops,gpus", *lines]))
-    assert cli("peers", str(tmp_path / "a.csv")).returncode == 0
+    assert cli("fleet", "peers", str(tmp_path / "a.csv")).returncode == 0
 
 
 def test_each_column_with_numbers_is_a_metric_of_a_wide_table(cli: Cli, tmp_path: Path) -> None:
-    done = cli("peers", str(write_wide(tmp_path / "wide.csv")), "--json")
+    done = cli("fleet", "peers", str(write_wide(tmp_path / "wide.csv")), "--json")
 
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -314,7 +314,7 @@ def test_what_nccl_tests_printed_on_each_node_is_compared(cli: Cli, tmp_path: Pa
         )
     output.write_text("srun: job 7 started\n" + "".join(runs))
 
-    answer = json.loads(cli("peers", str(output), "--json").stdout)
+    answer = json.loads(cli("fleet", "peers", str(output), "--json").stdout)
 
     named = {
         (each["name"]["metric"], each["worse"], *(one["name"] for one in each["outliers"]))
@@ -349,7 +349,7 @@ def test_the_results_of_superbench_are_compared(cli: Cli, tmp_path: Path) -> Non
         )
     )
 
-    answer = json.loads(cli("peers", str(results), "--json").stdout)
+    answer = json.loads(cli("fleet", "peers", str(results), "--json").stdout)
 
     named = {
         (each["name"]["check"], each["name"]["metric"]): [one["name"] for one in each["outliers"]]
@@ -378,7 +378,7 @@ def test_a_table_with_our_checks_is_judged_by_what_they_declare(cli: Cli, tmp_pa
             lines.append(f"n{i:02},{check},{metric},{value},")
     table.write_text("\n".join(lines))
 
-    answer = json.loads(cli("peers", str(table), "--json").stdout)
+    answer = json.loads(cli("fleet", "peers", str(table), "--json").stdout)
 
     assert len(answer["metrics"]) == 5
     for metric in answer["metrics"]:
@@ -390,7 +390,7 @@ def test_metrics_in_which_nothing_is_far_are_told_from_their_summary(
 ) -> None:
     table = str(write_table(tmp_path / "even.csv", bad=1))
 
-    (metric,) = json.loads(cli("peers", table, "--json").stdout)["metrics"]
+    (metric,) = json.loads(cli("fleet", "peers", table, "--json").stdout)["metrics"]
 
     assert (metric["parts"], metric["nodes"], metric["outliers"]) == (40, 40, [])
     assert metric["median"] == pytest.approx(500, rel=0.01)
@@ -406,7 +406,7 @@ def test_a_table_of_parts_may_say_nothing_of_their_nodes(cli: Cli, tmp_path: Pat
             + [f"g{i}\t{500 * (0.9 if i == 7 else 1)}\t{500 + i % 3}" for i in range(40)]
         )
     )
-    answer = json.loads(cli("peers", str(table), "--json").stdout)
+    answer = json.loads(cli("fleet", "peers", str(table), "--json").stdout)
 
     named = {m["name"]["metric"]: [o["name"] for o in m["outliers"]] for m in answer["metrics"]}
     assert named == {"tflops": ["g7"], "other_tflops": []}
@@ -427,7 +427,7 @@ def test_a_broken_line_of_superbench_is_named(
     results = tmp_path / "r.jsonl"
     results.write_text(text)
 
-    done = cli("peers", str(results))
+    done = cli("fleet", "peers", str(results))
 
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "r.jsonl" in done.stderr
@@ -440,7 +440,7 @@ def test_a_packed_file_with_one_endless_line_is_refused_before_it_is_read(
 ) -> None:
     table = tmp_path / "a.csv.gz"
     table.write_bytes(gzip.compress(head + b"7" * 2**23, compresslevel=1))
-    done = cli("peers", str(table))
+    done = cli("fleet", "peers", str(table))
     assert (done.returncode, done.stdout) == (2, "")
     assert "has more than 4194304 characters" in done.stderr
     assert len(done.stderr.splitlines()) == 1

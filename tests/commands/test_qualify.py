@@ -11,7 +11,7 @@ from tests.nvml_lab.nvmllab import Lab
 
 
 def test_without_a_gpu_it_is_one_line_and_nothing_is_left(cli: Cli, tmp_path: Path) -> None:
-    done = cli("qualify", "--out", str(tmp_path / "out"))
+    done = cli("qualify", "-o", str(tmp_path / "out"))
 
     assert done.returncode == 3
     assert done.stderr.strip() == (
@@ -24,7 +24,7 @@ def test_without_a_gpu_it_is_one_line_and_nothing_is_left(cli: Cli, tmp_path: Pa
 def test_a_driver_that_is_broken_is_named(cli: Cli, lab: Lab, tmp_path: Path) -> None:
     cli.environment |= lab.environment
     lab.load("driver-mismatch")
-    done = cli("qualify", "--out", str(tmp_path / "out"))
+    done = cli("qualify", "-o", str(tmp_path / "out"))
 
     assert done.returncode == 3
     assert "there is no GPU to qualify here" in done.stderr
@@ -34,7 +34,7 @@ def test_a_driver_that_is_broken_is_named(cli: Cli, lab: Lab, tmp_path: Path) ->
 def test_gpus_that_others_use_are_left_alone(cli: Cli, lab: Lab, tmp_path: Path) -> None:
     cli.environment |= lab.environment
     lab.write("gpu.3.process = 4242 1073741824 python3 train.py")
-    done = cli("qualify", "--out", str(tmp_path / "out"))
+    done = cli("qualify", "-o", str(tmp_path / "out"))
     assert done.returncode == 3
     assert "in use by process 4242: wait for its end" in done.stderr
 
@@ -43,8 +43,8 @@ def test_gpus_that_others_use_are_left_alone(cli: Cli, lab: Lab, tmp_path: Path)
     ("arguments", "fault"),
     [
         (("--only", "product"), "no step is called 'product'; did you mean products?"),
-        (("--out", "/nonexistent/out"), "/nonexistent/out cannot be made: No such file"),
-        (("--out", "{used}"), "is not empty: name a new directory with --out"),
+        (("-o", "/nonexistent/out"), "/nonexistent/out cannot be made: No such file"),
+        (("-o", "{used}"), "is not empty: name a new directory with -o"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -60,7 +60,7 @@ def test_a_run_prints_a_table_keeps_itself_and_exits_by_its_verdict(cli: Cli) ->
 
 
 def test_json_is_the_document_and_nothing_else_on_standard_output(cli: Cli) -> None:
-    run = json.loads(cli("run", "--check", "steady", "--json", "-").stdout)
+    run = json.loads(cli("run", "--check", "steady", "--json").stdout)
     jsonschema.validate(run, json.loads(SCHEMA.read_text()))
     assert run == json.loads(cli.list_documents()[0].read_text())
     assert run["chosen"] == ["steady"]
@@ -70,7 +70,7 @@ def test_json_is_the_document_and_nothing_else_on_standard_output(cli: Cli) -> N
 def test_the_exit_status_is_the_verdicts(cli: Cli, value: float, status: int, verdict: str) -> None:
     params = f'[[check]]\nname = "steady"\nparams = {{ value = {value} }}'
     cli.suite("acme", params)
-    done = cli("run", "--suite", "acme", "--json", "-")
+    done = cli("run", "--suite", "acme", "--json")
     assert (done.returncode, json.loads(done.stdout)["verdict"]) == (status, verdict)
 
 
@@ -86,7 +86,7 @@ def test_a_warning_is_a_failure_only_if_strict(
 @pytest.mark.parametrize("way", ["raise", "segfault", "unable"])
 def test_a_broken_check_is_an_error_and_the_others_have_their_turn(cli: Cli, way: str) -> None:
     naughty(cli, way)
-    done = cli("run", "--suite", "acme", "--json", "-")
+    done = cli("run", "--suite", "acme", "--json")
     verdicts = [r["verdict"] for r in json.loads(done.stdout)["results"]]
     assert done.returncode == 3
     assert verdicts == ["error", "pass"]
@@ -140,7 +140,7 @@ def test_what_a_killed_run_left_behind_is_removed_by_the_next(cli: Cli) -> None:
 
 def test_no_umask_makes_what_a_run_keeps_writable_for_others(cli: Cli) -> None:
     page = cli.state.with_name("r.html")
-    run = f"{cli.command[0]} run --check steady --html {page}"
+    run = f"{cli.command[0]} run --check steady -o {page}"
     line = f"umask 0; exec {run}"
     assert subprocess.run(["sh", "-c", line], env=cli.environment, check=False).returncode == 0
     kept = [page, cli.state, *cli.state.rglob("*")]
@@ -164,7 +164,7 @@ def test_a_second_run_names_the_holder_of_the_node(cli: Cli, tmp_path: Path) -> 
 def test_a_suite_that_used_up_its_budget_says_which_checks_had_no_turn(cli: Cli) -> None:
     naughty(cli, "wait")
     cli.suite_budget("acme", 5)
-    run = json.loads(cli("run", "--suite", "acme", "--json", "-").stdout)
+    run = json.loads(cli("run", "--suite", "acme", "--json").stdout)
 
     assert [r["cause"] for r in run["results"]] == ["timeout", "timeout"]
     assert "before it began" in run["results"][1]["reason"]
@@ -241,7 +241,7 @@ def test_the_worker_of_a_passive_suite_loads_only_what_reads_gpus(lab: Lab) -> N
 
 
 def test_a_closed_pipe_changes_no_verdict_and_the_run_is_kept(cli: Cli) -> None:
-    command = [*cli.command, "run", "--check", "steady", "--json", "-"]
+    command = [*cli.command, "run", "--check", "steady", "--json"]
     pipe, environment = subprocess.PIPE, cli.environment
     with open_closed_pipe() as out:
         done = subprocess.run(
@@ -296,7 +296,7 @@ def test_a_scratch_that_has_become_read_only_keeps_no_passive_check_from_its_ver
     with mounted(scratch, "ro"):
         cli.site(f'scratch = "{scratch}"')
         passive = cli("run", "--check", "inventory")
-        both = cli("run", "--check", "inventory", "--check", "steady", "--json", "-")
+        both = cli("run", "--check", "inventory", "--check", "steady", "--json")
     steady, inventory = sorted(
         json.loads(both.stdout)["results"], key=lambda result: result["verdict"]
     )
@@ -317,7 +317,7 @@ def test_a_full_scratch_directory_is_an_error_that_says_how_much_is_needed(
     scratch.mkdir()
     with mounted(scratch, "size=8m"):
         cli.site(f'scratch = "{scratch}"')
-        done = cli("run", "--check", "storage", "--json", "-")
+        done = cli("run", "--check", "storage", "--json")
         left = list(scratch.iterdir())
     (result,) = json.loads(done.stdout)["results"]
 
@@ -402,7 +402,7 @@ def test_a_full_state_directory_hides_no_verdict(cli: Cli) -> None:
 @pytest.mark.needs("root")
 def test_a_report_that_cannot_be_written_hides_no_verdict(cli: Cli) -> None:
     cli.site('[limits.steady]\nlevel = { high = 1, unit = "ms" }')
-    done = cli("run", "--check", "steady", "--html", "/dev/full")
+    done = cli("run", "--check", "steady", "-o", "/dev/full")
     assert done.returncode == 1
     assert "/dev/full cannot be written" in done.stderr
 

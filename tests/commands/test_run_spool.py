@@ -59,7 +59,7 @@ def test_the_token_is_in_the_copy_for_the_controller_alone(
 ) -> None:
     cli.environment |= {"HPCVERIFY_TOKEN": "secret-token"}
     page = tmp_path / "page.html"
-    files = ("--json", "-", "--html", str(page))
+    files = ("--json", "-o", str(page))
     done = cli("run", "--check", "steady", "--spool", str(spool), *files)
     shown = cli("show", "last").stdout + cli("show", "last", "--json").stdout
     local = cli.list_documents()[0].read_text() + page.read_text()

@@ -1,4 +1,4 @@
-"""``hpcverify selftest`` says which checks can be trusted on a node."""
+"""``hpcverify qualify selftest`` says which checks can be trusted on a node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cli(cli: Cli) -> Cli:
 
 def tried(cli: Cli, way: str, status: int) -> dict[str, Any]:
     cli.environment["METTLE"] = way
-    done = cli("selftest", "mettle", "--json")
+    done = cli("qualify", "selftest", "mettle", "--json")
     assert done.returncode == status, done.stderr
     proof: dict[str, Any]
     (proof,) = json.loads(done.stdout)
@@ -45,7 +45,7 @@ def test_a_check_that_finds_what_it_must_is_sound(cli: Cli) -> None:
 
 def test_a_check_that_misses_a_fault_must_not_be_trusted(cli: Cli) -> None:
     cli.environment["METTLE"] = "wrong"
-    done = cli("selftest", "mettle")
+    done = cli("qualify", "selftest", "mettle")
 
     assert done.returncode == 1
     assert "do not trust it on this node: a flipped bit" in done.stdout
@@ -56,7 +56,8 @@ def test_a_check_that_misses_a_fault_must_not_be_trusted(cli: Cli) -> None:
 
 
 def test_details_of_each_trial_are_shown_with_verbose(cli: Cli) -> None:
-    brief, verbose = cli("selftest", "mettle"), cli("selftest", "mettle", "--verbose")
+    brief = cli("qualify", "selftest", "mettle")
+    verbose = cli("-v", "qualify", "selftest", "mettle")
     assert "comparing twice" not in brief.stdout
     assert "               detail: by comparing twice" in verbose.stdout
 
@@ -68,7 +69,7 @@ def test_an_interrupt_before_the_first_trial_is_one_line(cli: Cli, tmp_path: Pat
     (package / "hasty.py").write_text("import signal\nsignal.raise_signal(2)\n")
     cli.config.write_text('check_packages = ["hasty_checks"]')
     cli.environment["PYTHONPATH"] = str(tmp_path)
-    done = cli("selftest", "hasty")
+    done = cli("qualify", "selftest", "hasty")
 
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.strip() == "hpcverify: interrupted"
@@ -93,7 +94,7 @@ def test_a_check_that_skips_every_device_was_not_tried(cli: Cli) -> None:
 
 def test_the_table_has_a_line_for_each_trial_as_it_ends(cli: Cli) -> None:
     cli.environment["METTLE"] = "wait"
-    command = [*cli.command, "selftest", "mettle"]
+    command = [*cli.command, "qualify", "selftest", "mettle"]
     pipe, environment = subprocess.PIPE, cli.environment | {"PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, env=environment, stdout=pipe, text=True) as running:
         assert running.stdout is not None
@@ -112,13 +113,13 @@ def test_without_a_name_all_that_can_be_tried_are() -> None:
 
 
 def test_a_check_without_a_selftest_is_one_line(cli: Cli) -> None:
-    done = cli("selftest", "mute")
+    done = cli("qualify", "selftest", "mute")
     assert (done.returncode, done.stdout) == (2, "")
     assert "check mute has no selftest" in done.stderr
 
 
 def test_an_unknown_check_is_one_line(cli: Cli) -> None:
-    done = cli("selftest", "metle")
+    done = cli("qualify", "selftest", "metle")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
         "hpcverify: no check is called 'metle'; did you mean mettle?"
@@ -129,7 +130,7 @@ def test_a_gpu_that_someone_uses_is_left_alone(cli: Cli, lab: Lab) -> None:
     cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
     cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
     lab.write("gpu.3.process = 4242 1073741824 python3 train.py")
-    done = cli("selftest", "mettle")
+    done = cli("qualify", "selftest", "mettle")
 
     assert done.returncode == 3
     assert "in use by process 4242" in done.stderr
@@ -157,7 +158,7 @@ def test_nothing_is_left_behind(cli: Cli) -> None:
 @pytest.mark.system
 def test_the_check_for_silent_corruption_is_sound_here(cli: Cli) -> None:
     cli.environment["OMP_NUM_THREADS"] = "1"  # two would wait for each other
-    done = cli("selftest", "sdc", "--json")
+    done = cli("qualify", "selftest", "sdc", "--json")
     assert done.returncode == 0, done.stderr
     (proof,) = json.loads(done.stdout)
 

@@ -105,7 +105,9 @@ def test_the_commands_are_grouped_by_whom_they_concern(cli: Cli) -> None:
 
 def test_suites_are_listed_with_their_budget(cli: Cli) -> None:
     cli.suite("acme", '[[check]]\nname = "steady"')
-    listed = {s["name"]: s["budget"] for s in json.loads(cli("suites", "--json").stdout)}
+    listed = {
+        s["name"]: s["budget"] for s in json.loads(cli("checks", "--suites", "--json").stdout)
+    }
     assert (listed["quick"], listed["acme"]) == (480, 120)
 
 
@@ -116,9 +118,9 @@ def test_config_check_plans_every_suite(cli: Cli) -> None:
 
 
 def test_a_limit_that_changed_changes_the_verdict_of_stored_runs(kept: Cli) -> None:
-    same = json.loads(kept("judge", "--json").stdout)
+    same = json.loads(kept("history", "rejudge", "--json").stdout)
     kept.site('[limits.steady]\n"level" = { high = 4, unit = "ms" }')
-    (change,) = json.loads(kept("judge", "--json").stdout)
+    (change,) = json.loads(kept("history", "rejudge", "--json").stdout)
 
     assert same == []
     assert (change["was"], change["now"]) == ("pass", "fail")
@@ -136,7 +138,7 @@ def test_a_report_has_the_form_that_was_asked_for(kept: Cli, form: str, start: s
 
 
 def test_every_command_has_help_with_an_example(cli: Cli) -> None:
-    for command in ("run", "show", "history", "report", "judge", "checks", "suites", "doctor"):
+    for command in ("run", "show", "history", "report", "checks", "doctor"):
         assert "Example" in cli(command, "--help").stdout, command
     assert "Example" in cli("config", "check", "--help").stdout
     assert "Exit status" in cli("--help").stdout
@@ -166,7 +168,7 @@ def test_a_round_that_there_is_not_is_named(burnt_in: Cli) -> None:
 
 def test_history_and_suites_say_how_many_rounds(burnt_in: Cli) -> None:
     (entry,) = json.loads(burnt_in("history", "--json").stdout)["runs"]
-    listed = {s["name"]: s for s in json.loads(burnt_in("suites", "--json").stdout)}
+    listed = {s["name"]: s for s in json.loads(burnt_in("checks", "--suites", "--json").stdout)}
     assert entry["rounds"] == 3
     assert "acme, 3 rounds" in burnt_in("history").stdout
     assert (listed["acme"]["rounds"], listed["quick"]["rounds"]) == (3, 1)
@@ -174,9 +176,9 @@ def test_history_and_suites_say_how_many_rounds(burnt_in: Cli) -> None:
 
 def test_each_round_is_judged_again(burnt_in: Cli) -> None:
     burnt_in.site('[limits.steady]\n"level" = { high = 4, unit = "ms" }')
-    changes = json.loads(burnt_in("judge", "--json").stdout)
+    changes = json.loads(burnt_in("history", "rejudge", "--json").stdout)
     assert [(c["round"], c["now"]) for c in changes] == [(n, "fail") for n in (1, 2, 3)]
-    assert "1 run judged again, 3 verdicts would change" in burnt_in("judge").stdout
+    assert "1 run judged again, 3 verdicts would change" in burnt_in("history", "rejudge").stdout
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])

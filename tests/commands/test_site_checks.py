@@ -118,7 +118,7 @@ def test_a_check_that_yields_nonsense_is_named_and_the_others_are_judged(
 ) -> None:
     (package / "vendor.py").write_text(write_check(yields))
 
-    done = cli("run", "--suite", "both", "--json", "-")
+    done = cli("run", "--suite", "both", "--json")
 
     results = {result["check"]: result for result in json.loads(done.stdout)["results"]}
     assert done.returncode == 3
@@ -136,7 +136,7 @@ def test_a_finding_about_the_node_a_part_or_a_path_is_judged(
         write_check(f"yield Finding('bad', {part_id!r}, 'it is off')")
     )
 
-    done = cli("run", "--check", "vendor", "--json", "-")
+    done = cli("run", "--check", "vendor", "--json")
 
     (result,) = json.loads(done.stdout)["results"]
     assert (done.returncode, result["verdict"]) == (1, "fail")
@@ -174,7 +174,7 @@ def test_an_estimate_that_ends_the_program_costs_its_own_check_alone(
     cli: Cli, package: Path
 ) -> None:
     (package / "vendor.py").write_text(write_check(more="estimate=lambda *_: exit(0)"))
-    done = cli("run", "--suite", "both", "--json", "-")
+    done = cli("run", "--suite", "both", "--json")
     results = {result["check"]: result["verdict"] for result in json.loads(done.stdout)["results"]}
     assert (done.returncode, results) == (3, {"steady": "pass", "vendor": "error"})
 

@@ -38,7 +38,9 @@ def _write_command(command: click.Command, context: click.Context) -> Iterator[s
     rows = [_list_cells(option, context) for option in options if "--help" not in option.opts]
     yield from write_table(("option", "meaning", "default"), rows)
     if isinstance(command, click.Group):
-        for name, inner in command.commands.items():
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
             yield from _write_command(inner, click.Context(inner, context, name))
 
 

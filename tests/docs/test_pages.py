@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from hpcverify.cli import cli
+from hpcverify.cli import COMMANDS, LazyGroup, cli
 from hpcverify.errors import write_install_command
 from hpcverify.plan.config import Site, convert_config
 from hpcverify.plan.suite import Suite
@@ -27,6 +27,9 @@ SHELLS = {"sh": "sh", "bash": "bash"}
 NOT_RENDERED = ("docs/internals/", "tests/")
 PATHS = re.compile(r"\]\(([^):#]+)[)#]|`(docs/[^`]*\.md|tests/[^`]*\.md)`")
 """Links to files from a page, and pages that it names by their path in the repository."""
+STARTERS = ("hpcverify", "checks", "reports", "slurm", "monitoring", "packaging", "Makefile")
+MENTIONED = re.compile(r"(.?)(?<![\w/.-])hpcverify ([a-z]+)\b(?: ([a-z]+))?")
+"""A word after the name of the program, what is before, and the next word."""
 PLACEHOLDERS = re.compile(r"…|\.\.\.|\[")
 """What stands in a synopsis for words of the reader's own."""
 
@@ -50,7 +53,10 @@ def test_every_command_of_a_page_is_one_that_the_command_line_takes(page: str) -
         command: click.Command = cli
         context = click.Context(cli, info_name="hpcverify")
         rest = list(words)
-        while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        while isinstance(command, click.Group):
+            rest = command.add_default(context, rest) if isinstance(command, LazyGroup) else rest
+            if not rest or rest[0].startswith("-"):
+                break
             found = command.get_command(context, rest.pop(0))
             assert found is not None, place
             command, context = found, click.Context(found, context, found.name)
@@ -65,6 +71,25 @@ def test_every_command_of_a_page_is_one_that_the_command_line_takes(page: str) -
                 value = values[parameter.name]
                 chosen = value if isinstance(value, list) else [value]
                 assert {*chosen} <= {*parameter.type.choices}, (place, words)
+
+
+def test_every_command_in_a_message_or_a_file_that_starts_hpcverify_exists() -> None:
+    groups = {name: entry for name, entry in cli.entries.items() if isinstance(entry, LazyGroup)}
+    inner = {name for group in groups.values() for name in group.entries} - {*COMMANDS}
+    listed = subprocess.run(
+        ["git", "ls-files", *STARTERS], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    found = [
+        (path, *match.groups())
+        for path in listed.stdout.splitlines()
+        for match in MENTIONED.finditer((ROOT / path).read_text())
+    ]
+    assert len(found) > len(COMMANDS)
+    for path, mark, first, second in found:
+        assert first not in inner, (path, first)
+        assert first in cli.all_entries or mark != "`", (path, first)
+        if first in groups and second in inner - groups[first].entries.keys():
+            pytest.fail(f"{path}: {first} {second}")
 
 
 def list_blocks_in(*languages: str) -> list[object]:

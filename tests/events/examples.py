@@ -90,7 +90,7 @@ EXAMPLES = (
     ),
     *(
         make_command_event(name, outcome, node)
-        for name in ("hold", "release", "breaker reset", "sweep")
+        for name in ("nodes hold", "nodes release", "fleet breaker reset", "fleet sweep")
         for outcome in ("done", "refused", "failed")
         for node in ("n7", "")
     ),

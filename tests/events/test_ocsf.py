@@ -60,7 +60,7 @@ def test_an_event_of_every_kind_is_valid_by_the_schema() -> None:
 def test_an_event_that_breaks_the_schema_is_not_valid(
     change: dict[str, Any], violation: str
 ) -> None:
-    (message,) = list_violations(convert(make_command_event("hold")) | change)
+    (message,) = list_violations(convert(make_command_event("nodes hold")) | change)
     assert violation in message
 
 
@@ -197,14 +197,14 @@ def test_an_event_without_a_text_is_described_by_its_words() -> None:
 @pytest.mark.parametrize(
     ("name", "activity"),
     [
-        ("hold", DISABLE),
-        ("release", ENABLE),
-        ("repair", SUSPEND),
-        ("admit", ENROLL),
-        ("forget", UNENROLL),
-        ("adopt", UPDATE),
-        ("breaker reset", ENABLE),
-        ("sweep", 99),
+        ("nodes hold", DISABLE),
+        ("nodes release", ENABLE),
+        ("nodes repaired", SUSPEND),
+        ("nodes admit", ENROLL),
+        ("nodes forget", UNENROLL),
+        ("nodes adopt", UPDATE),
+        ("fleet breaker reset", ENABLE),
+        ("fleet sweep", 99),
     ],
 )
 def test_a_command_is_an_entity_management_with_the_person_and_the_reason(
@@ -227,7 +227,7 @@ def test_every_command_with_an_activity_exists() -> None:
     ("outcome", "status"), [("done", "Success"), ("refused", "Failure"), ("failed", "Failure")]
 )
 def test_a_command_that_was_refused_or_failed_is_a_failure(outcome: str, status: str) -> None:
-    converted = convert(make_command_event("release", outcome))
+    converted = convert(make_command_event("nodes release", outcome))
 
     assert (converted["status"], converted["status_detail"]) == (status, outcome)
 

@@ -39,7 +39,7 @@ class FabricSite:
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
         """Begin an isolation of all nodes, or go on with one."""
-        return self.fleet.begin("isolate", "--json", *arguments)
+        return self.fleet.begin("fabric", "bisect", "--json", *arguments)
 
     def isolate(self, *arguments: str) -> tuple[IsolationAnswer, int]:
         return finish(self.begin(*arguments))

@@ -1,5 +1,5 @@
 """
-``hpcverify collectives`` over srun, on nodes whose links are broken.
+``hpcverify fabric test`` over srun, on nodes whose links are broken.
 
 Whoever holds the others up has a name, and nobody else has.
 """
@@ -65,7 +65,7 @@ def test_who_holds_the_others_up_has_a_name_within_a_minute(
 
 
 def test_a_slow_switch_names_none_of_its_nodes(fabric: Fabric, tmp_path: Path) -> None:
-    """`isolate` finds it: half of the nodes are no outliers."""
+    """`fabric bisect` finds it: half of the nodes are no outliers."""
     with fabric.network.slow_switch("sw2", SLOW_MBIT):
         measured = Measuring(fabric, tmp_path)
         run = measured.end()

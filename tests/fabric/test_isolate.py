@@ -1,5 +1,5 @@
 """
-``hpcverify isolate`` on nodes and switches with real faults, by real collectives.
+``hpcverify fabric bisect`` on nodes and switches with real faults, by real collectives.
 
 What is at fault is named, all good nodes are cleared, and nobody else is faulty: six nodes
 at three switches, links that carry 40 % of what they should.

@@ -1,4 +1,4 @@
-"""A measurement of ``hpcverify collectives`` over srun, with a rank on each node of a fabric."""
+"""A measurement of ``hpcverify fabric test`` over srun, with a rank on each node of a fabric."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Measuring:
         self.process = subprocess.Popen(
             [
                 *("srun", f"-N{len(fabric.network.nodes)}", *step),
-                *(str(HPCVERIFY), "collectives", "--out", str(self.out), *MEASURE, seconds),
+                *(str(HPCVERIFY), "fabric", "test", "-o", str(self.out), *MEASURE, seconds),
                 *options,
             ],
             env=fabric.cluster.env | {"OMP_NUM_THREADS": "1"},

@@ -26,7 +26,7 @@ def verified(cli: Cli, lab: Lab, *options: str) -> dict[str, Any]:
     cli.preload = HURRY
     cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
     cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
-    done = cli("run", *(options or ("--suite", "prolog")), "--json", "-")
+    done = cli("run", *(options or ("--suite", "prolog")), "--json")
     run = json.loads(done.stdout)
     assert done.returncode == STATUS[Verdict(run["verdict"])], done.stderr
     return dict(run)

@@ -140,7 +140,7 @@ class Fleet:
     def collected(self) -> subprocess.CompletedProcess[str]:
         """Collect until nothing is under way."""
         while True:
-            done = self("collect")
+            done = self("fleet", "collect")
             if not self.ledger.list_open_tickets():
                 return done
 

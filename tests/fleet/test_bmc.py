@@ -38,12 +38,12 @@ def test_what_a_bmc_shows_makes_a_suspect_and_does_nothing_more(
     ]
     with serve(*bmcs):
         configure(fleet, *bmcs)
-        fleet("collect")
+        fleet("fleet", "collect")
 
-        done = fleet("bmc")
+        done = fleet("fleet", "bmc")
 
     assert (done.returncode, done.stdout) == (1, "2 BMCs asked: 1 pass, 1 fail\n")
-    assert fleet("collect").stdout.startswith("runs taken in: 2; ")
+    assert fleet("fleet", "collect").stdout.startswith("runs taken in: 2; ")
     suspect, well = fleet.node("n1"), fleet.node("n2")
     assert (suspect.state, suspect.enforced, suspect.checks) == (State.SUSPECT, False, ("chassis",))
     assert fleet.drained() == set()
@@ -57,7 +57,7 @@ def test_what_a_bmc_shows_makes_a_suspect_and_does_nothing_more(
     assert "PSU 2: failed" in shown
     assert PASSWORD not in page.read_text() + shown
 
-    assert fleet("sweep").returncode == 0
+    assert fleet("fleet", "sweep").returncode == 0
     suspect = fleet.node("n1")
     assert fleet.states() == {"n1": "suspect", **dict.fromkeys(("n2", "n3", "n4"), "healthy")}
     assert (suspect.verdict, suspect.enforced) == ("pass", False)
@@ -66,6 +66,6 @@ def test_what_a_bmc_shows_makes_a_suspect_and_does_nothing_more(
     bad[SECOND_BAY]["Status"] = {"State": "Enabled", "Health": "OK"}
     with serve(*bmcs):
         configure(fleet, *bmcs)
-        assert fleet("bmc").returncode == 0
-    fleet("collect")
+        assert fleet("fleet", "bmc").returncode == 0
+    fleet("fleet", "collect")
     assert fleet.node("n1").state is State.HEALTHY

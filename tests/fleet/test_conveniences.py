@@ -130,7 +130,7 @@ class Home(Ticking):
         )
 
     def collect(self) -> Controller:
-        """Do what `hpcverify collect` does."""
+        """Do what `hpcverify fleet collect` does."""
         controller = self.controller
         take_cycle(controller)
         return controller

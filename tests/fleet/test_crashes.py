@@ -207,7 +207,7 @@ def test_a_controller_killed_at_each_step_comes_to_the_same_end(
 
 def test_a_submission_that_never_took_effect_is_given_up_and_made_again(fleet: Fleet) -> None:
     fleet.ledger.issue_ticket("n1", "sweep", "told")  # and the controller died
-    assert re.search(r"n1 +is being verified", fleet("sweep", "--dry-run").stdout)
+    assert re.search(r"n1 +is being verified", fleet("fleet", "sweep", "--dry-run").stdout)
     assert Doom(fleet, "never", ahead=MAX_SUBMISSION_DELAY_S + 1).survived(sweep=True)
     later = MAX_SUBMISSION_DELAY_S + LOST_RETRY_S + 2
     assert Doom(fleet, "never", ahead=later).survived(sweep=True)
@@ -221,13 +221,13 @@ def test_an_administrators_drain_keeps_its_reason_before_during_and_after_a_swee
     fleet.pause()
     fleet.tell("n2", "10")
     drain(fleet, "n1")
-    sweep = fleet.begin("sweep")
+    sweep = fleet.begin("fleet", "sweep")
     fleet.cluster.until(lambda: is_running(fleet, 3))
     drain(fleet, "n2")
     fleet.go_on()
     sweep.communicate()
     drain(fleet, "n3")
-    fleet("collect")
+    fleet("fleet", "collect")
     assert {n: fleet.host(n).reason for n in ("n1", "n2", "n3", "n4")} == {
         "n1": THEIRS,
         "n2": THEIRS,
@@ -240,17 +240,17 @@ def test_an_administrators_drain_keeps_its_reason_before_during_and_after_a_swee
 
 def test_a_node_that_an_administrator_has_let_go_is_used_again(fleet: Fleet) -> None:
     drain(fleet, "n1")
-    fleet("collect")
+    fleet("fleet", "collect")
     assert fleet.node("n1").foreign == THEIRS
     fleet.cluster.slurm.resume("n1")
     fleet.cluster.until(lambda: fleet.cluster.idle("n1"))
-    assert fleet("sweep", "--nodes", "n1").returncode == 0
+    assert fleet("fleet", "sweep", "n1").returncode == 0
     assert fleet.states() == {"n1": "healthy"}
 
 
 def test_a_sweep_goes_on_after_slurmctld_was_killed_and_started_again(fleet: Fleet) -> None:
     fleet.pause()
-    sweep = fleet.begin("sweep")
+    sweep = fleet.begin("fleet", "sweep")
     fleet.cluster.until(lambda: is_running(fleet, 4))
     began, jobs = time.time(), fleet.cluster.folder / "state" / "job_state"
     fleet.cluster.until(lambda: jobs.stat().st_mtime > began)
@@ -291,7 +291,9 @@ def test_a_drain_in_which_slurmctld_was_killed_is_made_good_by_the_next_collect(
     assert doom.done
     fleet.cluster.start("slurmctld")
     # A job whose end slurmctld has forgotten runs for it until the node says otherwise.
-    fleet.cluster.until(lambda: not fleet("collect").returncode and has_settled(fleet), 120)
+    fleet.cluster.until(
+        lambda: not fleet("fleet", "collect").returncode and has_settled(fleet), 120
+    )
     assert FOUND in fleet.host("n2").reason
     assert (fleet.drained(), audited(fleet, "quarantined")) == ({"n2"}, ["n2"])
 
@@ -321,7 +323,7 @@ def test_a_controller_killed_while_it_adopts_a_drain_lets_nobody_back(
 
 
 def test_a_hold_that_lasted_and_is_gone_was_lifted_by_somebody(fleet: Fleet) -> None:
-    assert fleet("hold", "n2", "--reason", "fan").returncode == 0
+    assert fleet("nodes", "hold", "n2", "--reason", "fan").returncode == 0
     Doom(fleet, "never", ahead=SLURMCTLD_SAVE_S + 1).survived()
     assert audited(fleet, "hold confirmed") == ["n2"]
     fleet.cluster.stop("slurmctld")
@@ -329,7 +331,7 @@ def test_a_hold_that_lasted_and_is_gone_was_lifted_by_somebody(fleet: Fleet) -> 
     fleet.cluster.until(lambda: fleet.host("n2").state == "IDLE")
     fleet.cluster.slurm.resume("n2")
     fleet.cluster.until(lambda: fleet.cluster.idle("n2"))
-    assert fleet("collect").returncode == 0
+    assert fleet("fleet", "collect").returncode == 0
     assert (fleet.node("n2").state, fleet.drained()) == ("unverified", set())
 
 
@@ -339,16 +341,16 @@ def test_nothing_is_changed_while_slurmctld_is_away(fleet: Fleet) -> None:
     fleet.cluster.until(lambda: len(waiting(fleet)) == 4)
     before = waiting(fleet), fleet.ledger.list_nodes(), fleet.ledger.read_audit()
     fleet.cluster.stop("slurmctld")
-    done = fleet("collect")
+    done = fleet("fleet", "collect")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (4, "", 1)
     assert (waiting(fleet), fleet.ledger.list_nodes(), fleet.ledger.read_audit()) == before
     fleet.cluster.start("slurmctld")
-    assert fleet("collect").returncode == 0
+    assert fleet("fleet", "collect").returncode == 0
     assert fleet.states() == GOOD | {"n2": "suspect"}
 
 
 def test_two_sweeps_at_once_verify_no_node_twice(fleet: Fleet) -> None:
-    sweeps = [fleet.begin("sweep") for _ in range(2)]
+    sweeps = [fleet.begin("fleet", "sweep") for _ in range(2)]
     told = [sweep.communicate()[0] for sweep in sweeps]
     assert [sweep.returncode for sweep in sweeps] == [0, 0], told
     assert sorted(t.node for t in tickets(fleet)) == ["n1", "n2", "n3", "n4"]
@@ -357,7 +359,7 @@ def test_two_sweeps_at_once_verify_no_node_twice(fleet: Fleet) -> None:
 
 def test_jobs_go_on_when_their_sweep_is_told_to_end(fleet: Fleet) -> None:
     fleet.pause()
-    sweep = fleet.begin("sweep")
+    sweep = fleet.begin("fleet", "sweep")
     fleet.cluster.until(lambda: is_running(fleet, 4))
     sweep.terminate()
     told, _ = sweep.communicate()

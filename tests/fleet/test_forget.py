@@ -102,7 +102,7 @@ def test_its_folder_in_the_spool_goes_with_what_was_refused_there(tmp_path: Path
 
 def test_runs_that_were_not_taken_in_are_not_deleted(tmp_path: Path) -> None:
     deposit(a_run(node="n1"), tmp_path)
-    with pytest.raises(StoreError, match="has runs in it: hpcverify collect first"):
+    with pytest.raises(StoreError, match="has runs in it: hpcverify fleet collect first"):
         remove_home(tmp_path, "n1")
     assert list_homes(tmp_path) == ["n1"]
 

@@ -97,7 +97,7 @@ ADAPTER_FAULT = "mpt3sas_cm0: fault_state(0x5862)!"
 
 
 def mend(room: Room, name: str) -> None:
-    """Be a person who repaired *name*, as ``hpcverify repair`` does."""
+    """Be a person who repaired *name*, as ``hpcverify nodes repaired`` does."""
     decision = Decision(
         by="ada", reason="mended", at=room.now, last_ticket=room.ledger.read_last_ticket_number()
     )

@@ -56,13 +56,19 @@ def with_a_hook(fleet: Fleet, text: str = HOOK, quarantine: str = BELIEVED) -> N
 
 
 def test_a_second_controller_is_told_in_one_line_and_does_nothing(fleet: Fleet) -> None:
-    fleet("collect")
+    fleet("fleet", "collect")
     second = SecondFleet(fleet.cluster, fleet.folder)
     fleet.tell("n1", "corrupt")
     fleet.by_hand("n1")
     before = words(fleet)
 
-    for command in ("collect", "sweep", "hold n1 --reason x", "adopt", "admit n2"):
+    for command in (
+        "fleet collect",
+        "fleet sweep",
+        "nodes hold n1 --reason x",
+        "nodes adopt",
+        "nodes admit n2",
+    ):
         done = second(*command.split())
         assert (done.returncode, done.stdout) == (4, "")
         assert f"another controller has the spool {fleet.spool}" in one_line(done.stderr)
@@ -72,7 +78,7 @@ def test_a_second_controller_is_told_in_one_line_and_does_nothing(fleet: Fleet) 
     assert words(fleet) == before
     noted = second("config", "check").stdout
     assert f"note: another controller has the spool {fleet.spool}" in noted
-    assert fleet("collect").returncode == 0
+    assert fleet("fleet", "collect").returncode == 0
     assert fleet.states()["n1"] == "suspect"
 
 
@@ -82,7 +88,7 @@ def test_a_controller_that_moved_goes_on_with_all_that_it_knew(fleet: Fleet) -> 
     shutil.copytree(fleet.folder / "controller", fleet.folder / "second")
     second = SecondFleet(fleet.cluster, fleet.folder)
 
-    assert second("repair", "n1", "--reason", "new board").returncode == 0
+    assert second("nodes", "repaired", "n1", "--reason", "new board").returncode == 0
 
     assert (fleet.drained(), reserved(fleet)) == (set(), {"n1"})
 
@@ -102,9 +108,9 @@ def test_what_a_lost_ledger_held_is_adopted_and_comes_back_by_a_pass(
     shutil.rmtree(fleet.folder / "controller")  # and with it the claim, as the docs say
     build_claim_path(fleet.spool).unlink()
 
-    assert fleet("collect").returncode == 0
+    assert fleet("fleet", "collect").returncode == 0
     assert fleet.shown("n1") == ("held by others", reason)
-    done = fleet("adopt", "--reason", "the disk of ctl1 died")
+    done = fleet("nodes", "adopt", "--reason", "the disk of ctl1 died")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("n1: quarantined; ")
@@ -115,11 +121,11 @@ def test_what_a_lost_ledger_held_is_adopted_and_comes_back_by_a_pass(
     said = {(e.node, e.actor, e.what) for e in fleet.ledger.read_audit(limit=1000)}
     assert {("n1", "ada", "adopt"), ("n3", "ada", "adopt")} <= said
     fleet.tell("n1", "100")
-    assert fleet("repair", "n1", "--reason", "new board").returncode == 0
+    assert fleet("nodes", "repaired", "n1", "--reason", "new board").returncode == 0
     fleet.collected()
     assert fleet.node("n1").state == fleet.node("n3").state == "healthy"
     assert held(fleet) == {"n2"}
-    assert fleet("adopt").stdout == "the ledger knows every hold of hpcverify\n"
+    assert fleet("nodes", "adopt").stdout == "the ledger knows every hold of hpcverify\n"
 
 
 # -- nodes that are gone
@@ -128,7 +134,7 @@ def test_what_a_lost_ledger_held_is_adopted_and_comes_back_by_a_pass(
 def test_a_node_without_our_mark_is_not_adopted_though_it_is_asked_for(asked: Fleet) -> None:
     asked.cluster.slurm.drain("n2", ADMIN)
     try:
-        done = asked("adopt", "n[1-2]")
+        done = asked("nodes", "adopt", "n[1-2]")
         reason = asked.host("n2").reason
     finally:
         asked.cluster.slurm.resume("n2")
@@ -145,14 +151,14 @@ def test_a_node_that_is_gone_is_forgotten_and_one_that_is_there_is_not(asked: Fl
     run = json.loads(_document("n9"))
     (asked.spool / "n9" / f"{run['id']}.json").write_text(json.dumps(run))
 
-    done = asked("forget", "n1,n9", "--reason", "rack 4 was sold")
+    done = asked("nodes", "forget", "n1,n9", "--reason", "rack 4 was sold")
 
     assert (done.returncode, done.stdout.partition(":")[0]) == (4, "n9")
     assert "n1: Slurm still has it" in one_line(done.stderr)
     assert not (asked.spool / "n9").exists()
     assert "n9" not in {row["node"] for row in json.loads(asked("nodes", "--json").stdout)["nodes"]}
     assert run["id"] in asked("history", "n9").stdout
-    assert asked("forget", "n8").returncode == 2
+    assert asked("nodes", "forget", "n8").returncode == 2
 
 
 def _document(node: str) -> str:
@@ -179,7 +185,7 @@ def test_a_quarantine_and_a_release_are_told_to_the_sites_program(fleet: Fleet) 
     assert first["part"] == "node"
     assert "a wrong word" in first["reason"]
     assert "a wrong word" in fleet("show", first["run"]).stdout
-    fleet("release", "n1", "--reason", "we need it", "--force")
+    fleet("nodes", "release", "n1", "--reason", "we need it", "--force")
     assert told(fleet)[-1]["after"] == "unverified"
 
 
@@ -188,7 +194,7 @@ def test_a_program_that_fails_stops_no_cycle(fleet: Fleet) -> None:
     fleet.tell("n1", "corrupt")
 
     verified(fleet, "n1")
-    done = fleet("collect")
+    done = fleet("fleet", "collect")
 
     assert fleet.drained() == {"n1"}
     assert done.returncode == 0
@@ -200,17 +206,17 @@ def test_a_tripped_breaker_shows_in_the_output_and_status_of_each_cycle(fleet: F
     for node in ("n1", "n2", "n3"):
         fleet.tell(node, "corrupt")
     swept(fleet, "n1", "n2", "n3")
-    assert "hpcverify: the breaker tripped: 3 of 4" in fleet("collect").stderr
+    assert "hpcverify: the breaker tripped: 3 of 4" in fleet("fleet", "collect").stderr
 
     for command in ("collect", "sweep"):
-        done = fleet(command)
+        done = fleet("fleet", command)
         assert done.returncode == 4, done.stderr
         assert "THE BREAKER IS TRIPPED, no node is held for a failure: 3 of 4" in done.stderr
     (tripped,) = [each for each in told(fleet) if each["event"] == "breaker"]
     assert tripped["after"] == "tripped"
 
-    assert fleet("breaker", "reset", "--reason", "image 41").returncode == 0
-    assert fleet("collect").returncode == 0
+    assert fleet("fleet", "breaker", "reset", "--reason", "image 41").returncode == 0
+    assert fleet("fleet", "collect").returncode == 0
     assert told(fleet)[-1]["after"] == "closed"
 
 
@@ -219,13 +225,13 @@ def test_a_doubted_check_shows_in_the_output_and_status_of_each_cycle(fleet: Fle
     for node in ("n1", "n2", "n3"):
         fleet.tell(node, "corrupt")
     swept(fleet, "n1", "n2", "n3")
-    assert "a check is doubted: told fails on 3 of the 3" in fleet("collect").stderr
+    assert "a check is doubted: told fails on 3 of the 3" in fleet("fleet", "collect").stderr
 
     for command in ("collect", "sweep"):
-        done = fleet(command)
+        done = fleet("fleet", command)
         assert done.returncode == 4, done.stderr
         assert "A CHECK IS DOUBTED: told fails on 3 of the " in done.stderr
-    assert "doubted: told fails on 3 of the 4 nodes" in fleet("breaker").stdout
+    assert "doubted: told fails on 3 of the 4 nodes" in fleet("fleet", "breaker").stdout
     (doubted,) = [each for each in told(fleet) if each["event"] == "check"]
     assert (doubted["after"], doubted["checks"]) == ("doubted", ["told"])
 
@@ -323,7 +329,7 @@ def test_the_first_command_after_a_night_judges_it_and_what_two_show_makes_a_sus
 
     assert {one.name for one in read_night(fleet).outliers} == {"n2 GPU 3"}
     assert "peers: FAIL n2 GPU 3: gemm bf16.sustained" in fleet("nodes").stdout
-    fleet("collect")
+    fleet("fleet", "collect")
     assert fleet.states()["n2"] == "suspect"
     assert (fleet.drained(), reserved(fleet)) == (set(), set())
     verified(fleet, "n2")

@@ -20,10 +20,10 @@ RUNS = ("RUNNING", "COMPLETED")
 
 
 def swept(fleet: Fleet, *nodes: str) -> None:
-    """Have *nodes* verified, and leave what they found for `collect`."""
+    """Have *nodes* verified, and leave what they found for `fleet collect`."""
     waiting = len(documents(fleet)) + len(nodes)
     issued = fleet.ledger.read_last_ticket_number() + len(nodes)
-    with fleet.begin("sweep", "--nodes", ",".join(nodes)) as sweep:
+    with fleet.begin("fleet", "sweep", ",".join(nodes)) as sweep:
         fleet.cluster.until(lambda: fleet.ledger.read_last_ticket_number() >= issued)
         sweep.terminate()
     fleet.cluster.until(lambda: len(documents(fleet)) >= waiting)
@@ -97,7 +97,7 @@ def one_line(text: str) -> str:
 def test_a_sweep_finds_the_bad_node_and_drains_it_alone_with_our_reason(fleet: Fleet) -> None:
     fleet.tell("n2", "corrupt")
 
-    done = fleet("sweep")
+    done = fleet("fleet", "sweep")
 
     assert done.returncode == 1
     assert "4 nodes: 3 pass, 1 fail" in done.stdout
@@ -126,7 +126,7 @@ def test_a_users_job_takes_the_node_from_a_verification(fleet: Fleet) -> None:
     verified(fleet, "n1")
     before = fleet.node("n1")
     fleet.pause()
-    with fleet.begin("sweep", "--nodes", "n1") as sweep:
+    with fleet.begin("fleet", "sweep", "n1") as sweep:
         log = fleet.folder / "log.n1"
         fleet.cluster.until(lambda: log.read_text().count(BEGAN) > 1)
         job = user_job(fleet, "n1")
@@ -144,7 +144,7 @@ def test_a_check_that_is_broken_everywhere_quarantines_nobody(fleet: Fleet) -> N
     for node in ("n1", "n2", "n3", "n4"):
         fleet.tell(node, "missing")
 
-    done = fleet("sweep")
+    done = fleet("fleet", "sweep")
 
     assert done.returncode == 3
     assert "4 nodes: 4 error" in done.stdout
@@ -184,7 +184,7 @@ def test_a_check_that_fails_nearly_everywhere_is_doubted(fleet: Fleet) -> None:
 
     assert held(fleet) == set()
     assert "suspect the check" in fleet.node("n1").full_reason
-    assert fleet("breaker").stdout.startswith("not tripped\ndoubted: told fails on 3")
+    assert fleet("fleet", "breaker").stdout.startswith("not tripped\ndoubted: told fails on 3")
 
 
 def test_too_many_bad_nodes_trip_the_breaker_until_a_person_resets_it(fleet: Fleet) -> None:
@@ -193,10 +193,10 @@ def test_too_many_bad_nodes_trip_the_breaker_until_a_person_resets_it(fleet: Fle
         fleet.tell(node, word)
     verified(fleet, "n1", "n2", "n3")
     assert held(fleet) == set()
-    assert fleet("breaker").stdout.startswith("tripped: 3 of 4 nodes")
+    assert fleet("fleet", "breaker").stdout.startswith("tripped: 3 of 4 nodes")
 
-    assert fleet("breaker", "reset", "--reason", "image 41").returncode == 0
-    fleet("collect")
+    assert fleet("fleet", "breaker", "reset", "--reason", "image 41").returncode == 0
+    fleet("fleet", "collect")
     assert held(fleet) == set()  # what was found before is left alone
     verified(fleet, "n1")
     assert held(fleet) == {"n1"}
@@ -212,7 +212,7 @@ def test_a_repaired_node_is_verified_out_of_service_and_released(fleet: Fleet) -
     fleet.pause()
     job = user_job(fleet, "n1")
 
-    assert fleet("repair", "n1", "--reason", "new DIMM").returncode == 0
+    assert fleet("nodes", "repaired", "n1", "--reason", "new DIMM").returncode == 0
     fleet.cluster.until(lambda: fleet.host("n1").state == "ALLOCATED")
     assert (reserved(fleet), state(fleet, job)) == ({"n1"}, "PENDING")
     fleet.go_on()
@@ -230,7 +230,7 @@ def test_a_node_that_fails_again_was_never_let_go_and_is_a_repeat_offender_in_th
     verified(fleet, "n1")
     job = user_job(fleet, "n1")
     for _ in range(2):
-        fleet("repair", "n1", "--reason", "reseated")
+        fleet("nodes", "repaired", "n1", "--reason", "reseated")
         fleet.collected()
         assert fleet.drained() == {"n1"}
     assert fleet.node("n1").state == "repeat offender"
@@ -239,11 +239,11 @@ def test_a_node_that_fails_again_was_never_let_go_and_is_a_repeat_offender_in_th
     assert state(fleet, job) == "PENDING"
 
     fleet.tell("n1", "100")
-    fleet("repair", "n1", "--reason", "another board")
+    fleet("nodes", "repaired", "n1", "--reason", "another board")
     fleet.collected()
     assert (fleet.node("n1").state, fleet.drained()) == ("held", {"n1"})
 
-    assert fleet("release", "n1", "--reason", "it is another one").returncode == 0
+    assert fleet("nodes", "release", "n1", "--reason", "it is another one").returncode == 0
     assert (fleet.node("n1").repeat_offender, held(fleet)) == (False, set())
     runs(fleet, job)
 
@@ -265,7 +265,7 @@ def test_a_document_that_comes_again_acts_once(fleet: Fleet) -> None:
 
     assert acts(fleet, "n2").count("quarantined") == 1
     fleet.tell("n2", "100")
-    fleet("repair", "n2", "--reason", "new board")
+    fleet("nodes", "repaired", "n2", "--reason", "new board")
     fleet.collected()
     shutil.copy2(fleet.folder / found.name, found)
     fleet.collected()
@@ -286,7 +286,7 @@ def test_a_node_can_act_on_no_other(fleet: Fleet) -> None:
     (fleet.spool / "n3" / f"{other}.json").write_text(json.dumps(stolen))
     found.unlink()
 
-    assert "it names node 'n2'" in fleet("collect").stderr
+    assert "it names node 'n2'" in fleet("fleet", "collect").stderr
     assert fleet.states() == {"n3": "suspect"}  # its own word, with n2's token
     assert (fleet.drained(), reserved(fleet)) == (set(), {"n3"})  # until it is verified, once
 
@@ -296,7 +296,10 @@ def test_a_run_that_nobody_ordered_raises_suspicion_and_holds_nobody(fleet: Flee
     fleet.by_hand("n1")
     fleet.collected()
     assert (fleet.states(), held(fleet)) == ({"n1": "suspect"}, set())
-    assert json.loads(fleet("sweep", "--dry-run", "--json").stdout)["chosen"][0]["node"] == "n1"
+    assert (
+        json.loads(fleet("fleet", "sweep", "--dry-run", "--json").stdout)["chosen"][0]["node"]
+        == "n1"
+    )
 
 
 def test_conclusive_evidence_that_nobody_ordered_costs_one_verification(fleet: Fleet) -> None:
@@ -306,7 +309,7 @@ def test_conclusive_evidence_that_nobody_ordered_costs_one_verification(fleet: F
     fleet.tell("n1", "100")  # as if its document had been forged
     job = user_job(fleet, "n2")
     runs(fleet, job)
-    fleet("collect")
+    fleet("fleet", "collect")
     assert reserved(fleet) == {"n1", "n2"}
     assert state(fleet, job) == "RUNNING"
 
@@ -326,12 +329,12 @@ def test_slurms_own_drains_are_undone_where_a_run_explains_them_and_the_breaker_
         fleet.by_hand(node)
     refuse_jobs(fleet, "n1", "n2", "n3", "n4")
 
-    assert "the breaker tripped: 3 of 4 nodes" in fleet("collect").stderr
+    assert "the breaker tripped: 3 of 4 nodes" in fleet("fleet", "collect").stderr
 
     assert fleet.drained() == {"n4"}
     assert fleet.host("n4").reason == fleet.node("n4").foreign == "Prolog error"
-    assert fleet("breaker", "reset", "--reason", "it was the driver").returncode == 0
-    fleet("collect")
+    assert fleet("fleet", "breaker", "reset", "--reason", "it was the driver").returncode == 0
+    fleet("fleet", "collect")
     assert held(fleet) == {"n4"}
 
 
@@ -379,10 +382,10 @@ def test_a_node_is_held_and_released_by_hand_with_name_and_reason(
 ) -> None:
     monkeypatch.setenv("SUDO_USER", "ada")
 
-    assert fleet("hold", "n1", "--reason", "fan swap").returncode == 0
+    assert fleet("nodes", "hold", "n1", "--reason", "fan swap").returncode == 0
     assert fleet.drained() == {"n1"}
     assert fleet.host("n1").reason.endswith("] ada: fan swap")
-    assert fleet("release", "n1", "--reason", "fans are new").returncode == 0
+    assert fleet("nodes", "release", "n1", "--reason", "fans are new").returncode == 0
 
     assert held(fleet) == set()
     said = {(e.actor, e.what, e.detail) for e in fleet.ledger.read_audit("n1")}
@@ -394,30 +397,38 @@ def test_each_command_is_kept_with_its_outcome_refused_ones_too(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SUDO_USER", "ada")
-    hold = ("hold", "n1", "--reason", "fan swap")
+    hold = ("nodes", "hold", "n1", "--reason", "fan swap")
     statuses = [
         fleet(*words).returncode
-        for words in (hold, hold, ("release", "n9", "--reason", "x"), ("forget", "n1"))
+        for words in (
+            hold,
+            hold,
+            ("nodes", "release", "n9", "--reason", "x"),
+            ("nodes", "forget", "n1"),
+        )
     ]
 
-    listed = fleet("events", "--kind", "command").stdout.splitlines()
+    listed = fleet("fleet", "events", "--kind", "command").stdout.splitlines()
     events = [json.loads(line) for line in listed]
     assert [(e["command"]["name"], e["command"]["outcome"]) for e in events] == [
-        *(("hold", "done"), ("hold", "refused")),
-        *(("release", "refused"), ("forget", "refused")),
+        *(("nodes hold", "done"), ("nodes hold", "refused")),
+        *(("nodes release", "refused"), ("nodes forget", "refused")),
     ]
     assert [e["command"]["exit_status"] for e in events] == statuses
     assert {e["actor"]["name"] for e in events} == {"ada"}
     assert [e["node"] for e in events] == ["n1", "n1", "n9", "n1"]
-    assert fleet("events", "verify").returncode == 0
+    assert fleet("fleet", "events", "verify").returncode == 0
     assert (
-        fleet("events", "verify", str(fleet.ledger.path.with_name("events.jsonl"))).returncode == 0
+        fleet(
+            "fleet", "events", "verify", str(fleet.ledger.path.with_name("events.jsonl"))
+        ).returncode
+        == 0
     )
 
 
 def test_a_decision_on_several_nodes_names_those_that_it_was_made_about(fleet: Fleet) -> None:
-    fleet("hold", "n2", "--reason", "fan")
-    done = fleet("hold", "n[1-3]", "--reason", "works on the rack")
+    fleet("nodes", "hold", "n2", "--reason", "fan")
+    done = fleet("nodes", "hold", "n[1-3]", "--reason", "works on the rack")
     assert (done.returncode, one_line(done.stderr)) == (4, "hpcverify: n2 is held already: fan")
     assert done.stdout.startswith("n[1,3]: held; ")
     assert held(fleet) == {"n1", "n2", "n3"}
@@ -427,11 +438,11 @@ def test_a_quarantined_node_is_released_by_force_alone(fleet: Fleet) -> None:
     fleet.tell("n1", "corrupt")
     verified(fleet, "n1")
 
-    refused = fleet("release", "n1", "--reason", "please")
+    refused = fleet("nodes", "release", "n1", "--reason", "please")
     assert refused.returncode == 4
-    assert "hpcverify repair n1" in one_line(refused.stderr)
+    assert "hpcverify nodes repaired n1" in one_line(refused.stderr)
     assert fleet.drained() == {"n1"}
-    done = fleet("release", "n1", "--reason", "we need it", "--force")
+    done = fleet("nodes", "release", "n1", "--reason", "we need it", "--force")
     assert (done.returncode, held(fleet)) == (0, set())
     assert "release by force" in acts(fleet, "n1")
 
@@ -442,7 +453,7 @@ def test_new_nodes_are_in_service_only_once_they_have_passed(fleet: Fleet) -> No
     fleet.tell("n2", "10")
     fleet.pause()
 
-    done = fleet("admit", "n[2-4]", "--suite", "told")
+    done = fleet("nodes", "admit", "n[2-4]", "--suite", "told")
 
     assert done.returncode == 4  # n3, which others hold
     assert "PSU swap | 17" in one_line(done.stderr)
@@ -463,13 +474,13 @@ def test_a_node_that_is_admitted_while_its_job_waits_is_verified_in_its_reservat
 ) -> None:
     partition = ("scontrol", "update", "partitionname=verify")
     fleet.cluster.run(*partition, "state=down")
-    begun = fleet.begin("sweep", "--nodes", "n2")
+    begun = fleet.begin("fleet", "sweep", "n2")
     fleet.cluster.until(lambda: any(t.job for t in fleet.ledger.list_open_tickets()))
     begun.terminate()
     begun.communicate()
     (waiting,) = fleet.ledger.list_open_tickets()
 
-    assert fleet("admit", "n2", "--suite", "told", "--reason", "new").returncode == 0
+    assert fleet("nodes", "admit", "n2", "--suite", "told", "--reason", "new").returncode == 0
 
     (ordered,) = fleet.ledger.list_open_tickets()
     assert ordered.number > waiting.number
@@ -483,14 +494,14 @@ def test_a_node_in_a_reservation_of_users_is_held_and_shown_as_that(fleet: Fleet
     team = ["reservationname=team", "nodes=n[1-2]", "starttime=now", "duration=1-0"]
     fleet.cluster.run("scontrol", "create", "reservation", *team, "users=nobody")
     fleet.cluster.until(lambda: "RESERVED" in fleet.host("n1").flags)
-    fleet("collect")
+    fleet("fleet", "collect")
     assert fleet.shown("n1")[0] == "unverified"
 
-    done = fleet("hold", "n1", "--reason", "smoke")
+    done = fleet("nodes", "hold", "n1", "--reason", "smoke")
 
     assert done.returncode == 0, done.stderr
     assert (fleet.drained(), fleet.shown("n1")[0]) == ({"n1"}, "held")
-    assert fleet("release", "n1", "--reason", "aired").returncode == 0
+    assert fleet("nodes", "release", "n1", "--reason", "aired").returncode == 0
     assert fleet.drained() == set()
     assert {each.cause for each in fleet.ledger.list_outages(0)} == {OutageCause.PERSON}
 
@@ -501,7 +512,7 @@ def test_a_node_in_a_maintenance_reservation_of_others_is_refused_with_what_ends
     fleet.cluster.slurm.reserve("works", "n1")
     fleet.cluster.until(lambda: "MAINT" in fleet.host("n1").flags)
 
-    done = fleet("hold", "n1", "--reason", "smoke")
+    done = fleet("nodes", "hold", "n1", "--reason", "smoke")
 
     assert done.returncode == 4
     assert "scontrol delete reservationname=" in done.stderr
@@ -512,7 +523,7 @@ def test_a_node_that_was_never_free_is_kept_free_for_its_turn(fleet: Fleet) -> N
     fleet.prepare(fleet="overdue_days = 0.00001")
     first = user_job(fleet, "n1")
     runs(fleet, first)
-    fleet.cluster.until(lambda: not fleet("collect").returncode and reserved(fleet))
+    fleet.cluster.until(lambda: not fleet("fleet", "collect").returncode and reserved(fleet))
     assert (state(fleet, first), "n1" in reserved(fleet)) == ("RUNNING", True)
     second = user_job(fleet, "n1")
 
@@ -533,16 +544,16 @@ def test_a_node_that_was_never_free_is_kept_free_for_its_turn(fleet: Fleet) -> N
 @pytest.mark.parametrize(
     ("command", "status", "told"),
     [
-        ("hold n9 --reason x", 2, "no node is called 'n9'"),
-        ("admit n[1-9]", 2, "no node is called 'n5'"),
-        ("repair n1 --reason x", 4, "nothing to repair"),
-        ("release n1 --reason x", 4, "not out of service"),
-        ("breaker reset --reason x", 4, "not tripped"),
-        ("sweep --suite tolt", 2, "did you mean told"),
-        ("sweep --nodes n9", 2, "n9"),
-        ("sweep --nodes n[", 2, "is not a list of nodes"),
-        ("admit n[1-", 2, "is not a list of nodes"),
-        ("admit n1 --suite tolt", 2, "did you mean told"),
+        ("nodes hold n9 --reason x", 2, "no node is called 'n9'"),
+        ("nodes admit n[1-9]", 2, "no node is called 'n5'"),
+        ("nodes repaired n1 --reason x", 4, "nothing to repair"),
+        ("nodes release n1 --reason x", 4, "not out of service"),
+        ("fleet breaker reset --reason x", 4, "not tripped"),
+        ("fleet sweep --suite tolt", 2, "did you mean told"),
+        ("fleet sweep n9", 2, "n9"),
+        ("fleet sweep n[", 2, "is not a list of nodes"),
+        ("nodes admit n[1-", 2, "is not a list of nodes"),
+        ("nodes admit n1 --suite tolt", 2, "did you mean told"),
     ],
 )
 def test_what_was_asked_for_wrongly_is_one_line_and_a_status(
@@ -562,7 +573,7 @@ def set_partition(fleet: Fleet, setting: str) -> None:
 def test_a_suite_that_its_partition_has_no_time_for_is_not_begun(asked: Fleet) -> None:
     set_partition(asked, "maxtime=3")
     try:
-        done = asked("sweep")
+        done = asked("fleet", "sweep")
         assert (done.returncode, asked.ledger.list_open_tickets()) == (2, [])
         assert "partition verify allows 3" in one_line(done.stderr)
     finally:
@@ -573,11 +584,11 @@ def test_a_partition_that_is_not_for_our_jobs_is_named(asked: Fleet) -> None:
     asked.prepare(fleet='user = "nobody"')
     set_partition(asked, "rootonly=yes")
     try:
-        done = asked("sweep")
+        done = asked("fleet", "sweep")
         assert (done.returncode, asked.ledger.list_open_tickets()) == (2, [])
         assert "partition verify has RootOnly=YES" in one_line(done.stderr)
         asked.prepare(fleet='partition = "vrfy"')
-        assert "Partition vrfy not found" in one_line(asked("sweep").stderr)
+        assert "Partition vrfy not found" in one_line(asked("fleet", "sweep").stderr)
     finally:
         set_partition(asked, "rootonly=no")
         asked.prepare()
@@ -589,11 +600,11 @@ def test_a_node_that_can_not_be_verified_as_ordered_keeps_no_other_from_its_turn
     mine = fleet.config.parent / "suites" / "mine.toml"
     mine.write_text((fleet.config.parent / "suites" / "told.toml").read_text())
     fleet.tell("n1", "missing")
-    assert fleet("admit", "n1", "--suite", "mine").returncode == 0
+    assert fleet("nodes", "admit", "n1", "--suite", "mine").returncode == 0
     fleet.collected()
     mine.unlink()
 
-    done = fleet("sweep", "--nodes", "n[1-4]")
+    done = fleet("fleet", "sweep", "n[1-4]")
 
     assert "n1: no suite is called 'mine'" in done.stderr
     assert (done.returncode, done.stdout) == (3, "4 nodes: 3 pass, 1 without a verdict\n")
@@ -603,7 +614,7 @@ def test_nodes_that_are_not_due_are_told_why(asked: Fleet) -> None:
     asked.prepare(fleet='partition = "batch"')
     asked.cluster.slurm.drain("n1", "fan")
     try:
-        done = asked("sweep", "--nodes", "n1")
+        done = asked("fleet", "sweep", "n1")
         assert done.stdout == "0 nodes: no node was due (1 is held by others: fan)\n"
         assert "partition batch has PreemptMode=OFF" in done.stderr
     finally:
@@ -614,7 +625,7 @@ def test_nodes_that_are_not_due_are_told_why(asked: Fleet) -> None:
 def test_what_slurm_takes_no_job_for_ends_the_sweep(asked: Fleet) -> None:
     set_partition(asked, "state=drain")
     try:
-        done = asked("sweep")
+        done = asked("fleet", "sweep")
         assert done.returncode == 4
         last = done.stderr.splitlines()[-1]
         assert last.startswith("hpcverify: no verification could be ordered: n")
@@ -627,7 +638,7 @@ def test_a_node_that_slurm_has_no_more_is_shown_as_that(asked: Fleet) -> None:
     bad = Node(name="n9", state=State.QUARANTINED, enforced=True, missing_since=1.0)
     asked.ledger.put(bad, "test")
 
-    assert asked("collect").returncode == 0
+    assert asked("fleet", "collect").returncode == 0
 
     told = "held by others", "the scheduler no longer has this node"
     assert asked.shown("n9") == told
@@ -637,7 +648,12 @@ def test_a_node_that_slurm_has_no_more_is_shown_as_that(asked: Fleet) -> None:
 def test_without_a_spool_nothing_begins(asked: Fleet) -> None:
     asked.config.write_text("")
     try:
-        for command in ("sweep", "collect", "hold n1 --reason x", "admit n1"):
+        for command in (
+            "fleet sweep",
+            "fleet collect",
+            "nodes hold n1 --reason x",
+            "nodes admit n1",
+        ):
             done = asked(*command.split())
             assert done.returncode == 2
             assert "names no spool" in one_line(done.stderr)

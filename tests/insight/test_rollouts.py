@@ -193,8 +193,8 @@ def test_nodes_and_page_tell_a_rollout_and_three_nodes_that_differ(cli: Cli) -> 
     ]
 
     # Of one node, what is about it; nothing if it has what all have.
-    odd_node = cli("nodes", "gpu050").stdout
+    odd_node = cli("nodes", "show", "gpu050").stdout
     assert "not yet: gpu050" in odd_node
     assert "gpu050: SMT off" in odd_node
     assert "IOMMU" not in odd_node
-    assert "versions and settings" not in cli("nodes", "gpu001").stdout
+    assert "versions and settings" not in cli("nodes", "show", "gpu001").stdout

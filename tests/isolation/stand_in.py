@@ -1,5 +1,5 @@
 """
-Stands for ``hpcverify collectives`` in a simulated cluster.
+Stands for ``hpcverify fabric test`` in a simulated cluster.
 
 It measures nothing: a JSON file says which nodes and links are bad, and it writes the
 document that rank 0 would. `make_run` does the same within a test; as a program it is a
@@ -85,10 +85,11 @@ def make_run(
 
 
 def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
-    """Read the arguments, as `hpcverify collectives` has them."""
+    """Read the arguments, as `hpcverify fabric test` has them."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("command", choices=["collectives"])
-    parser.add_argument("--out", required=True)
+    parser.add_argument("group", choices=["fabric"])
+    parser.add_argument("command", choices=["test"])
+    parser.add_argument("-o", dest="out", required=True)
     parser.add_argument("--operation", action="append", required=True)
     parser.add_argument("--size", action="append", required=True)
     parser.add_argument("--seconds", type=float)

@@ -1,4 +1,4 @@
-"""``hpcverify isolate`` on a real Slurm, with a stand-in for the measurement."""
+"""``hpcverify fabric bisect`` on a real Slurm, with a stand-in for the measurement."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_a_bad_node_is_found_by_an_isolation_that_was_killed_and_becomes_a_suspe
     """What it did is not done again; the job that ran on is waited for."""
     pause = fleet.folder / "pause"
     simulate(fleet, SimulatedCluster(bad=("n3",), pause=str(pause)))
-    fleet("collect")
-    begun = fleet.begin("isolate", "--nodes", "n[1-6]")
+    fleet("fleet", "collect")
+    begun = fleet.begin("fabric", "bisect", "n[1-6]")
     fleet.cluster.until(lambda: len(read_journal(fleet, "judged")) >= 2)
     pause.touch()
     fleet.cluster.until(
@@ -78,7 +78,7 @@ def test_a_bad_node_is_found_by_an_isolation_that_was_killed_and_becomes_a_suspe
     begun.communicate()
     pause.unlink()
 
-    done = fleet("isolate", "--resume", "--json")
+    done = fleet("fabric", "bisect", "--resume", "--json")
 
     assert done.returncode == 1, done.stderr
     answer = json.loads(done.stdout)
@@ -86,7 +86,7 @@ def test_a_bad_node_is_found_by_an_isolation_that_was_killed_and_becomes_a_suspe
     shown = fleet.cluster.run("squeue", "-h", "-t", "all", "-o", "%j").split()
     tests = [name.rsplit("a", 1)[0] for name in shown if name.startswith("hpcverify-isolate")]
     assert len(set(tests)) == len(tests) == len(read_journal(fleet, "ended")), "tested twice"
-    assert fleet("collect").stdout.startswith("runs taken in: 0; ")
+    assert fleet("fleet", "collect").stdout.startswith("runs taken in: 0; ")
     suspect = fleet.node("n3")
     assert (suspect.state, suspect.enforced, suspect.checks) == (
         State.SUSPECT,
@@ -96,11 +96,11 @@ def test_a_bad_node_is_found_by_an_isolation_that_was_killed_and_becomes_a_suspe
     assert (fleet.drained(), fleet.states()) == (set(), {"n3": "suspect"})
     assert not (fleet.spool / ".isolate").exists()
 
-    verified = fleet("sweep", "--nodes", "n3", "--suite", "told")
+    verified = fleet("fleet", "sweep", "n3", "--suite", "told")
 
     assert verified.returncode == 0, verified.stderr
     assert fleet.node("n3").state is State.SUSPECT, "by itself it clears nothing"
-    assert fleet("isolate", "--resume").returncode == 2
+    assert fleet("fabric", "bisect", "--resume").returncode == 2
 
 
 def list_states(fleet: Fleet, name: str = "hpcverify-isolate") -> list[str]:
@@ -114,7 +114,7 @@ def test_tests_give_way_to_a_users_job_and_what_is_lost_is_left_out(fleet: Fleet
     pause = fleet.folder / "pause"
     simulate(fleet, SimulatedCluster(pause=str(pause)))
     pause.touch()
-    begun = fleet.begin("isolate", "--wait", "0.05")
+    begun = fleet.begin("fabric", "bisect", "--wait", "0.05")
     fleet.cluster.until(lambda: list_states(fleet).count("RUNNING") == 2)
 
     user = ("sbatch", "-p", "batch", "-w", "n2", "--exclusive", "-J", "user", "--wrap", "sleep 999")
@@ -126,11 +126,11 @@ def test_tests_give_way_to_a_users_job_and_what_is_lost_is_left_out(fleet: Fleet
     said, _ = begun.communicate()
 
     assert begun.returncode == 3
-    assert "go on with: hpcverify isolate --resume" in said
+    assert "continue with: hpcverify fabric bisect --resume" in said
     fleet.cluster.until(lambda: not {"RUNNING", "PENDING"}.intersection(list_states(fleet)))
 
     pause.unlink()
-    done = fleet("isolate", "--resume")
+    done = fleet("fabric", "bisect", "--resume")
 
     assert done.returncode == 3
     assert "untested: n2: is busy" in done.stdout
@@ -144,8 +144,8 @@ def test_a_dry_run_shows_the_plan_and_what_is_wrong_is_one_line(fleet: Fleet) ->
     """Nothing is written, and no job is submitted."""
     fleet.cluster.run("scontrol", "update", "nodename=n6", "state=drain", "reason=fans")
 
-    shown = fleet("isolate", "--dry-run", "--budget", "20")
-    plan = json.loads(fleet("isolate", "--dry-run", "--json").stdout)
+    shown = fleet("fabric", "bisect", "--dry-run", "--budget", "20")
+    plan = json.loads(fleet("fabric", "bisect", "--dry-run", "--json").stdout)
 
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.startswith("5 nodes, n[1-5], in groups by lot")
@@ -154,16 +154,16 @@ def test_a_dry_run_shows_the_plan_and_what_is_wrong_is_one_line(fleet: Fleet) ->
     assert {node for test in plan["first"] for node in test["members"]} == {*plan["nodes"]}
 
     refused = {
-        ("--nodes", "n9"): "no node is called 'n9'",
-        ("--nodes", "n1"): "fewer than two nodes can be tested",
-        ("--nodes", "n[1,6]"): "fewer than two nodes can be tested: n6 is drained (fans)",
+        ("n9",): "no node is called 'n9'",
+        ("n1",): "fewer than two nodes can be tested",
+        ("n[1,6]",): "fewer than two nodes can be tested: n6 is drained (fans)",
         ("--reservation", "none"): "no reservation is called 'none'",
         ("--resume",): "there is no isolation to resume",
         ("--resume", "x"): "there is no isolation 'x'",
         ("--resume", "x", "--dry-run"): "--resume goes on with what was ordered",
     }
     for arguments, why in refused.items():
-        done = fleet("isolate", *arguments)
+        done = fleet("fabric", "bisect", *arguments)
         assert (done.returncode, done.stdout) == (2, ""), arguments
         assert why in done.stderr
         assert "Traceback" not in done.stderr
@@ -175,13 +175,13 @@ def test_nodes_are_grouped_by_the_switches_of_the_site_file(fleet: Fleet) -> Non
     with fleet.config.open("a") as site:
         site.write('[fabric.switches]\nleft = "n[1-3]"\nright = "n[4-6]"\n')
 
-    plan = json.loads(fleet("isolate", "--dry-run", "--json").stdout)
+    plan = json.loads(fleet("fabric", "bisect", "--dry-run", "--json").stdout)
 
     groups = {frozenset(test["members"]) for test in plan["first"]}
     assert groups == {frozenset({"n1", "n2", "n3"}), frozenset({"n4", "n5", "n6"})}
 
     fleet.config.write_text(fleet.config.read_text().replace("n[4-6]", "n[4-"))
-    refused = fleet("isolate", "--dry-run")
+    refused = fleet("fabric", "bisect", "--dry-run")
     assert refused.returncode == 2
     assert "site.toml: fabric.switches.right: 'n[4-' is not a list of nodes" in refused.stderr
 
@@ -191,8 +191,8 @@ def test_a_sweep_tries_all_links_once_and_then_none(fleet: Fleet) -> None:
     with fleet.config.open("a") as site:
         site.write('[fabric]\nperiod_days = 7\nswitches = { a = "n[1-3]", b = "n[4-6]" }\n')
 
-    done = fleet("sweep")
-    again = fleet("sweep", "--dry-run")
+    done = fleet("fleet", "sweep")
+    again = fleet("fleet", "sweep", "--dry-run")
 
     assert done.returncode == 0, done.stderr
     assert "links: 3 pairs of nodes: 3 passed" in done.stderr
@@ -206,7 +206,7 @@ def test_a_sweep_isolates_what_spoils_a_pair_and_suspects_that_node_only(fleet: 
     with fleet.config.open("a") as site:
         site.write("[fabric]\nperiod_days = 7\n")
 
-    done = fleet("sweep")
+    done = fleet("fleet", "sweep")
 
     assert done.returncode == 1, done.stderr
     assert "links: 3 pairs of nodes: 2 passed, 1 failed" in done.stderr
@@ -221,7 +221,7 @@ def admit_batch(fleet: Fleet) -> None:
     with fleet.config.open("a") as site:
         site.write("[fabric]\nperiod_days = 7\n")
     fleet.tell("n5", "corrupt")
-    assert fleet("admit", "n[1-6]", "--suite", "told").returncode == 0
+    assert fleet("nodes", "admit", "n[1-6]", "--suite", "told").returncode == 0
     fleet.collected()
     assert fleet.states() == {
         name: "quarantined" if name == "n5" else "verifying" for name in fleet.states()
@@ -239,7 +239,7 @@ def test_an_admission_of_a_batch_ends_with_tests_between_its_nodes(fleet: Fleet)
     admit_batch(fleet)
     assert reserved(fleet) == {f"hpcverify-n{number}" for number in (1, 2, 3, 4, 6)}
 
-    done = fleet("sweep")
+    done = fleet("fleet", "sweep")
 
     assert done.returncode == 1, done.stderr
     assert "n3 spoils collectives" in done.stdout
@@ -252,7 +252,7 @@ def test_an_admission_of_a_batch_ends_with_tests_between_its_nodes(fleet: Fleet)
     fleet.cluster.until(lambda: fleet.cluster.idle("n1", "n2", "n4", "n6"))
     assert "fabric" in fleet("history", "n3").stdout
 
-    again = fleet("admit", "n3", "--suite", "told", "--reason", "cable replaced")
+    again = fleet("nodes", "admit", "n3", "--suite", "told", "--reason", "cable replaced")
     assert again.returncode == 0, again.stderr
     fleet.collected()
     assert fleet.node("n3").state is State.HEALTHY
@@ -266,13 +266,13 @@ def test_nodes_that_are_released_while_a_killed_sweep_tested_them_are_users_agai
     simulate(fleet, SimulatedCluster(pause=str(pause)))
     admit_batch(fleet)
     pause.touch()
-    begun = fleet.begin("sweep")
+    begun = fleet.begin("fleet", "sweep")
     fleet.cluster.until(lambda: "RUNNING" in list_states(fleet))
     begun.send_signal(signal.SIGKILL)
     begun.communicate()
-    assert fleet("release", "n[1-4,6]", "--force", "--reason", "needed").returncode == 0
+    assert fleet("nodes", "release", "n[1-4,6]", "--force", "--reason", "needed").returncode == 0
 
-    fleet("collect")
+    fleet("fleet", "collect")
 
     assert reserved(fleet) == set()
     assert not {"RUNNING", "PENDING"}.intersection(list_states(fleet))
@@ -289,7 +289,7 @@ def test_a_sweep_that_is_killed_while_it_tests_a_batch_leaves_it_to_the_next(fle
     simulate(fleet, SimulatedCluster(pause=str(pause)))
     admit_batch(fleet)
     pause.touch()
-    begun = fleet.begin("sweep")
+    begun = fleet.begin("fleet", "sweep")
     fleet.cluster.until(lambda: "RUNNING" in list_states(fleet))
     begun.send_signal(signal.SIGKILL)
     begun.communicate()
@@ -297,7 +297,7 @@ def test_a_sweep_that_is_killed_while_it_tests_a_batch_leaves_it_to_the_next(fle
     fleet.cluster.run(*user, "--wrap", "true")
     pause.unlink()
 
-    done = fleet("sweep")
+    done = fleet("fleet", "sweep")
 
     assert done.returncode == 0, done.stderr
     assert set(fleet.states().items()) == {

@@ -118,7 +118,7 @@ def test_a_held_node_arrives_with_its_check_and_remedy_and_is_resolved_by_its_re
 ) -> None:
     fleet = monitored.fleet
     fleet.tell("n2", "corrupt")
-    fleet("sweep")
+    fleet("fleet", "sweep")
     assert fleet.node("n2").state == "quarantined"
 
     alert = monitored.monitoring.await_alert(HELD, node="n2")
@@ -130,7 +130,7 @@ def test_a_held_node_arrives_with_its_check_and_remedy_and_is_resolved_by_its_re
     assert alert.annotations["runbook"].endswith("#hpcverifynodeheldlong")
 
     fleet.tell("n2", "100")
-    fleet("repair", "n2", "--reason", "new DIMM")
+    fleet("nodes", "repaired", "n2", "--reason", "new DIMM")
     fleet.collected()
     assert fleet.node("n2").state == "healthy"
     monitored.monitoring.await_alert(HELD, "resolved", node="n2")
@@ -161,7 +161,7 @@ def test_a_full_disk_under_the_text_files_is_reported_and_ends_no_cycle(
 
     with monitored.run_controller():
         monitored.monitoring.await_alert(SILENT)
-    done = monitored.fleet("collect")
+    done = monitored.fleet("fleet", "collect")
     assert (done.returncode, "metrics" in done.stderr) == (4, True)
 
     full.unlink()
@@ -183,7 +183,7 @@ def test_a_text_file_that_cannot_be_read_is_reported_where_one_of_ours_was(
 def test_promtool_has_nothing_to_say_of_the_files_of_controller_and_nodes(
     monitored: MonitoredFleet,
 ) -> None:
-    monitored.fleet("sweep", "--nodes", "n1")
+    monitored.fleet("fleet", "sweep", "n1")
     files = sorted(monitored.text_files.glob("*.prom"))
     assert [path.name for path in files] == ["hpcverify_controller.prom", "hpcverify_run_told.prom"]
     done = run_promtool("check", "metrics", text="".join(path.read_text() for path in files))

@@ -22,6 +22,7 @@ from hpcverify.events.event import (
     Severity,
     StateChange,
 )
+from hpcverify.insight.morning import MorningReport
 from hpcverify.insight.nodes_document import NodesDocument
 from hpcverify.insight.reliability_report import ReliabilityReport
 from hpcverify.model import Remedy, Run, Verdict
@@ -62,6 +63,7 @@ SCHEMAS = Path(__file__).parents[2] / "docs/reference/schema"
     [
         ("run", Run),
         ("collectives", CollectiveRun),
+        ("fleet", MorningReport),
         ("gate", GateDocument),
         ("history", HistoryDocument),
         ("nodes", NodesDocument),

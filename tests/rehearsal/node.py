@@ -61,7 +61,7 @@ class Node:
     def run(self, *arguments: str, faults: str = "", **environment: str) -> Run:
         """Run ``hpcverify run`` with *arguments* on it, and with *faults*."""
         done = run_warm(
-            ["run", "--suite", "rehearsal", "--json", "-", *arguments],
+            ["run", "--suite", "rehearsal", "--json", *arguments],
             {**self.cli.environment, VARIABLE: faults, **environment},
             preload=PRELOAD,
         )

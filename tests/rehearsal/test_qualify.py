@@ -85,7 +85,7 @@ def qualify(
 ) -> tuple[subprocess.CompletedProcess[str], Path]:
     out = node.cli.state.parent / "out"
     done = run_warm(
-        ["qualify", "--out", str(out), *arguments],
+        ["qualify", "-o", str(out), *arguments],
         {**node.cli.environment, VARIABLE: faults},
         preload=PRELOAD,
     )
@@ -209,7 +209,7 @@ def test_an_interrupt_keeps_what_is_done(node: Node) -> None:
     (folder / "links.toml").write_text(f'summary = "waits"\nbudget = 300\n{waits}')
     out = node.cli.state.parent / "out"
     only = ("--only", "links", "--only", "corruption")
-    command = [*node.cli.command, "qualify", "--out", str(out), *only]
+    command = [*node.cli.command, "qualify", "-o", str(out), *only]
     environment = {**node.cli.environment, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None

@@ -220,8 +220,8 @@ def test_a_tripped_breaker_is_on_top_with_the_fix() -> None:
     head = Dom(render(fleets.fleet(tripped="9 of 64 nodes"), {})).text
 
     assert "Automatic draining is paused: the breaker tripped (9 of 64 nodes)" in head
-    assert "hpcverify breaker reset" in head
-    assert "hpcverify breaker reset" not in dom().text
+    assert "hpcverify fleet breaker reset" in head
+    assert "hpcverify fleet breaker reset" not in dom().text
 
 
 def test_every_square_that_did_not_pass_is_a_sign_with_a_link_and_a_name() -> None:

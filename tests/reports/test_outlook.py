@@ -113,7 +113,7 @@ def test_without_a_judgement_the_page_says_which_command_makes_one() -> None:
     never, without_duckdb = build(None), build(FleetJudgement(night=fleets.judge().night))
 
     for section in (*never, *without_duckdb):
-        assert "hpcverify collect" in section.intro[0]
+        assert "hpcverify fleet collect" in section.intro[0]
         assert not section.figures
 
 

@@ -168,7 +168,7 @@ def test_from_a_bare_slurm_the_printed_lines_lead_to_hooks_that_observe(
     assert bare.list_fixes() == before
     bare.preempt()
     bare.observe()
-    assert bare.cli("collect").returncode == 0
+    assert bare.cli("fleet", "collect").returncode == 0
     nodes = json.loads(bare.cli("nodes", "--json").stdout)
     assert "n1" in {node["node"] for node in nodes["nodes"] if node["last_run_at"]}
 

@@ -420,7 +420,7 @@ def a_group_job(**changes: Any) -> GroupJobSpec:
         partition="verify",
         program="/opt/hpc verify",
         steps=tuple(
-            JobStep(arguments=("collectives", "--out", f"/shared/a spool/{a}"), order=(a, b))
+            JobStep(arguments=("fabric", "test", "-o", f"/shared/a spool/{a}"), order=(a, b))
             for a, b in ways
         ),
     )
@@ -445,12 +445,12 @@ def test_each_step_has_its_ranks_in_its_own_order_and_the_last_replaces_the_shel
     assert last.startswith("exec srun ")
     assert "--nodelist=n1,n1,n2,n2 --distribution=arbitrary --ntasks=4" in first
     assert "--nodelist=n2,n2,n1,n1 --distribution=arbitrary --ntasks=4" in last
-    assert shlex.split(first)[-3:] == ["collectives", "--out", "/shared/a spool/n1"]
+    assert shlex.split(first)[-4:] == ["fabric", "test", "-o", "/shared/a spool/n1"]
     assert "program='/opt/hpc verify'" in script
     assert "--wait=90" in first
     assert "--wait=90" in last
 
 
 def test_a_step_without_an_order_has_a_rank_for_each_gpu_of_each_node() -> None:
-    script = build_script(a_group_job(steps=(JobStep(arguments=("collectives",)),)))
+    script = build_script(a_group_job(steps=(JobStep(arguments=("fabric", "test")),)))
     assert "exec srun --nodes=2 --ntasks-per-node=2 --cpu-bind=none" in script

@@ -1,7 +1,7 @@
 """
 Measure all-gather, reduce-scatter, all-to-all, broadcast and send-receive in a node.
 
-The same measurement as ``hpcverify collectives`` takes between nodes, with the workers of
+The same measurement as ``hpcverify fabric test`` takes between nodes, with the workers of
 this node's GPUs as ranks. What `allreduce` measures is left out. Every result is verified
 to the bit, with data that change at each step. A wrong word is a finding about the node:
 it may have changed in the GPU that sent it, in the one that got it or between the two.

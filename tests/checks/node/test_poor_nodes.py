@@ -50,7 +50,7 @@ def without_loopback(*command: str) -> Sequence[str]:
 def test_collectives_name_the_loopback_that_is_down(state: str) -> None:
     """One that was up keeps its address, and loses what is sent to it."""
     before = ("sh", "-c", UP_AND_DOWN, "sh") if state == "down again" else ()
-    done = run(*without_loopback(*before, str(HPCVERIFY), "collectives", *COLLECTIVES))
+    done = run(*without_loopback(*before, str(HPCVERIFY), "fabric", "test", *COLLECTIVES))
 
     assert done.returncode == 3, done.stderr
     assert FIX in done.stderr
@@ -67,7 +67,7 @@ def test_a_check_of_ranks_names_the_loopback_that_is_down(tmp_path: Path, check:
 
 def test_collectives_need_no_folder_for_temporary_files() -> None:
     shell = ("unshare", "--mount", "sh", "-ec", READ_ONLY, "sh")
-    done = run(*shell, str(HPCVERIFY), "collectives", *COLLECTIVES)
+    done = run(*shell, str(HPCVERIFY), "fabric", "test", *COLLECTIVES)
 
     assert done.returncode == 0, done.stderr
     assert "every result was right" in done.stdout

@@ -1,4 +1,4 @@
-"""``hpcverify import nhc``: begin with the configuration of NHC."""  # noqa: N999 - the command is called so
+"""``hpcverify setup nhc``: begin with the configuration of NHC."""
 
 from __future__ import annotations
 
@@ -25,16 +25,13 @@ SUITE = "prolog"
 """The suite that runs what is imported; by it, the result is validated."""
 
 
-@click.group("import")
-def command() -> None:
-    """Turn the configuration of another tool into a site file."""
-
-
-@command.command("nhc")
+@click.command("nhc")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Write a new site file here.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a new site file."
+)
 @record_command()
-def nhc(file: Path, out: Path | None) -> None:
+def command(file: Path, output: Path | None) -> None:
     """
     Turn an nhc.conf into what the check host expects.
 
@@ -44,7 +41,7 @@ def nhc(file: Path, out: Path | None) -> None:
 
     \b
     Example:
-      hpcverify import nhc /etc/nhc/nhc.conf --out from-nhc.toml
+      hpcverify setup nhc /etc/nhc/nhc.conf -o from-nhc.toml
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     from hpcverify.plan.nhc.checks import import_nhc
 
@@ -60,17 +57,17 @@ def nhc(file: Path, out: Path | None) -> None:
     make_plan(load_suite(SUITE), Site(**asdict(site), path=str(file)))
     head = f"# From {_make_line(file.name)}."
     text = "\n".join([head, *_write_site(imported), *_list_comments(imported)])
-    if out is None:
+    if output is None:
         echo(text)
     else:
         try:
-            documents.write_new(out, f"{text}\n".encode())
+            documents.write_new(output, f"{text}\n".encode())
         except FileExistsError:
             fix = "name another file, and copy what you want to keep"
-            raise ConfigError(f"{out} is there already, and is not overwritten: {fix}") from None
+            raise ConfigError(f"{output} is there already, and is not overwritten: {fix}") from None
         except StoreError as exc:
             raise ConfigError(str(exc)) from exc
-        echo(_make_line(f"{out}: {imported.turned} lines turned"), sys.stderr)
+        echo(_make_line(f"{output}: {imported.turned} lines turned"), sys.stderr)
     for line in imported.unturned:
         echo(_make_line(f"line {line.number}: {line.text}: {line.reason}"), sys.stderr)
 
