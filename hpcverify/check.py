@@ -666,8 +666,8 @@ def make_result_fault(result: Result, verdict: Verdict, remedy: Remedy) -> Fault
     return Fault(
         kind=FaultKind.SHORTFALL,
         part_id="node",
-        checks=(result.check,),
-        name=result.cause.value,
+        check=result.check,
+        code=result.cause.value,
         text=result.reason,
         verdict=verdict,
         remedy=remedy,
@@ -752,8 +752,8 @@ def _judge_findings(result: Result) -> Iterator[Fault]:
             yield Fault(
                 kind=FaultKind.FINDING,
                 part_id=finding.part_id,
-                checks=(result.check,),
-                name=finding.code,
+                check=result.check,
+                code=finding.code,
                 text=finding.text
                 if known
                 else f"no ruling on finding {finding.code!r}: {finding.text}",
@@ -784,8 +784,8 @@ def _judge_shortfalls(result: Result, inventory: Inventory) -> Iterator[Fault]:
         yield Fault(
             kind=FaultKind.SHORTFALL,
             part_id=part_id,
-            checks=(result.check,),
-            name=shortfall.code or shortfall.cause.value,
+            check=result.check,
+            code=shortfall.code or shortfall.cause.value,
             text=shortfall.reason,
             verdict=Verdict.ERROR,
             remedy=shortfall.remedy,
@@ -806,8 +806,8 @@ def _judge_measurements(result: Result) -> Iterator[Fault]:
         yield Fault(
             kind=FaultKind.UNMEASURED,
             part_id=limit.part_id or "node",
-            checks=(result.check,),
-            name=limit.name,
+            check=result.check,
+            code=limit.name,
             text=f"nothing was measured for the limit on {limit.name} ({limit.source}); "
             "if that is right, the limit is optional = true",
             verdict=Verdict.ERROR,
@@ -834,8 +834,8 @@ def _judge_measurement(item: Measurement, limit: Limit, check: str) -> Fault:
     return Fault(
         kind=kind,
         part_id=item.part_id,
-        checks=(check,),
-        name=item.name,
+        check=check,
+        code=item.name,
         text=f"{item.name} {text}",
         verdict=verdict,
         remedy=remedy,
@@ -876,7 +876,7 @@ def group_alike(faults: Iterable[Fault]) -> list[list[Fault]]:
     groups: dict[tuple[str, ...], list[Fault]] = {}
     for fault in faults:
         own = fault.part_id if fault.value is not None else ""
-        key = (fault.kind, fault.name, fault.text, own)
+        key = (fault.kind, fault.code, fault.text, own)
         groups.setdefault(key, []).append(fault)
     return list(groups.values())
 

@@ -441,11 +441,13 @@ class Fault(Struct, frozen=True, kw_only=True):
     part_id: str
     part_kind: str = ""
     """The `Part.kind` of the part, such as "gpu"; empty if it is not in the inventory."""
-    checks: tuple[str, ...]
-    """The check; several if they complain of one cause."""
-    name: str
+    check: str
+    """The check that found it; empty for a fault of the run itself."""
+    code: str
     """The metric (`OUTSIDE`, `NOISY`, `UNMEASURED`), or else the code of the finding; of a
     shortfall without a code its cause."""
+    also: tuple[str, ...] = ()
+    """Other checks that found the same cause, once the faults of a run are merged."""
     text: str
     """What was found, without the name of the part."""
     verdict: Verdict
@@ -469,6 +471,11 @@ class Fault(Struct, frozen=True, kw_only=True):
     """That of the finding."""
     fix: str = ""
     """That of the finding."""
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """All checks that found it."""
+        return tuple(filter(None, (self.check, *self.also)))
 
 
 class Result(Struct, frozen=True, kw_only=True):

@@ -73,8 +73,8 @@ def build_fault(
     return Fault(
         kind=FaultKind.FINDING,
         part_id="node",
-        checks=(check,),
-        name=code,
+        check=check,
+        code=code,
         text=text,
         verdict=Verdict.FAIL,
         remedy=Remedy.INSPECT,
@@ -262,10 +262,10 @@ def weigh_faults(
     report: FaultReport, id_: str, ticket: Ticket | None, site: Site, now: float
 ) -> Evidence:
     """Reduce *report*, which came in *now* (seconds since 1970) for *ticket*, to evidence."""
-    failed = {check for fault in report.faults for check in fault.checks}
+    failed = {fault.check for fault in report.faults}
     silenced = failed & list_suppressed_checks(report.node, site, now)
-    heard = [fault for fault in report.faults if silenced.isdisjoint(fault.checks)]
-    conclusive = {check for fault in heard if fault.conclusive for check in fault.checks}
+    heard = [fault for fault in report.faults if fault.check not in silenced]
+    conclusive = {fault.check for fault in heard if fault.conclusive}
     return Evidence(
         id=id_,
         node=report.node,
@@ -275,8 +275,8 @@ def weigh_faults(
         complete=True,
         passive=False,
         verdict=max((fault.verdict for fault in report.faults), default=Verdict.PASS),
-        failures={check: check in conclusive for fault in heard for check in fault.checks},
-        diagnoses=tuple(diagnose_alone(f.checks[0], f.name, f.text, f.remedy) for f in heard),
+        failures={fault.check: fault.check in conclusive for fault in heard},
+        diagnoses=tuple(diagnose_alone(f.check, f.code, f.text, f.remedy) for f in heard),
         suppressed_checks=tuple(sorted(silenced)),
         passed_checks=report.examined - failed,
         found=tuple(
@@ -285,7 +285,7 @@ def weigh_faults(
                 report.node,
                 report.source,
                 "node",
-                enforced=silenced.isdisjoint(fault.checks) and is_enforced(fault.checks, site),
+                enforced=fault.check not in silenced and is_enforced([fault.check], site),
             )
             for fault in report.faults
         ),
@@ -330,12 +330,12 @@ def _choose_findings(
 
 
 def _open(fault: Fault, node: str, source: Source, label: str, *, enforced: bool) -> OpenFault:
-    (check,) = fault.checks
+    check = fault.check
     # A node may write any check's name into a run, and would take the place of what others found.
     origin = f"{source}:{check}" if source in OUTER_SOURCES else check
     part, code = (
         shorten(fault.part_id, MAX_NAME_CHARACTERS),
-        shorten(fault.name, MAX_NAME_CHARACTERS),
+        shorten(fault.code, MAX_NAME_CHARACTERS),
     )
     return OpenFault(
         node=node,

@@ -61,7 +61,7 @@ def _list_findings(run: Run) -> Iterator[LabelValues]:
             if verdict >= Verdict.WARN:
                 index = numbers.get(fault.part_id, "")
                 kind = fault.part_kind or "node"
-                yield run.suite, result.check, fault.name, verdict.value, kind, index
+                yield run.suite, result.check, fault.code, verdict.value, kind, index
 
 
 def _number_part(part: Part, place: int) -> str:

@@ -82,7 +82,7 @@ def _merge_measurements(first: Result, last: Result) -> Iterator[Measurement]:
     earlier = {_identify(m): m for m in first.measurements}
     later = {_identify(m) for m in last.measurements}
     outside_first, outside_last = (
-        {(c.name, c.part_id) for c in result.faults if c.kind is FaultKind.OUTSIDE}
+        {(c.code, c.part_id) for c in result.faults if c.kind is FaultKind.OUTSIDE}
         for result in (first, last)
     )
     for measurement in last.measurements:

@@ -136,10 +136,10 @@ def _split(parts: Sequence[PartFaults]) -> Iterator[list[PartFaults]]:
 def _identify_fault(fault: Fault) -> str:
     """Identify the fault as other nodes have it: by words only where there is nothing else."""
     if fault.shared:
-        return fault.name
+        return fault.code
     if fault.kind is FaultKind.SHORTFALL:
         return fault.text
-    return f"{fault.checks[0]} {fault.name}"
+    return f"{fault.check} {fault.code}"
 
 
 def _name_faults(part: PartFaults) -> tuple[str, ...]:
@@ -167,8 +167,8 @@ def _build(
         checks=checks,
         other_checks=tuple(name for name in others if name not in checks),
         faults=faults,
-        codes=tuple(dict.fromkeys(fault.name for fault in deciding)),
-        metric=gravest.name if gravest.limit and faults == (_identify_fault(gravest),) else "",
+        codes=tuple(dict.fromkeys(fault.code for fault in deciding)),
+        metric=gravest.code if gravest.limit and faults == (_identify_fault(gravest),) else "",
         text=_describe(parts, table if SLOW in faults else None, inventory),
     )
 

@@ -137,7 +137,7 @@ class Exclusions:
         causes = {name: cause for cause, names in EXTERNAL_CAUSES.items() for name in names}
         # The values within their limits, by part and cause, unless a fault is about that cause.
         self._signs: dict[tuple[str, str], dict[str, None]] = {}
-        seen = {(f.part_id, causes.get(f.name)) for r in run.results for f in r.faults}
+        seen = {(f.part_id, causes.get(f.code)) for r in run.results for f in r.faults}
         for result in run.results:
             for item, _ in pair_with_limits(result):
                 key = item.part_id, causes.get(item.name)

@@ -60,7 +60,7 @@ def _weigh(fault: Fault, result: Result) -> Fault:
     verdict = cap_beta_verdict(fault.verdict, result.maturity)
     keeps = verdict is fault.verdict and fault.remedy is not Remedy.NONE
     remedy = fault.remedy if keeps else Remedy.INSPECT
-    return replace(fault, checks=(result.check,), verdict=verdict, remedy=remedy)
+    return replace(fault, check=result.check, also=(), verdict=verdict, remedy=remedy)
 
 
 def list_deciding(result: Result) -> list[Fault]:
@@ -72,7 +72,7 @@ def index_faults(result: Result) -> dict[Subject, Fault]:
     """Index the gravest fault about each measurement and finding of *result*, in their order."""
     index: dict[Subject, Fault] = {}
     for fault in list_faults(result):
-        index.setdefault((fault.name, fault.part_id, fault.value), fault)
+        index.setdefault((fault.code, fault.part_id, fault.value), fault)
     return index
 
 
@@ -98,17 +98,17 @@ def list_run_faults(run: Run) -> list[Fault]:
     for alike in causes.values():
         alike.sort(key=make_severity_key, reverse=True)
         evidence = {name: text for fault in alike for name, text in fault.evidence.items()}
-        merged.append(replace(alike[0], checks=list_checks(alike), evidence=evidence))
-    shared = [((f.name, f.text, f.verdict), f) for f in merged if f.shared]
+        merged.append(replace(alike[0], also=list_checks(alike)[1:], evidence=evidence))
+    shared = [((f.code, f.text, f.verdict), f) for f in merged if f.shared]
     on_parts = {twin for twin, fault in shared if fault.part_id != "node"}
     checks = {t: f.checks for t, f in shared if f.part_id == "node" and t in on_parts}
     kept: list[Fault] = []
     for fault in merged:
-        more = checks.get((fault.name, fault.text, fault.verdict), ()) if fault.shared else ()
+        more = checks.get((fault.code, fault.text, fault.verdict), ()) if fault.shared else ()
         if not more:
             kept.append(fault)
         elif fault.part_id != "node":
-            kept.append(replace(fault, checks=tuple(dict.fromkeys((*fault.checks, *more)))))
+            kept.append(replace(fault, also=tuple(dict.fromkeys((*fault.checks, *more)))[1:]))
     return kept
 
 
@@ -125,8 +125,8 @@ def _list_own_faults(run: Run) -> Iterator[Fault]:
     yield Fault(
         kind=FaultKind.SHORTFALL,
         part_id="node",
-        checks=(),
-        name="incomplete",
+        check="",
+        code="incomplete",
         text=text,
         verdict=Verdict.ERROR,
         remedy=remedy,
@@ -150,9 +150,9 @@ def make_cause_key(fault: Fault) -> tuple[str, ...]:
     if fault.shared:
         evidence = fault.evidence if fault.part_id == "node" else {}
         marks = (f"{name}={value}" for name, value in evidence.items())
-        return (fault.part_id, fault.name, *marks)
+        return (fault.part_id, fault.code, *marks)
     if fault.kind is FaultKind.OUTSIDE and fault.distance is not None:
-        return (fault.part_id, *fault.checks, fault.name)
+        return (fault.part_id, fault.check, fault.code)
     return (fault.part_id, fault.text)
 
 

@@ -43,7 +43,7 @@ def is_low_speed(fault: Fault) -> bool:
 
 def list_low_speeds(part: PartFaults) -> dict[Speed, Fault]:
     """List the low speeds of *part*, if one of them decides and they are several."""
-    low = {(f.checks[0], f.name): f for f in reversed(part) if is_low_speed(f)}
+    low = {(f.check, f.code): f for f in reversed(part) if is_low_speed(f)}
     decides = any(map(is_low_speed, choose_deciding(part)))
     return low if decides and len(low) > 1 else {}
 
@@ -67,7 +67,7 @@ def read_speeds(results: Iterable[Result], inventory: Inventory) -> SpeedTable:
     judged: dict[str, set[str]] = {}
     for result in results:
         for fault in result.faults:
-            faults.setdefault(fault.part_id, set()).add(fault.name)
+            faults.setdefault(fault.part_id, set()).add(fault.code)
         values: dict[tuple[str, tuple[str, str]], list[float]] = {}
         for item in result.measurements:
             if item.value is not None and item.part_id in models:

@@ -108,7 +108,7 @@ def build_section(check: CheckSummary, result: Result, summary: RunSummary) -> S
     # A quoted name has no slash.
     place = make_anchor(result.check) + ("" if main else f"/{result.round}")
     broken = tuple(
-        _scale_fault(f, *units.get((f.name, f.unit), (f.unit, 1.0))) for f in faults if f.limit
+        _scale_fault(f, *units.get((f.code, f.unit), (f.unit, 1.0))) for f in faults if f.limit
     )
     places = {subject: place for place, subject in enumerate(index)}
     findings = sorted(
@@ -143,7 +143,7 @@ def build_section(check: CheckSummary, result: Result, summary: RunSummary) -> S
 
 def _draw_axes(faults: Iterable[Fault], values: Iterable[TableValue]) -> dict[str, Strip | None]:
     metrics: dict[str, list[TableValue]] = {
-        fault.name: [] for fault in faults if fault.kind is not FaultKind.UNMEASURED
+        fault.code: [] for fault in faults if fault.kind is not FaultKind.UNMEASURED
     }
     for one in values:
         if one.item.name in metrics:

@@ -171,7 +171,7 @@ def _list_details(check: CheckSummary, parts: Mapping[str, PartFaults]) -> Itera
         milder = one.verdict < check.verdict
         weight = f" ({ICONS[one.verdict].word})" if milder else ""
         own = "" if common else f": {REMEDY_SENTENCES[parts[one.part_id][0].remedy]}"
-        yield f"{one.part_id}: {one.name}: {one.text}{weight}{own}"
+        yield f"{one.part_id}: {one.code}: {one.text}{weight}{own}"
         yield from (f"  {name}: {text}" for name, text in one.evidence.items())
     faults = index_faults(result)
     for finding in result.findings:

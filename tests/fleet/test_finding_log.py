@@ -113,16 +113,16 @@ def test_a_part_that_could_not_be_judged_keeps_its_finding(room: Room) -> None:
     shortfall = Fault(
         kind=FaultKind.SHORTFALL,
         part_id="cpu",
-        checks=("gemm",),
-        name="crashed",
+        check="gemm",
+        code="crashed",
         text="it crashed",
         verdict=Verdict.ERROR,
     )
     other = Fault(
         kind=FaultKind.FINDING,
         part_id="node",
-        checks=("gemm",),
-        name="corruption",
+        check="gemm",
+        code="corruption",
         text="a wrong word",
         verdict=Verdict.FAIL,
         remedy=Remedy.REPLACE,

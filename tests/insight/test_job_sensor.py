@@ -77,7 +77,7 @@ HOLE = [build_job(user, "n5", "FAILED", seconds=20) for user in range(6)]
 
 def find(jobs: list[UserJob], avoided: dict[str, set[int]] | None = None) -> list[tuple[str, str]]:
     found = find_suspicions(jobs, avoided or {}, len(NODES), NOW)
-    return [(one.node, one.faults[0].name) for one in found if isinstance(one, FaultReport)]
+    return [(one.node, one.faults[0].code) for one in found if isinstance(one, FaultReport)]
 
 
 def test_a_black_hole_becomes_a_suspect_in_service_that_is_verified_first(sensor: Sensor) -> None:
@@ -107,7 +107,7 @@ def test_what_jobs_say_is_shown_with_its_source_and_date_and_told_to_the_site(
     assert choose_page_results(row) == ()
     (pending,) = ledger.list_pending_transitions(9)
     (part,) = build_message(pending, None, ledger.list_outer_faults("n5")).parts
-    assert (part.id, part.faults[0].name) == ("node", "black_hole")
+    assert (part.id, part.faults[0].code) == ("node", "black_hole")
 
 
 def test_the_same_jobs_make_it_a_suspect_once(sensor: Sensor) -> None:

@@ -79,7 +79,7 @@ def test_a_fault_is_seen_for_what_it_is(
     assert result.verdict is expected.verdict, told
     assert (result.remedy, result.cause) == (expected.remedy, expected.cause), told
     assert expected.says in result.reason, told
-    assert "wrong_sums" not in {fault.name for fault in result.faults}, told
+    assert "wrong_sums" not in {fault.code for fault in result.faults}, told
     named, all_of_them = list_accused(result.reason), set(expected.accused)
     if expected.verdict is Verdict.ERROR and len(all_of_them) > 1:
         # A rank that hears of its peer's failure before it meets its own says only that.

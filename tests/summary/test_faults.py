@@ -148,7 +148,7 @@ def test_many_parts_are_named_without_comparing_each_with_each() -> None:
 
 def test_a_fault_counts_for_the_check_of_its_result_whatever_a_node_wrote() -> None:
     lost = result("ecc", Finding("gpu_lost", "gpu-1", "lost"))
-    forged = replace(lost.faults[0], checks=("`rm -rf /`",))
+    forged = replace(lost.faults[0], check="`rm -rf /`")
 
     (part,) = list_parts(run(replace(lost, faults=(forged,))))
 

@@ -81,4 +81,4 @@ def list_unmet(
     unmet = [f for f in faults if f.limit and f.limit.otherwise is Verdict.ERROR]
     assert {f.remedy for f in unmet} <= {Remedy.FIX_CONFIGURATION, Remedy.FIX_CHECKER}
     assert {f.cause for f in unmet} <= {Cause.MISCONFIGURED, Cause.UNMEASURED}
-    return [(f.name, f.part_id) for f in unmet]
+    return [(f.code, f.part_id) for f in unmet]
