@@ -235,6 +235,7 @@ COMMAND_GROUPS: Mapping[str, Mapping[str, Entry | LazyGroup]] = {
         "history": HISTORY,
         "report": Entry("Write a report on a node or on the fleet.", "report"),
         "checks": Entry("List checks or suites; describe one check.", "checks"),
+        "explain": Entry("Explain a code: meaning, limit, fix.", "explain"),
         "doctor": Entry("Show what prevents a full verification.", "doctor"),
     },
     "Cluster": {"nodes": NODES, "fleet": FLEET, "fabric": FABRIC},
