@@ -63,6 +63,8 @@ _LADDERS = (
 )
 """Units that a number is printed in, the smallest first. Clocks stay in MHz and links in
 GB/s, as the tools of the vendors print them."""
+PRINTED_UNITS = {"us": "\N{MICRO SIGN}s"}
+"""The units that people read in another form than files have them."""
 LEAST_PRINTED, MOST_PRINTED = 0.99995, 1000.0
 """What is printed as 1 to four digits, and where a larger unit begins."""
 

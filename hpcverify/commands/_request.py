@@ -24,6 +24,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     checks: tuple[str, ...] = ()
     json_file: str | None = None
     html_file: str | None = None
+    verbose: bool = False
     strict: bool = False
     force: bool = False
     accept_parts: bool = False

@@ -20,6 +20,7 @@ MAX_GPUS = 1000
 )
 @click.option("--json", "json_file", metavar="FILE", help="Write the run document; - prints it.")
 @click.option("--html", "html_file", metavar="FILE", help="Write the report as HTML; - prints it.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every value with its limit.")
 @click.option("--strict", is_flag=True, help="Exit with 1 on a warning.")
 @click.option("--force", is_flag=True, help="Run even if the GPUs are in use.")
 @click.option("--accept-parts", is_flag=True, help="Accept changed hardware as the new reference.")
