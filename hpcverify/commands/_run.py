@@ -276,7 +276,7 @@ def estimate_seconds(store: Store, node: str, todo: Plan, checks: Collection[str
 
 
 @contextmanager
-def choose_progress(expect: Callable[[], float | None]) -> Generator[Progress]:
+def choose_progress(expect: Callable[[], float | None] = lambda: None) -> Generator[Progress]:
     """
     Show progress on standard error: a live line, or plain lines in a log.
 

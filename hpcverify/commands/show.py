@@ -35,6 +35,7 @@ from hpcverify.records.store import Store
 from hpcverify.summary.checks import summarize_checks
 from hpcverify.summary.faults import Subject, get_subject, index_faults
 from hpcverify.summary.figures import format_bounds, format_scaled
+from hpcverify.summary.part_names import name_parts
 from hpcverify.summary.rounds import count_rounds, format_tally, group_by_check
 from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.terminal import (
@@ -237,25 +238,27 @@ def rank(item: Item | Series, faults: Mapping[Subject, Fault]) -> tuple[Verdict,
 
 
 def show_details(result: Result, run: Run, console: Console) -> None:
-    """Print every fact, once for all its parts, and every measurement, the worst first."""
+    """Print every fact and every measurement, once for all parts alike, the worst first."""
     faults, index = index_faults(result), LimitIndex(result.limits)
     ranked = [(rank(item, faults), item) for item in _list_items(result)]
     ranked.sort(key=itemgetter(0), reverse=True)
-    rows: list[tuple[Text, tuple[str, ...]]] = []
+    alike: dict[tuple[Verdict | None, str, str, str, str], list[str]] = {}
     facts: dict[tuple[Verdict, str], list[str]] = {}
     for (verdict, *_), item in ranked:
         if isinstance(item, Measurement):
-            bad = verdict > Verdict.SKIP
             limits = index.find(item)
-            within = WITHIN_LIMITS if limits else Text()
-            badge = render_badge(verdict) if bad else within
-            rows.append((badge, format_row(item, limits, run)))
+            judged = verdict if verdict > Verdict.SKIP or limits else None
+            alike.setdefault((judged, *format_row(item, limits)), []).append(item.part_id)
         else:
             facts.setdefault((verdict, describe(item)), []).append(item.part_id)
     for (verdict, text), places in facts.items():
         badges = [render_badge(verdict)] if verdict > Verdict.SKIP else []
         line = Text(f"{run.inventory.format_names(places)}: {text}")
         console.print(Text(" ").join([Text(" "), *badges, line]))
+    rows = [
+        (render_value_badge(judged), (name, name_parts(places, run.inventory), *values))
+        for (judged, name, *values), places in alike.items()
+    ]
     if rows and console.width < NARROW_COLUMNS:
         lines = [(badge, " ".join(filter(None, cells))) for badge, cells in rows]
         print_table(console, ("", "measured"), lines)
@@ -270,12 +273,18 @@ def describe(item: Observation) -> str:
     return f"{item.text} [{item.code}]" if isinstance(item, Finding) else item.text
 
 
-def format_row(item: Measurement, limits: Sequence[Limit], run: Run) -> tuple[str, ...]:
-    """Print a measurement beside the *limits* that it was judged by."""
+def render_value_badge(judged: Verdict | None) -> Text:
+    """Print whether a value is outside its limits; nothing if it has none."""
+    if judged is None:
+        return Text()
+    return render_badge(judged) if judged > Verdict.SKIP else WITHIN_LIMITS
+
+
+def format_row(item: Measurement, limits: Sequence[Limit]) -> tuple[str, str, str, str]:
+    """Print the name and value of a measurement, its *limits* and their sources."""
     format_value = partial(format_scaled, unit=item.unit)
     return (
         item.name,
-        run.inventory.find_label(item.part_id),
         format_value(item.value),
         "; ".join(format_bounds(limit, format_value) or "too noisy" for limit in limits),
         "; ".join(limit.source for limit in limits),

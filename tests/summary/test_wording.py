@@ -110,7 +110,7 @@ def test_a_value_and_its_limit_each_have_a_unit_that_suits_its_size() -> None:
     limits = (Limit(name="memory.leftover", high=1, source="default"),)
     left = a_result("gpu_setup", measurements=(leftover,), limits=limits)
 
-    _, _, value, bounds, _ = format_row(leftover, left.limits, a_run(results=(left,)))
+    _, value, bounds, _ = format_row(leftover, left.limits)
     assert (value, bounds) == ("1 MiB", "≤ 1 GiB")
 
 
