@@ -142,6 +142,16 @@ def format_age(seconds: float) -> str:
     return f"{seconds // MINUTE_SECONDS:.0f} min" if seconds >= MINUTE_SECONDS else "under 1 min"
 
 
+NEVER = "never"
+
+
+def format_time_since(when: float | datetime | None, now: float) -> str:
+    """Say how long before *now* the time *when* was; 0 and None are never."""
+    if not when:
+        return NEVER
+    return format_age(now - (when.timestamp() if isinstance(when, datetime) else when))
+
+
 def scale_unit(value: float, unit: str) -> tuple[float, str]:
     """Express *value*, given in *unit*, in a unit that keeps it from 1 to 1000, if there is one."""
     ladder = next((units for units in _LADDERS if unit in units), ())

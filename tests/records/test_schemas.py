@@ -22,8 +22,8 @@ from hpcverify.events.event import (
     Severity,
     StateChange,
 )
-from hpcverify.insight.nodes_document import NodesDocument
-from hpcverify.insight.reliability_report import ReliabilityReport
+from hpcverify.insight.outlook import ReliabilityReport
+from hpcverify.insight.overview import NodesDocument
 from hpcverify.model import Remedy, Run, Verdict
 from hpcverify.records.collectives import CollectiveRun
 from tests.doubles import a_run
