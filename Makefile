@@ -157,8 +157,8 @@ schema: $(BIN)/hpcverify
 	@$(WRITE_SCHEMA) hpcverify.records.collectives CollectiveRun > docs/reference/schema/collectives.json
 	@$(WRITE_SCHEMA) hpcverify.commands.gate GateDocument > docs/reference/schema/gate.json
 	@$(WRITE_SCHEMA) hpcverify.insight.morning MorningReport > docs/reference/schema/fleet.json
-	@$(WRITE_SCHEMA) hpcverify.insight.nodes_document NodesDocument > docs/reference/schema/nodes.json
-	@$(WRITE_SCHEMA) hpcverify.insight.reliability_report ReliabilityReport > docs/reference/schema/reliability.json
+	@$(WRITE_SCHEMA) hpcverify.insight.overview NodesDocument > docs/reference/schema/nodes.json
+	@$(WRITE_SCHEMA) hpcverify.insight.outlook ReliabilityReport > docs/reference/schema/reliability.json
 	@$(WRITE_SCHEMA) hpcverify.commands.history HistoryDocument > docs/reference/schema/history.json
 	@$(WRITE_SCHEMA) hpcverify.events.event Event > docs/reference/schema/event.json
 

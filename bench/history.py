@@ -28,8 +28,7 @@ from hpcverify.history.database import find_database, open_to_write  # noqa: E40
 from hpcverify.history.reader import Choice, export_measurements  # noqa: E402 - as this
 from hpcverify.history.screen import open_screen  # noqa: E402 - as this
 from hpcverify.history.writer import roll_up_weeks  # noqa: E402 - as this
-from hpcverify.insight.comparison import judge_peers  # noqa: E402 - as this
-from hpcverify.insight.past import judge_past  # noqa: E402 - as this
+from hpcverify.insight.comparison import judge_past, judge_peers  # noqa: E402 - as this
 from hpcverify.peers.floors import PeerFloor  # noqa: E402 - as this
 from hpcverify.peers.rule import DEFAULT_FLOOR  # noqa: E402 - as this
 from hpcverify.plan.config import Site  # noqa: E402 - as this

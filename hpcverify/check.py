@@ -53,7 +53,7 @@ from hpcverify.model import (
     Side,
     Verdict,
 )
-from hpcverify.units import convert_unit, scale_unit
+from hpcverify.units import PRINTED_UNITS, convert_unit, scale_unit
 
 __all__ = [
     "ANSWER_CODE",
@@ -907,18 +907,16 @@ def severity_sort_key(
 
 FULL_DIGITS_FROM, FULL_DIGITS_BELOW = 1e4, 1e9
 """Between these, a number is clearer in full than with an exponent."""
-LEAST_DIGITS, MOST_DIGITS = 4, 17
-"""A number and its limit get as many digits as tell them apart: "38.5 < 38.5" is no reason."""
 
 
-def format_quantity(value: float | None, unit: str, digits: int = LEAST_DIGITS) -> str:
-    """Format *value* to *digits* or to the unit, with its unit; a ratio as % or x."""
+def format_quantity(value: float | None, unit: str) -> str:
+    """Format *value* to four digits or to the unit, with its unit; a ratio as % or x."""
     if value is None:
-        return f"not a number {unit}".rstrip()
+        return f"not a number {PRINTED_UNITS.get(unit, unit)}".rstrip()
     if unit == "ratio":
-        return f"{value * 100:.{digits}g} %" if abs(value) <= 1 else f"{value:.{digits}g}x"
-    in_full = FULL_DIGITS_FROM <= abs(value) < FULL_DIGITS_BELOW and digits == LEAST_DIGITS
-    return f"{value:{'.0f' if in_full else f'.{digits}g'}} {unit}".rstrip()
+        return f"{value * 100:.4g} %" if abs(value) <= 1 else f"{value:.4g}x"
+    in_full = FULL_DIGITS_FROM <= abs(value) < FULL_DIGITS_BELOW
+    return f"{value:{',.0f' if in_full else '.4g'}} {PRINTED_UNITS.get(unit, unit)}".rstrip()
 
 
 def _format_comparison(item: Measurement, sign: str, bound: float | None) -> str:
@@ -926,16 +924,11 @@ def _format_comparison(item: Measurement, sign: str, bound: float | None) -> str
     value, unit = item.value, scale_unit(bound or item.value or 0.0, item.unit)[1]
     if unit != item.unit:
         value, bound = (n and convert_unit(n, item.unit, unit) for n in (value, bound))
-    digits = LEAST_DIGITS
-    while (
-        digits < MOST_DIGITS  # until they differ in print too
-        and format_quantity(value, unit, digits) == format_quantity(bound, unit, digits)
-    ):
-        digits += 1
-    value_text = format_quantity(value, unit, digits)
-    return f"{value_text} {sign} {format_bound(bound, unit, digits)}"
+    if format_quantity(value, unit) == format_quantity(bound, unit):
+        sign = {"<": "just below", ">": "just above"}[sign]
+    return f"{format_quantity(value, unit)} {sign} {format_bound(bound, unit)}"
 
 
-def format_bound(bound: float | None, unit: str, digits: int = LEAST_DIGITS) -> str:
+def format_bound(bound: float | None, unit: str) -> str:
     """Format the bound of a value in *unit*, which is beside it and is not repeated."""
-    return format_quantity(bound, unit if unit == "ratio" else "", digits)
+    return format_quantity(bound, unit if unit == "ratio" else "")

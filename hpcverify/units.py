@@ -63,6 +63,8 @@ _LADDERS = (
 )
 """Units that a number is printed in, the smallest first. Clocks stay in MHz and links in
 GB/s, as the tools of the vendors print them."""
+PRINTED_UNITS = {"us": "\N{MICRO SIGN}s"}
+"""The units that people read in another form than files have them."""
 LEAST_PRINTED, MOST_PRINTED = 0.99995, 1000.0
 """What is printed as 1 to four digits, and where a larger unit begins."""
 
@@ -131,6 +133,16 @@ def format_age(seconds: float) -> str:
     if seconds >= HOUR_SECONDS:
         return f"{seconds // HOUR_SECONDS:.0f} h"
     return f"{seconds // MINUTE_SECONDS:.0f} min" if seconds >= MINUTE_SECONDS else "under 1 min"
+
+
+NEVER = "never"
+
+
+def format_time_since(when: float | datetime | None, now: float) -> str:
+    """Say how long before *now* the time *when* was; 0 and None are never."""
+    if not when:
+        return NEVER
+    return format_age(now - (when.timestamp() if isinstance(when, datetime) else when))
 
 
 def scale_unit(value: float, unit: str) -> tuple[float, str]:

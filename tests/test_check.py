@@ -190,12 +190,12 @@ def test_a_value_is_compared_with_its_limit_in_the_unit_that_suits_the_limit() -
 @pytest.mark.parametrize(
     ("value", "low", "told"),
     [
-        (699.98, 700.0, "699.98 TFLOP/s < 700 (s)"),
-        (0.7 * 55 - 1e-12, 0.7 * 55, "38.499999999999 TFLOP/s < 38.5 (s)"),
-        (12_345.1, 12_345.4, "12345.1 TFLOP/s < 12345.4 (s)"),
+        (699.98, 700.0, "700 TFLOP/s just below 700 (s)"),
+        (0.7 * 55 - 1e-12, 0.7 * 55, "38.5 TFLOP/s just below 38.5 (s)"),
+        (12_345.1, 12_345.4, "12,345 TFLOP/s just below 12,345 (s)"),
     ],
 )
-def test_a_value_and_the_limit_that_it_misses_are_never_the_same_in_print(
+def test_a_value_that_misses_its_limit_by_less_than_is_printed_is_just_past_it(
     value: float, low: float, told: str
 ) -> None:
     limit = Limit(name="speed", low=low, source="s")
@@ -212,7 +212,7 @@ def test_a_ratio_is_compared_with_its_limit_in_the_same_form() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.123456, "0.1235 s"), (12345.6, "12346 s"), (1e20, "1e+20 s"), (None, "not a number s")],
+    [(0.123456, "0.1235 s"), (12345.6, "12,346 s"), (1e20, "1e+20 s"), (None, "not a number s")],
 )
 def test_a_quantity_is_short_and_has_its_unit(value: float | None, text: str) -> None:
     assert format_quantity(value, "s") == text

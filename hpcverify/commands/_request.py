@@ -26,6 +26,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     """Print the run document on standard output."""
     outputs: tuple[str, ...] = ()
     """Files to write: run documents (``.json``) or pages."""
+    verbose: bool = False
     strict: bool = False
     force: bool = False
     accept_parts: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TextIO
@@ -76,7 +76,7 @@ def carry_out(request: RunRequest, suite: Suite, early: ForkedWorker) -> int:
         # Not under the lock: the spool may be on a file server that does not answer.
         if spool := request.spool:
             mishaps += exchange_with_spool(run, Path(spool), site.fleet.user)
-    show(run, store, to_stderr=_takes_stdout(request))
+    show(run, store, request)
     mishaps += write_outputs(run, request, store)
     mishaps += catch_store_errors(lambda: store.prune(run.node, MAX_KEPT_RUNS))
     if not passive:
@@ -254,7 +254,9 @@ def verify(
         )
         if folders.scratch_problem and not any(step.is_active for step in todo.steps):
             say(folders.scratch_problem.reason)  # else the checks that write there do
-        progress = stack.enter_context(choose_progress())
+        progress = stack.enter_context(
+            choose_progress(lambda: estimate_seconds(store, node, todo, request.checks))
+        )
         executor = LocalExecutor(should_stop=stop, tick=progress.tick, early_workers=early)
         stack.callback(lambda: executor.close(hurry=stop()))
         return Verification(
@@ -271,28 +273,47 @@ def verify(
         ).run()
 
 
+def estimate_seconds(store: Store, node: str, todo: Plan, checks: Collection[str]) -> float | None:
+    """Estimate what *todo* takes, by the last run of the same checks of that suite on *node*."""
+    for entry in store.list_runs(node):
+        if (entry.suite, entry.rounds, entry.complete) == (todo.suite, todo.rounds, True):
+            last = store.load(entry.id)
+            if {*last.chosen} == {*checks}:
+                return last.seconds
+    return None
+
+
 @contextmanager
-def choose_progress() -> Generator[Progress]:
-    """Show progress on standard error: a live line, or plain lines in a log."""
+def choose_progress(expect: Callable[[], float | None] = lambda: None) -> Generator[Progress]:
+    """
+    Show progress on standard error: a live line, or plain lines in a log.
+
+    *expect* estimates the seconds that the run takes.
+    """
     if not sys.stderr.isatty():
         yield TolerantProgress(PlainProgress())
         return
     from hpcverify.summary.terminal import LiveProgress
 
-    with LiveProgress() as progress:
+    with LiveProgress(expect()) as progress:
         yield TolerantProgress(progress)
 
 
-def show(run: Run, store: Store, *, to_stderr: bool) -> None:
-    """Print all results, worst first, and the verdict: as tables, or as lines in a log."""
-    stream = sys.stderr if to_stderr else sys.stdout
-    if stream.isatty():
-        from hpcverify.summary.terminal import show_run
-
-        with ignore_closed_pipe(stream):
-            show_run(run, store.make_earlier_lookup(run), stderr=to_stderr)
-    else:
+def show(run: Run, store: Store, request: RunRequest) -> None:
+    """Print the result of *run*, and all values if *request* is verbose."""
+    stream = sys.stderr if _takes_stdout(request) else sys.stdout
+    if not (stream.isatty() or request.verbose):
         print_to("\n".join(wording.format_run(run)), stream)
+        return
+    from hpcverify.summary.terminal import Console, show_run
+
+    console = Console(file=stream, highlight=False)
+    with ignore_closed_pipe(stream):
+        if request.verbose:
+            from hpcverify.commands.show import show_values
+
+            show_values(run, store, console)
+        show_run(run, console)
 
 
 def write_html(run: Run, store: Store, file: str) -> None:

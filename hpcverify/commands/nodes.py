@@ -14,23 +14,21 @@ from hpcverify.errors import UnknownNameError
 from hpcverify.fleet.event_log import AuditEntry
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import Hold, Node, State
-from hpcverify.insight.drift import keep_nodes
-from hpcverify.insight.drift_wording import list_drift_lines
+from hpcverify.insight.drift import keep_nodes, list_drift_lines
 from hpcverify.insight.judgement import (
     FleetJudgement,
     keep_judged_nodes,
     list_judgement_lines,
 )
 from hpcverify.insight.node_names import fold_names
-from hpcverify.insight.nodes_document import build_nodes_document
 from hpcverify.insight.outlook import NodeOutlook, read_node_outlook, read_shown_judgement
 from hpcverify.insight.overview import (
     NodeRow,
     Overview,
     add_judgement,
+    build_nodes_document,
     count_states,
     describe_links,
-    format_time_since,
     list_malfunction_lines,
     read_overview,
     summarize_fleet,
@@ -41,7 +39,7 @@ from hpcverify.plan.hostlist import expand
 from hpcverify.records.store import Store
 from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
 from hpcverify.summary.verdict import shorten
-from hpcverify.units import format_count
+from hpcverify.units import format_count, format_time_since
 
 NO_NODES_TEXT = (
     "no node is known yet. List the nodes of Slurm: hpcverify fleet collect. "

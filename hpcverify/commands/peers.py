@@ -23,6 +23,7 @@ from hpcverify.history.table import TableScreen, open_table
 from hpcverify.insight.comparison import (
     describe_compared,
     exceeds,
+    judge_past,
     judge_peers,
     make_locator,
     map_kinds,
@@ -34,7 +35,6 @@ from hpcverify.insight.judgement import (
     name_judged,
 )
 from hpcverify.insight.night import PAST_NIGHTS, PEER_NIGHTS, list_changes
-from hpcverify.insight.past import judge_past
 from hpcverify.model import Limit, Verdict
 from hpcverify.peers.document import (
     PeersDocument,

@@ -7,7 +7,7 @@ import click
 from hpcverify.commands._options import FiniteRange
 from hpcverify.console import echo, print_json
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.insight.reliability_report import (
+from hpcverify.insight.outlook import (
     DEFAULT_DAYS,
     build_reliability_report,
     describe_reliability,

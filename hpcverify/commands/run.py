@@ -28,6 +28,7 @@ MAX_GPUS = 1000
     metavar="FILE",
     help="Write a page, or the run document if FILE ends in .json; repeatable.",
 )
+@click.option("-v", "--verbose", is_flag=True, help="Print every value with its limit.")
 @click.option("--strict", is_flag=True, help="Exit with 1 on a warning.")
 @click.option("--force", is_flag=True, help="Run even if the GPUs are in use.")
 @click.option("--accept-parts", is_flag=True, help="Accept changed hardware as the new reference.")

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from rich.text import Text
 
 from hpcverify.check import LimitIndex, make_severity_key, severity_sort_key
-from hpcverify.console import print_json
-from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.console import echo, print_json
+from hpcverify.errors import ConfigError, NoRunsError, UnknownNameError
 from hpcverify.insight.overview import describe_outer_result, read_outer_results
 from hpcverify.model import (
     Coverage,
@@ -34,7 +34,8 @@ from hpcverify.plan.suite import MAX_SUITE_ROUNDS
 from hpcverify.records.store import Store
 from hpcverify.summary.checks import summarize_checks
 from hpcverify.summary.faults import Subject, get_subject, index_faults
-from hpcverify.summary.figures import format_scaled
+from hpcverify.summary.figures import format_bounds, format_scaled
+from hpcverify.summary.part_names import name_parts
 from hpcverify.summary.rounds import count_rounds, format_tally, group_by_check
 from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.terminal import (
@@ -42,11 +43,10 @@ from hpcverify.summary.terminal import (
     Console,
     print_table,
     render_badge,
-    render_conclusion,
     render_headline,
-    show_results,
+    show_run,
+    show_speeds,
 )
-from hpcverify.summary.wording import format_bounds
 
 Observation = Finding | Coverage | Shortfall
 Item = Measurement | Observation
@@ -56,22 +56,27 @@ WITHIN_LIMITS = Text("ok", style="green")
 
 @click.command("show")
 @click.argument("run", default="last")
-@click.option("--failed", is_flag=True, help="Only what did not pass.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every value with its limit.")
+@click.option("--failed", is_flag=True, help="Print the values of the checks that did not pass.")
 @click.option(
-    "--check", "checks", multiple=True, metavar="NAME", help="Only this check; repeatable."
+    "--check",
+    "checks",
+    multiple=True,
+    metavar="NAME",
+    help="Print the values of this check only; repeatable.",
 )
 @click.option(
     "--part",
     "parts",
     multiple=True,
     metavar="PART",
-    help='Only this part, by its id or name ("GPU 3", or only 3); repeatable.',
+    help='Print the values of this part only, by its id or name ("GPU 3", or 3); repeatable.',
 )
 @click.option(
     "--round",
     "number",
     type=click.IntRange(1, MAX_SUITE_ROUNDS),
-    help="Only this round; by default the worst round of each check.",
+    help="Print the values of this round; by default the worst round of each check.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the run document.")
 def command(
@@ -80,23 +85,30 @@ def command(
     parts: tuple[str, ...],
     number: int | None,
     *,
+    verbose: bool,
     failed: bool,
     as_json: bool,
 ) -> None:
     """
     Show RUN: an id, the start of one, or "last".
 
-    Each value is shown beside its limit; values outside come first, with the verdict.
+    With -v, or an option that chooses values, it prints each value next to its limit; the values
+    outside their limits come first.
 
     \b
     Examples:
       hpcverify show
+      hpcverify show -v
       hpcverify show --failed
       hpcverify show last --check gemm --part "GPU 3"
       hpcverify show 20261121-034500-a1b2c3 --json
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     store = Store(state_dir())
-    stored = store.load(run)
+    try:
+        stored = store.load(run)
+    except NoRunsError as exc:
+        echo(str(exc))
+        return
     shown = stored if number is None else keep_round(stored, number)
     shown = keep_checks(shown, checks) if checks else shown
     shown = keep_parts(shown, find_parts(shown, parts)) if parts else shown
@@ -105,19 +117,23 @@ def command(
         print_json(shown)
         return
     console = Console(highlight=False)
-    if not (checks or parts or failed):
-        show_results(summarize(shown, store.make_earlier_lookup(stored)), console)
-        console.print()
-    rounds = group_by_check(shown.results)
-    for result in (check.result for check in summarize_checks(shown)):
-        console.print(render_headline(replace(result, reason="") if parts else result))
-        if len(rounds[result.check]) > 1:
-            console.print(describe_round(result, rounds[result.check]))
-        show_details(result, stored, console)
-        console.print()
-    console.print(render_conclusion(summarize(stored)))
+    if verbose or checks or parts or failed or number:
+        show_values(shown, store, console)
+    show_run(stored, console)
     for outer in read_outer_results(state_dir(), stored.node):
         console.print(Text(f"not found by a run: {describe_outer_result(outer)}"))
+
+
+def show_values(run: Run, store: Store, console: Console) -> None:
+    """Print the speeds of *run*, and the values of each check in its worst round."""
+    show_speeds(summarize(run, store.make_earlier_lookup(run)), console)
+    rounds = group_by_check(run.results)
+    for result in (check.result for check in summarize_checks(run)):
+        console.print(render_headline(replace(result, reason="")))
+        if len(rounds[result.check]) > 1:
+            console.print(describe_round(result, rounds[result.check]))
+        show_details(result, run, console)
+        console.print()
 
 
 def keep_round(run: Run, number: int) -> Run:
@@ -222,25 +238,27 @@ def rank(item: Item | Series, faults: Mapping[Subject, Fault]) -> tuple[Verdict,
 
 
 def show_details(result: Result, run: Run, console: Console) -> None:
-    """Print every fact, once for all its parts, and every measurement, the worst first."""
+    """Print every fact and every measurement, once for all parts alike, the worst first."""
     faults, index = index_faults(result), LimitIndex(result.limits)
     ranked = [(rank(item, faults), item) for item in _list_items(result)]
     ranked.sort(key=itemgetter(0), reverse=True)
-    rows: list[tuple[Text, tuple[str, ...]]] = []
+    alike: dict[tuple[Verdict | None, str, str, str, str], list[str]] = {}
     facts: dict[tuple[Verdict, str], list[str]] = {}
     for (verdict, *_), item in ranked:
         if isinstance(item, Measurement):
-            bad = verdict > Verdict.SKIP
             limits = index.find(item)
-            within = WITHIN_LIMITS if limits else Text()
-            badge = render_badge(verdict) if bad else within
-            rows.append((badge, format_row(item, limits, run)))
+            judged = verdict if verdict > Verdict.SKIP or limits else None
+            alike.setdefault((judged, *format_row(item, limits)), []).append(item.part_id)
         else:
             facts.setdefault((verdict, describe(item)), []).append(item.part_id)
     for (verdict, text), places in facts.items():
         badges = [render_badge(verdict)] if verdict > Verdict.SKIP else []
         line = Text(f"{run.inventory.format_names(places)}: {text}")
         console.print(Text(" ").join([Text(" "), *badges, line]))
+    rows = [
+        (render_value_badge(judged), (name, name_parts(places, run.inventory), *values))
+        for (judged, name, *values), places in alike.items()
+    ]
     if rows and console.width < NARROW_COLUMNS:
         lines = [(badge, " ".join(filter(None, cells))) for badge, cells in rows]
         print_table(console, ("", "measured"), lines)
@@ -255,12 +273,18 @@ def describe(item: Observation) -> str:
     return f"{item.text} [{item.code}]" if isinstance(item, Finding) else item.text
 
 
-def format_row(item: Measurement, limits: Sequence[Limit], run: Run) -> tuple[str, ...]:
-    """Print a measurement beside the *limits* that it was judged by."""
+def render_value_badge(judged: Verdict | None) -> Text:
+    """Print whether a value is outside its limits; nothing if it has none."""
+    if judged is None:
+        return Text()
+    return render_badge(judged) if judged > Verdict.SKIP else WITHIN_LIMITS
+
+
+def format_row(item: Measurement, limits: Sequence[Limit]) -> tuple[str, str, str, str]:
+    """Print the name and value of a measurement, its *limits* and their sources."""
     format_value = partial(format_scaled, unit=item.unit)
     return (
         item.name,
-        run.inventory.find_label(item.part_id),
         format_value(item.value),
         "; ".join(format_bounds(limit, format_value) or "too noisy" for limit in limits),
         "; ".join(limit.source for limit in limits),

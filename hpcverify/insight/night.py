@@ -32,8 +32,8 @@ from hpcverify.history.duck import is_installed
 from hpcverify.history.reader import Choice, has_measurements
 from hpcverify.history.screen import MAX_NODE_METRICS, PeerMetric, read_misdated_runs
 from hpcverify.history.values import MAX_TIMES_BETTER
-from hpcverify.insight.comparison import JudgedPeers, judge_peers, make_locator
-from hpcverify.insight.drift_wording import describe_rollout
+from hpcverify.insight.comparison import JudgedPeers, judge_past, judge_peers, make_locator
+from hpcverify.insight.drift import describe_rollout
 from hpcverify.insight.judgement import (
     FOLLOWED_RUNS,
     MAX_LEVELS,
@@ -49,7 +49,6 @@ from hpcverify.insight.judgement import (
 )
 from hpcverify.insight.node_names import fold_names
 from hpcverify.insight.overview import read_overview
-from hpcverify.insight.past import judge_past
 from hpcverify.model import Source, Verdict
 from hpcverify.peers.distribution import Distribution, count_values
 from hpcverify.peers.document import describe_least, describe_too_few

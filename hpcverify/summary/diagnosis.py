@@ -9,10 +9,12 @@ with the same faults share a diagnosis, as when all GPUs of a node became slow.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from msgspec import Struct
 
 from hpcverify.check import make_severity_key
+from hpcverify.explain import find_explanation
 from hpcverify.model import (
     MIN_PARTS_FOR_ALL,
     PLURAL_NAMES,
@@ -32,6 +34,7 @@ from hpcverify.summary.faults import (
     list_run_faults,
     recall_gone_parts,
 )
+from hpcverify.summary.figures import format_bounds, format_scaled
 from hpcverify.summary.speeds import (
     SLOW,
     SpeedTable,
@@ -73,6 +76,8 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     """The metric, if all of it is about one limit."""
     text: str
     """What is wrong, without the names."""
+    title: str = ""
+    """The gravest fault in words, and the codes of all that decide: for one line."""
 
     @property
     def sentence(self) -> str:
@@ -170,7 +175,33 @@ def _build(
         codes=tuple(dict.fromkeys(fault.code for fault in deciding)),
         metric=gravest.code if gravest.limit and faults == (_identify_fault(gravest),) else "",
         text=_describe(parts, table if SLOW in faults else None, inventory),
+        title=_entitle(parts, table if SLOW in faults else None, inventory),
     )
+
+
+def _entitle(parts: Sequence[PartFaults], table: SpeedTable | None, inventory: Inventory) -> str:
+    """Write the gravest fault of *parts* in words, and the codes of all that decide."""
+    first, codes = parts[0][0], dict[str, None]()
+    for fault in (fault for part in parts for fault in choose_deciding(part)):
+        where = fault.check if fault.kind is FaultKind.SHORTFALL else ""
+        own = SLOW if table and is_low_speed(fault) else fault.code
+        codes[": ".join(filter(None, (where, own)))] = None
+    known = find_explanation(first.check, first.code)
+    if table and is_low_speed(first):
+        text = describe_low_speeds(parts, table)
+    elif known is None or first.kind is FaultKind.SHORTFALL:
+        text = first.text
+    elif first.limit and first.unit:  # a count is in the title
+        format_value = partial(format_scaled, unit=first.unit)
+        bounds = format_bounds(first.limit, format_value)
+        text = f"{known.title}: {format_value(first.value)}, limit {bounds}"
+    else:
+        text = known.title
+    if first.value is not None and len({part[0].value for part in parts}) > 1:
+        text += f", worst {inventory.find_label(first.part_id)}"
+    named = [code for code in codes if not text.startswith(f"{code} ")]
+    more = [f"+{len(named) - MAX_NAMED} more"] if len(named) > MAX_NAMED else []
+    return f"{text} ({', '.join(named[:MAX_NAMED] + more)})" if named else text
 
 
 def _describe(parts: Sequence[PartFaults], table: SpeedTable | None, inventory: Inventory) -> str:

@@ -9,10 +9,11 @@ because not every run has every source.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
-from hpcverify.model import Inventory, Part, Run
+from hpcverify.model import Fault, Inventory, Part, Run, Verdict
+from hpcverify.summary.part_names import fold_labels
 
 PARTS_SOURCE, SOFTWARE_SOURCE = "parts", "software"
 """The sources that are no check. The name of a check is the source of its facts."""
@@ -55,12 +56,48 @@ MADE_OF_FACTS = frozenset(
 """What a node is made of, and what a fault can take from it: no version, and no setting."""
 
 
-def describe_gpus(inventory: Inventory) -> str:
-    """Count the GPUs by model, as in "8 x NVIDIA H100 80GB HBM3"; empty for no part at all."""
+def describe_gpus(inventory: Inventory, faults: Collection[Fault] = ()) -> str:
+    """
+    Count the GPUs by model, as in "8 x NVIDIA H100 80GB HBM3"; empty for no part at all.
+
+    If *faults* report that GPUs are lost or missing: the expected number, and what became of them.
+    """
     if not inventory.parts:
         return ""
-    models = Counter(gpu.facts.get("name", "unknown GPU") for gpu in inventory.of_kind("gpu"))
-    return ", ".join(f"{count} x {model}" for model, count in models.items()) or "no GPU"
+    gpus = inventory.of_kind("gpu")
+    models = Counter(gpu.facts.get("name", "unknown GPU") for gpu in gpus)
+    listed = {gpu.id for gpu in gpus}
+    # A GPU that never answered has no id, only its index.
+    names: dict[str, dict[str, str]] = {"gpu_lost": {}, "gpu_missing": {}}
+    absent = 0.0
+    for fault in faults:
+        if fault.code in names:
+            index = fault.evidence.get("nvml_index", "") if fault.part_id == "node" else ""
+            label = f"GPU {index}" if index else inventory.list_aliases(fault.part_id)[-1]
+            names[fault.code][index or fault.part_id] = label
+        elif fault.code == "gpus.missing_from_board":
+            absent = max(absent, fault.value or 0.0)
+        elif fault.code == "gpus" and fault.limit:
+            absent = max(absent, (fault.limit.low or 0.0) - len(gpus))
+    lost = names["gpu_lost"]
+    missing = {i: name for i, name in names["gpu_missing"].items() if name not in lost.values()}
+    gone = lost.keys() | missing.keys()
+    unlisted = len(gone - listed)
+    expected = len(gpus) + max(int(absent), unlisted)
+    present = ", ".join(f"{count} x {model}" for model, count in models.items()) or "no GPU"
+    if not gone and expected == len(gpus):
+        return present
+    bad = {fault.part_id for fault in faults if fault.verdict >= Verdict.ERROR} & listed - gone
+    counts = {
+        f"{len(listed - gone - bad)} healthy": True,
+        f"{len(bad)} faulty": bad,
+        f"{fold_labels(lost.values())} lost": lost,
+        f"{fold_labels(missing.values())} missing": missing,
+        f"{expected - len(gpus) - unlisted} missing": expected > len(gpus) + unlisted,
+    }
+    became = ", ".join(text for text, applies in counts.items() if applies)
+    model = f" x {next(iter(models))}" if len(models) == 1 else f" GPUs ({present})"
+    return f"{expected}{model} expected: {became}"
 
 
 def describe_machine(inventory: Inventory) -> str:

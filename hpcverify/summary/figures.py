@@ -7,14 +7,14 @@ TFLOP/s, busbw and GB/s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
 from hpcverify.check import format_quantity, matches
 from hpcverify.limits.resolve import PastValues
 from hpcverify.limits.specs import find_spec
-from hpcverify.model import Inventory, Measurement, Result
+from hpcverify.model import Inventory, Limit, Measurement, Result
 from hpcverify.stats import median
 from hpcverify.units import convert_unit, scale_unit
 
@@ -36,14 +36,24 @@ FIGURE_METRICS: Mapping[str, tuple[str, ...]] = {
 """The metrics by check, most important first; a pattern stands for its fastest metric."""
 MAX_FIGURES = 2
 """Figures of one check."""
-PRINTED_UNITS = {"us": "\N{MICRO SIGN}s", "1/s": "per second"}
+RATE_WORDS = {"1/s": "per second", "1/h": "per hour"}
 
 
 def format_scaled(value: float | None, unit: str) -> str:
     """Print *value*, given in *unit*, in a unit that suits its size."""
     if value is not None:
         value, unit = scale_unit(value, unit)
-    return format_quantity(value, PRINTED_UNITS.get(unit, unit))
+    return format_quantity(value, RATE_WORDS.get(unit, unit))
+
+
+def format_bounds(limit: Limit, format_value: Callable[[float], str]) -> str:
+    """Print the range that *limit* admits; *format_value* prints its bounds."""
+    if limit.low is not None and limit.high is not None:
+        low, high = format_value(limit.low), format_value(limit.high)
+        return f"= {low}" if low == high else f"{low} to {high}"
+    if limit.low is not None:
+        return f"≥ {format_value(limit.low)}"
+    return "" if limit.high is None else f"≤ {format_value(limit.high)}"
 
 
 class Figure(Struct, frozen=True, kw_only=True):

@@ -70,7 +70,7 @@ def summarize(run: Run, past: PastLookup = find_no_past) -> RunSummary:
     return RunSummary(
         run=run,
         inventory=inventory,
-        gpus=describe_gpus(run.inventory),
+        gpus=describe_gpus(inventory, faults),
         machine=describe_machine(run.inventory),
         sentence=summarize_run(run, checks),
         diagnoses=diagnose(faults, inventory, run.results),
@@ -85,9 +85,9 @@ def summarize(run: Run, past: PastLookup = find_no_past) -> RunSummary:
     )
 
 
-def write_finding(diagnosis: Diagnosis, summary: RunSummary) -> tuple[str, str]:
-    """Write *diagnosis* for a list of checks: the tally of its only check, and what is wrong."""
+def write_finding(diagnosis: Diagnosis, summary: RunSummary, text: str = "") -> tuple[str, str]:
+    """Write *diagnosis* for a list: the tally of its only check, and *text* or its note."""
     own = [summary.by_name[name] for name in diagnosis.checks if name in summary.by_name]
     tally = own[0].tally if len(own) == 1 else ""
     weights = dict.fromkeys(f"[{check.weight}]" for check in own if check.weight)
-    return tally, " ".join((diagnosis.note, *weights))
+    return tally, " ".join((text or diagnosis.note, *weights))

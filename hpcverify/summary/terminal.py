@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -28,11 +29,10 @@ from rich.text import Text
 from hpcverify.model import Inventory, Result, Run, Verdict, effective_verdict
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.summary import wording
-from hpcverify.summary.checks import CheckSummary, PastLookup
-from hpcverify.summary.figures import Figure
+from hpcverify.summary.checks import CheckSummary
+from hpcverify.summary.figures import Figure, format_bounds
 from hpcverify.summary.printable import make_printable
-from hpcverify.summary.run_summary import RunSummary, summarize, write_finding
-from hpcverify.summary.verdict import shorten
+from hpcverify.summary.run_summary import RunSummary
 from hpcverify.summary.wording import format_duration, format_position
 
 VERDICT_COLOURS = {
@@ -73,8 +73,13 @@ class Console(RichConsole):
 
 @dataclass
 class LiveProgress:
-    """A live line: which check runs on what, the time taken and the time left."""
+    """
+    A live line: which check runs on what, the time taken and the time left.
 
+    *seconds* is what the run should take, by the last one like it; None: there is none.
+    """
+
+    seconds: float | None = None
     _bar: Progress = field(init=False)
     _task: TaskID = field(init=False)
     _began: float = field(default_factory=time.monotonic)
@@ -107,7 +112,8 @@ class LiveProgress:
         """Show that *step* is running."""
         self._step_began = time.monotonic()
         what = f"{format_position(place, plan)} {step.name} on {target}"
-        self._bar.update(self._task, description=escape(what), total=plan.budget)
+        self._bar.update(self._task, description=escape(what), total=self.seconds)
+        self._drawn = 0.0
         self.tick()
 
     def tick(self) -> None:
@@ -117,31 +123,21 @@ class LiveProgress:
             return
         self._drawn = now
         elapsed = now - self._began
-        budget = self._bar.tasks[0].total
-        left = "" if budget is None else f", {format_duration(max(0, budget - elapsed))} left"
+        left = ""
+        if self.seconds and self.seconds > elapsed:
+            left = f", about {format_duration(self.seconds - elapsed)} left"
         times = f"{format_duration(now - self._step_began)}; run {format_duration(elapsed)}{left}"
         self._bar.update(self._task, completed=elapsed, times=times, refresh=True)
 
     def end_step(self, result: Result) -> None:
-        """Print the verdict above the line, and at once why a check did not pass."""
-        bad = effective_verdict(result) >= Verdict.WARN
-        reason = shorten(result.reason, self._bar.console.width) if bad else ""
-        self._bar.console.print(render_headline(replace(result, reason=reason)))
+        """Print above the line, at once, that a check did not pass."""
+        if effective_verdict(result) >= Verdict.WARN:
+            self._bar.console.print(render_headline(replace(result, reason="")))
 
 
 def render_badge(verdict: Verdict) -> Text:
     """Print a verdict as a word in its colour."""
     return Text(verdict.name, style=VERDICT_COLOURS[verdict])
-
-
-def render_conclusion(summary: RunSummary) -> Text:
-    """Say the verdict in a sentence, and what to do."""
-    return Text.assemble(
-        f"{summary.run.node}: ",
-        render_badge(summary.run.verdict),
-        wording.format_conclusion(summary),
-        f"\nnext: {summary.next_steps}" if summary.next_steps else "",
-    )
 
 
 def render_headline(result: Result) -> Text:
@@ -151,47 +147,32 @@ def render_headline(result: Result) -> Text:
     return Text.assemble(name, wording.format_headline(result))
 
 
-def show_run(run: Run, past: PastLookup, *, stderr: bool) -> None:
-    """Print what failed, what was measured, what was skipped, and the verdict."""
-    console, summary = Console(stderr=stderr, highlight=False), summarize(run, past)
-    console.print()
-    show_results(summary, console)
-    console.print()
-    console.print(render_conclusion(summary))
+def show_run(run: Run, console: Console) -> None:
+    """Print the result of *run*: each line folded, with its verdict in colour."""
+    for line in wording.format_run(run):
+        text = Text("\n").join(map(Text, _fold_line(line, console.width)))
+        for verdict, style in VERDICT_COLOURS.items():
+            text.highlight_regex(rf"\A *{verdict.name}\b", style)
+        console.print(text, soft_wrap=True)
 
 
-def show_results(summary: RunSummary, console: Console) -> None:
-    """
-    Print a line for each diagnosis, then speeds, then what else passed.
+def _fold_line(line: str, width: int) -> list[str]:
+    lead = " " * (len(line) - len(line.lstrip()))
+    return textwrap.wrap(
+        line.lstrip(),
+        width,
+        initial_indent=lead,
+        subsequent_indent=" " * SENTENCE_INDENT + lead,
+        break_on_hyphens=False,
+    )
 
-    Speeds are shown whatever the verdict of the check.
-    """
-    judged = [check for check in summary.checks if check.verdict is not Verdict.SKIP]
-    bad, good = _make_table(judged, ""), _make_table(judged, "")
-    for diagnosis in summary.diagnoses:
-        if diagnosis.checks:  # else the conclusion says it
-            tally, finding = write_finding(diagnosis, summary)
-            cells = (
-                Text(diagnosis.checks[0]),
-                _make_cell(f"[{tally}] {finding}" if tally else finding),
-            )
-            bad.add_row(render_badge(diagnosis.verdict), *cells)
-    for check in judged:
-        # Beside its speeds only what a PASS has to say.
-        text = check.result.reason
-        if not check.figures:
-            text = wording.describe_pass(check, summary.run.inventory)
-        if check.verdict is Verdict.PASS and text:
-            tally = f"[{check.tally}] " if check.tally else ""
-            cells = Text(check.result.check), _make_cell(f"{tally}{text}")
-            good.add_row(render_badge(check.verdict), *cells)
-    speeds = _build_speeds_table(judged, summary.run.inventory, console.width)
-    for place, table in enumerate(t for t in (bad, speeds, good) if t.row_count):
-        if place and speeds.row_count:
-            console.print()
-        console.print(table)
-    if summary.skips:
-        console.print(Text(summary.skips, style=VERDICT_COLOURS[Verdict.SKIP]))
+
+def show_speeds(summary: RunSummary, console: Console) -> None:
+    """Print the key figures of all checks, whatever their verdict."""
+    judged = [check for check in summary.checks if check.figures]
+    if judged:
+        console.print(_build_speeds_table(judged, summary.run.inventory, console.width))
+        console.print()
 
 
 def _make_table(judged: Sequence[CheckSummary], *heads: str) -> Table:
@@ -244,7 +225,7 @@ def _format_figure(figure: Figure, result: Result, inventory: Inventory) -> dict
         "worst part": f"{part} of {figure.parts}" if figure.parts > 1 else part,
         "share": figure.share,
         "last run": figure.change,
-        "limit": wording.format_bounds(tightest[1], figure.format_value) if tightest else "",
+        "limit": format_bounds(tightest[1], figure.format_value) if tightest else "",
     }
 
 

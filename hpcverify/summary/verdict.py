@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hpcverify.model import MIN_PARTS_FOR_ALL, Inventory, Remedy, Run, Verdict
 from hpcverify.summary.checks import CheckSummary
-from hpcverify.summary.diagnosis import MAX_NAMED, diagnose_run, name_checks
+from hpcverify.summary.diagnosis import MAX_NAMED, Diagnosis, diagnose_run, name_checks
 from hpcverify.summary.faults import (
     INTERRUPTED_REASON,
     PartFaults,
@@ -53,12 +53,14 @@ REMEDY_STEPS = {
     Remedy.FIX_CHECKER: "fix the check {checks}",
     Remedy.FIX_CONFIGURATION: "correct the configuration of {parts}",
     Remedy.INSPECT: "inspect {parts}",
-    Remedy.RESET_GPU: f"{DRAIN} and reset {{parts}}",
-    Remedy.REBOOT: f"{DRAIN} and reboot it",
+    Remedy.RESET_GPU: "reset {parts}",
+    Remedy.REBOOT: "reboot the node",
     Remedy.REPLACE: "replace {parts}",
     Remedy.CONTACT_VENDOR: "send the vendor the report on {parts}",
 }
-"""The same as a line that names the parts; after a FAIL it begins with `DRAIN`."""
+"""The same as a step that names the parts."""
+DISRUPTIVE_REMEDIES = frozenset({Remedy.RESET_GPU, Remedy.REBOOT})
+"""Those for which the node is drained whatever the verdict."""
 VENDOR_REMEDIES = frozenset({Remedy.REPLACE, Remedy.CONTACT_VENDOR})
 """Those for which a vendor asks for evidence."""
 MAX_LINE_CHARACTERS = 240
@@ -111,10 +113,26 @@ def format_next_steps(
         return f"{chosen}, then: {rerun_command}"
     # The command at the end runs the checks again; it is a step only by itself.
     others = [remedy for remedy in demanded if remedy is not Remedy.RERUN]
-    said = ", ".join(_format_step(r, demanded[r], inventory) for r in others or demanded)
-    if run.verdict is Verdict.FAIL and not said.startswith(DRAIN):
-        said = f"{DRAIN}, {said}"
-    return f"{said}{', then:' if others else ':'} {rerun_command}"
+    said = [_format_step(r, demanded[r], inventory) for r in others or demanded]
+    drain = [DRAIN] if needs_drain(run.verdict, demanded) else []
+    return f"{', '.join(drain + said)}{', then:' if others else ':'} {rerun_command}"
+
+
+def needs_drain(verdict: Verdict, remedies: Iterable[Remedy]) -> bool:
+    """Whether the node is to be drained before *remedies* are applied."""
+    return verdict is Verdict.FAIL or not DISRUPTIVE_REMEDIES.isdisjoint(remedies)
+
+
+def write_diagnosis_step(diagnosis: Diagnosis) -> str:
+    """Write the step that *diagnosis* calls for; empty if that is only to run it again."""
+    if diagnosis.remedy is Remedy.RERUN:
+        return ""
+    if diagnosis.fix and diagnosis.remedy is Remedy.FIX_CONFIGURATION:
+        return diagnosis.fix
+    parts = "the node" if not diagnosis.names else "them" if diagnosis.part_ids[1:] else "it"
+    checks = name_checks(diagnosis.checks)
+    step = REMEDY_STEPS[diagnosis.remedy].format(parts=parts, checks=checks)
+    return f"{step} ({diagnosis.fix})" if diagnosis.fix else step
 
 
 def write_step(step: Step) -> str:

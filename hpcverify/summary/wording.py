@@ -7,31 +7,22 @@ Nothing heavy is imported: Slurm's prolog prints this.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 
 from msgspec.structs import replace
 
 from hpcverify.check import compute_margin
-from hpcverify.model import (
-    Inventory,
-    Limit,
-    Measurement,
-    Result,
-    Run,
-    Verdict,
-    effective_verdict,
-)
+from hpcverify.model import Inventory, Limit, Measurement, Result, Run, Verdict, effective_verdict
 from hpcverify.plan.suite import Plan, Step
-from hpcverify.summary.checks import CheckSummary
-from hpcverify.summary.faults import pair_with_limits
-from hpcverify.summary.figures import Figure, format_scaled
+from hpcverify.summary.diagnosis import MAX_NAMED, Diagnosis
+from hpcverify.summary.faults import is_all_skipped, pair_with_limits
+from hpcverify.summary.figures import Figure
+from hpcverify.summary.part_names import fold_labels
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.progress import Progress
-from hpcverify.summary.rounds import format_round_count
+from hpcverify.summary.rounds import explain_left_out, format_round_count
 from hpcverify.summary.run_summary import RunSummary, summarize, write_finding
-from hpcverify.summary.verdict import shorten
+from hpcverify.summary.verdict import DRAIN, needs_drain, shorten, write_diagnosis_step
 
 
 def format_duration(seconds: float) -> str:
@@ -61,32 +52,32 @@ def format_position(place: int, plan: Plan) -> str:
 
 class PlainProgress:
     """
-    Plain lines on standard error: one when a check begins, and one when it ends.
+    Plain lines on standard error: one for each check, when it ends.
 
-    What has kept several checks from running, or one in several rounds, is told once.
+    What has kept several checks from running, or one in several rounds, is printed once.
     """
 
     def __init__(self) -> None:
-        self._told: dict[str, str] = {}
+        self._printed: dict[str, str] = {}
+        self._position = ""
 
-    def begin_step(self, step: Step, place: int, plan: Plan, target: str) -> None:
-        """Print that *step* begins."""
-        line = f"{format_position(place, plan)} {step.name} on {target}"
-        _print_to_stderr(line)
+    def begin_step(self, step: Step, place: int, plan: Plan, target: str) -> None:  # noqa: ARG002
+        """Keep the position of *step* for its line."""
+        self._position = f"{format_position(place, plan)} "
 
     def tick(self) -> None:
         """Print nothing: a log needs no clock."""
 
     def end_step(self, result: Result) -> None:
         """Print the verdict."""
-        first = self._told.get(result.reason)
+        first = self._printed.get(result.reason)
         if first:
             same = "as before" if first == result.check else f"as for {first}"
             result = replace(result, reason=same)
         elif result.reason:
-            self._told[result.reason] = result.check
+            self._printed[result.reason] = result.check
         line = f"{effective_verdict(result).name:5}{shorten(format_headline(result))}"
-        _print_to_stderr(line)
+        _print_to_stderr(f"{self._position}{line}")
 
 
 def _print_to_stderr(line: str) -> None:
@@ -129,69 +120,55 @@ def find_tightest(result: Result, figure: Figure | None = None) -> tuple[Measure
     return min(pairs, key=lambda pair: compute_margin(*pair), default=None)
 
 
-def format_bounds(limit: Limit, format_value: Callable[[float], str]) -> str:
-    """Print the range that *limit* admits; *format_value* prints its bounds."""
-    if limit.low is not None and limit.high is not None:
-        low, high = format_value(limit.low), format_value(limit.high)
-        return f"= {low}" if low == high else f"{low} to {high}"
-    if limit.low is not None:
-        return f"≥ {format_value(limit.low)}"
-    return "" if limit.high is None else f"≤ {format_value(limit.high)}"
-
-
-def describe_pass(check: CheckSummary, inventory: Inventory) -> str:
-    """
-    Describe the outcome of a check that passed: a number with its limit and source.
-
-    The number is the key figure of the slowest part, or else the measurement with the least
-    margin to its limit.
-    """
-    result, figure = check.result, next(iter(check.figures), None)
-    tightest = find_tightest(result, figure)
-    if figure:
-        item, in_words = figure.slowest, figure.format_value
-        share = f" ({figure.share})" if figure.share else ""
-        value = f"{in_words(item.value or 0.0)}{share}"
-    elif tightest:
-        item = tightest[0]
-        in_words = partial(format_scaled, unit=item.unit)
-        value = in_words(item.value)
-    else:
-        covered = list(dict.fromkeys(c.text for c in result.coverage))[:2]
-        return "; ".join(filter(None, (result.reason, *covered)))
-    label = "" if item.part_id == "node" else f"{inventory.find_label(item.part_id)}: "
-    limit = tightest and tightest[1]
-    bounds = f", limit {format_bounds(limit, in_words)} ({limit.source})" if limit else ""
-    return "; ".join(filter(None, (f"{label}{item.name} {value}{bounds}", result.reason)))
-
-
-def format_conclusion(summary: RunSummary) -> str:
-    """Print what follows the verdict in the line of a run."""
-    run = summary.run
-    suite = ", ".join(filter(None, (f"suite {run.suite}", summary.gpus, format_round_count(run))))
-    return f" after {format_duration(run.seconds)} of {suite}: {summary.sentence}"
-
-
 def format_run(run: Run) -> list[str]:
     """
-    Print a line for each diagnosis, worst first, and for each check that passed.
+    Print the result of *run*: its verdict, a line for each diagnosis, and what to do.
 
-    Then the verdict and what to do. Skipped checks share a line.
+    The checks that passed share a line, and so do those that were skipped.
     """
     summary = summarize(run)
-    lines: list[str] = []
+    took = format_duration(run.seconds)
+    head = (run.node, summary.gpus, f"suite {run.suite}", format_round_count(run), took)
+    lines = [f"{run.verdict.name:5} {'  '.join(filter(None, head))}"]
+    count = 0
     for diagnosis in summary.diagnoses:
-        tally, text = write_finding(diagnosis, summary)
-        if diagnosis.checks:  # else the conclusion says it
-            rounds = f" [{tally}]" if tally else ""
-            lines.append(f"{diagnosis.verdict.name:5} {diagnosis.checks[0]}{rounds}: {text}")
-    for check in summary.checks:
-        if check.verdict is Verdict.PASS:
-            rounds = f" [{check.tally}]" if check.tally else ""
-            text = describe_pass(check, run.inventory)
-            lines.append(f"{check.verdict.name:5} {check.result.check}{rounds}: {text}")
+        names, serials = _name_diagnosed_parts(diagnosis, summary.inventory)
+        tally, what = write_finding(diagnosis, summary, diagnosis.title)
+        step = ""
+        if diagnosis.verdict is run.verdict and not is_all_skipped(run):
+            step = write_diagnosis_step(diagnosis)
+            count += bool(step)
+        cells = (names, serials, tally, what, f"{count}. {step}" if step else "")
+        lines.append(f"  {diagnosis.verdict.name:5} {'  '.join(filter(None, cells))}")
+    passed = [check.result for check in summary.checks if check.verdict is Verdict.PASS]
+    lines += [f"  PASS  {result.check}  {result.reason}" for result in passed if result.reason]
+    if left_out := explain_left_out(run):
+        lines.append(left_out)
+    if passed:
+        lines.append(f"{len(passed)} passed: {', '.join(result.check for result in passed)}")
     lines += [summary.skips] if summary.skips else []
-    lines += ["", f"{run.node}: {run.verdict.name}{format_conclusion(summary)}"]
-    lines += [f"next: {summary.next_steps}"] if summary.next_steps else []
+    lines += [f"next: {_format_next(summary, count)}"] if summary.next_steps else []
     # A line break in a name or text of a document would forge a line.
-    return ["", *(make_printable(" ␊ ".join(line.splitlines())) for line in lines)]
+    return [make_printable(" ␊ ".join(line.splitlines())) for line in lines]
+
+
+def _name_diagnosed_parts(diagnosis: Diagnosis, inventory: Inventory) -> tuple[str, str]:
+    """Name the parts of *diagnosis* by their numbers, and list the serial numbers of a few."""
+    ids = diagnosis.part_ids
+    if not diagnosis.names:
+        return "node", ""
+    serials = [p.facts.get("serial", "") for p in map(inventory.find_part, ids) if p]
+    if len(ids) > MAX_NAMED or len(list(filter(None, serials))) < len(ids):
+        return fold_labels(map(inventory.find_label, ids)), ""
+    names = [inventory.list_aliases(part_id)[-1] for part_id in ids]
+    return fold_labels(names), f"serial {' '.join(serials)}"
+
+
+def _format_next(summary: RunSummary, count: int) -> str:
+    """Print the order of the *count* numbered steps, and the command that verifies them."""
+    if not count:
+        return summary.next_steps
+    remedies = [remedy for verdict, remedy in summary.steps if verdict is summary.run.verdict]
+    drain = f"{DRAIN}, " if needs_drain(summary.run.verdict, remedies) else ""
+    steps = f"steps 1 to {count}" if count > 1 else "step 1"
+    return f"{drain}{steps}, then: {summary.rerun_command}"

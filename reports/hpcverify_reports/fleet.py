@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from hpcverify.fleet.states import DAY_S, FAILED_STATES, OTHERS_STATE, Caveat
-from hpcverify.insight.drift_wording import list_drift_lines, summarize_drift
+from hpcverify.insight.drift import list_drift_lines, summarize_drift
 from hpcverify.insight.node_names import fold_names, make_natural_key, name_block
 from hpcverify.insight.overview import (
-    NEVER,
     NodeRow,
     Overview,
     cap_verdict,
@@ -25,13 +24,12 @@ from hpcverify.insight.overview import (
     describe_breaker,
     describe_company,
     describe_links,
-    format_time_since,
     list_malfunction_lines,
 )
 from hpcverify.model import Remedy, Verdict
 from hpcverify.records.last_result import LastResult
 from hpcverify.summary.verdict import REMEDY_SENTENCES, shorten
-from hpcverify.units import format_count
+from hpcverify.units import NEVER, format_count, format_time_since
 from hpcverify_reports.faults import FaultGroup, Sighting, group_faults, list_widespread
 from hpcverify_reports.labels import ICONS, MAX_NAMED_NODES, Icon, format_time, make_anchor
 from hpcverify_reports.outlook import build_outlook

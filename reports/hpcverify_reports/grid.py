@@ -18,8 +18,8 @@ from hpcverify.check import LimitIndex
 from hpcverify.insight.node_names import make_natural_key
 from hpcverify.model import Inventory, Limit, Measurement, Result, Verdict
 from hpcverify.summary.faults import get_subject, index_faults
+from hpcverify.summary.figures import format_bounds
 from hpcverify.summary.part_names import name_parts
-from hpcverify.summary.wording import format_bounds
 from hpcverify.units import choose_unit
 from hpcverify_reports.labels import ICONS, Icon, format_number, format_unit
 from hpcverify_reports.svg import Strip, draw_strip, is_drawable

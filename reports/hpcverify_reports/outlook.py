@@ -12,8 +12,8 @@ from hpcverify.insight.judgement import (
     name_judged,
     set_known_aside,
 )
-from hpcverify.insight.outlook import FleetOutlook
-from hpcverify.insight.reliability_report import (
+from hpcverify.insight.outlook import (
+    FleetOutlook,
     ReliabilityReport,
     introduce_reliability,
     list_reliability_facts,

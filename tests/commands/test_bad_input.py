@@ -92,9 +92,20 @@ def test_without_a_command_there_is_help(cli: Cli) -> None:
     assert done.stderr.startswith("Usage: hpcverify")
 
 
-@pytest.mark.parametrize("arguments", [("show",), ("report", "-o", "-")])
-def test_a_node_without_runs_names_the_command_to_run(cli: Cli, arguments: tuple[str, ...]) -> None:
-    assert refused(cli, *arguments) == "hpcverify: no runs of this node yet: hpcverify run"
+NO_RUNS = "no runs of this node yet: hpcverify run"
+
+
+def test_a_report_without_runs_names_the_command_to_run(cli: Cli) -> None:
+    assert refused(cli, "report", "-o", "-") == f"hpcverify: {NO_RUNS}"
+
+
+@pytest.mark.parametrize("command", ["show", "history"])
+def test_a_node_without_runs_has_nothing_to_show_and_that_is_no_error(
+    cli: Cli, command: str
+) -> None:
+    done = cli(command)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{NO_RUNS}\n", "")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +189,7 @@ def test_a_scratch_directory_that_is_missing(cli: Cli) -> None:
     for told in (done.stderr, done.stdout):
         assert told.count("/no/such/scratch cannot be used: No such file") == 1
     assert "set scratch in the site file" in done.stdout
-    assert "next: correct the configuration of" in done.stdout
+    assert "1. correct the configuration of" in done.stdout
     assert "could not be listed" not in done.stdout
 
 

@@ -19,6 +19,8 @@ from tests.nvml_lab.nvmllab import Lab
 from tests.nvml_lab.parts import profile
 
 GPUS = 8
+MAX_RESULT_LINES = 12
+"""Lines of the result of a passive run with three bad GPUs."""
 
 
 @pytest.fixture
@@ -168,6 +170,43 @@ def test_memory_that_could_not_be_remapped_fails_and_names_the_gpu(node: Cli, la
     assert "GPU " in ecc["reason"]
 
 
+def test_three_bad_gpus_take_a_line_each_and_the_result_twelve_at_most(node: Cli, lab: Lab) -> None:
+    lab.write(
+        "gpu.2.remapped_rows.pending = 1",
+        "gpu.2.recovery_action = GPU_RESET",
+        "gpu.5.remapped_rows.failure = 1",
+        "gpu.7.ecc.sram_threshold_exceeded = 1",
+    )
+    done = node("run", "--suite", "prolog")
+    head, *lines = done.stdout.splitlines()
+    bad = [line for line in lines if line.startswith("  FAIL  GPU ")]
+
+    assert done.returncode == 1
+    assert head.startswith("FAIL  ")
+    assert "8 x NVIDIA H100 80GB HBM3  suite prolog" in head
+    assert len(done.stdout.splitlines()) <= MAX_RESULT_LINES
+    assert sorted(line.split()[2] for line in bad) == ["2", "5", "7"]
+    assert all("  serial 165" in line for line in bad)
+    assert [line[line.rindex("  ") :][:5] for line in bad] == ["  1. ", "  2. ", "  3. "]
+    assert done.stdout.count("drain") == 1
+    assert len(done.stderr.splitlines()) == len(
+        json.loads(node("show", "--json").stdout)["results"]
+    )
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_head_counts_the_gpus_that_are_lost_and_missing(
+    node: Cli, lab: Lab, *, known: bool
+) -> None:
+    if known:
+        assert node("run", "--check", "inventory").returncode == 0
+    lab.write("gpu.6.absent = 1", "gpu.2.lost = 1")
+    head = node("run", "--check", "inventory").stdout.splitlines()[0]
+    missing = "GPU 6 missing" if known else "1 missing"
+
+    assert f"8 x NVIDIA H100 80GB HBM3 expected: 6 healthy, GPU 2 lost, {missing}  " in head
+
+
 @pytest.mark.needs("root")
 def test_a_gpu_that_holds_the_driver_is_the_one_cause_of_all_that_cannot_be_read(
     node: Cli, lab: Lab
@@ -185,7 +224,7 @@ def test_a_gpu_that_holds_the_driver_is_the_one_cause_of_all_that_cannot_be_read
     assert len(cause.checks) == len(PASSIVE)
     assert "GPU 5" in explain_verdict(run)
     assert "GPU 0" not in explain_verdict(run)
-    assert summarize(run).next_steps.startswith("drain the node and reboot it, then:")
+    assert summarize(run).next_steps.startswith("drain the node, reboot the node, then:")
 
 
 PASSIVE = ("inventory", "recovery", "ecc", "nvlink", "pcie", "gpu_setup")

@@ -16,7 +16,7 @@ from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import DAY_S, OTHERS_STATE, Caveat, Node, State
 from hpcverify.gate import JobGate, write
 from hpcverify.insight.judgement import JUDGEMENT_NAME
-from hpcverify.insight.nodes_document import ShownState
+from hpcverify.insight.overview import ShownState
 from hpcverify.isolation.links import LinkPair
 from hpcverify.model import Finding, FindingRule, Inventory, Part, Remedy, Verdict
 from hpcverify.records.store import Store

@@ -10,8 +10,7 @@ import pytest
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.history.database import open_to_write
 from hpcverify.history.reader import Choice
-from hpcverify.insight.comparison import describe_compared, judge_peers, make_locator
-from hpcverify.insight.past import judge_past
+from hpcverify.insight.comparison import describe_compared, judge_past, judge_peers, make_locator
 from hpcverify.model import Inventory, Limit, Measurement, Part, Result, Run, Verdict
 from hpcverify.peers.rule import MIN_PEERS
 from hpcverify.plan.config import NodeKind, Site

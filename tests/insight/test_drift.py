@@ -12,16 +12,14 @@ from hypothesis import strategies as st
 from hpcverify.fleet.rollouts import ROLLOUT_WINDOW_S
 from hpcverify.fleet.states import DAY_S, HOUR_S
 from hpcverify.insight.drift import (
+    LONG_CHARACTERS,
+    MAX_LINE_FACTS,
     STALE_S,
     Deviation,
     Drift,
     compare_nodes,
     gather_node_facts,
     keep_nodes,
-)
-from hpcverify.insight.drift_wording import (
-    LONG_CHARACTERS,
-    MAX_LINE_FACTS,
     list_drift_lines,
     summarize_drift,
 )

@@ -17,10 +17,10 @@ from hpcverify.insight.overview import (
     build_overview,
     choose_page_results,
     count_outcomes,
-    format_time_since,
 )
 from hpcverify.model import Remedy, Verdict
 from hpcverify.selection.places import find_rack
+from hpcverify.units import format_time_since
 from tests.reports.fleets import NOW, bad, said, well
 
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from hpcverify.commands.reliability import command
 from hpcverify.fleet.ledger import Ledger, LedgerChange
 from hpcverify.fleet.states import DAY_S, Node, State
-from hpcverify.insight.reliability_report import (
+from hpcverify.insight.outlook import (
     build_reliability_report,
     describe_reliability,
 )

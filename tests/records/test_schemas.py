@@ -23,8 +23,8 @@ from hpcverify.events.event import (
     StateChange,
 )
 from hpcverify.insight.morning import MorningReport
-from hpcverify.insight.nodes_document import NodesDocument
-from hpcverify.insight.reliability_report import ReliabilityReport
+from hpcverify.insight.outlook import ReliabilityReport
+from hpcverify.insight.overview import NodesDocument
 from hpcverify.model import Remedy, Run, Verdict
 from hpcverify.records.collectives import CollectiveRun
 from tests.doubles import a_run

@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 
 from hpcverify.commands.show import show_details
-from hpcverify.summary.run_summary import summarize
-from hpcverify.summary.terminal import Console, render_conclusion, render_headline, show_results
+from hpcverify.summary.terminal import Console, render_headline, show_run
 from tests.nvml_lab.nvmllab import build
 from tests.rehearsal.node import make_node
 from tests.rehearsal.parts import PARTS
@@ -49,18 +48,16 @@ def main() -> None:
             faults=options.faults,
             **dict(item.split("=", 1) for item in options.env),
         )
-    console, summary = Console(highlight=False), summarize(run)
+    console = Console(highlight=False)
     console.print(
         f"# {options.gpus} x {options.part}, faults: {options.faults or 'none'}: "
         f"{time.monotonic() - began:.1f} s"
     )
-    show_results(summary, console)
+    show_run(run, console)
     for result in run.results if options.verbose else ():
         console.print()
         console.print(render_headline(result))
         show_details(result, run, console)
-    console.print()
-    console.print(render_conclusion(summary))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from hpcverify.fleet.states import Node, State
 from hpcverify.insight.judgement import FleetJudgement, JudgedOutlier
-from hpcverify.insight.outlook import DueNode, FleetOutlook
+from hpcverify.insight.outlook import DueNode, FleetOutlook, ReliabilityReport
 from hpcverify.insight.overview import Overview, build_overview
-from hpcverify.insight.reliability_report import ReliabilityReport
 from hpcverify.model import (
     Cause,
     Fault,

@@ -7,7 +7,6 @@ so that the result does not depend on how fast the machine is.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import sys
 from collections.abc import Callable
@@ -37,8 +36,7 @@ from hpcverify.model import (
 )
 from hpcverify.plan.config import Site
 from hpcverify.records.store import Store
-from hpcverify.summary.checks import find_no_past
-from hpcverify.summary.terminal import show_run
+from hpcverify.summary.terminal import Console, show_run
 from hpcverify_reports.node import render
 from hpcverify_reports.text import junit, markdown
 from tests.doubles import a_run
@@ -112,8 +110,7 @@ def make_run(parts: tuple[Part, ...], *results: Result) -> Run:
 
 
 def print_terminal(run: Run, _: Path) -> None:
-    with contextlib.redirect_stdout(io.StringIO()):
-        show_run(run, find_no_past, stderr=False)
+    show_run(run, Console(file=io.StringIO()))
 
 
 OUTPUTS: dict[str, Callable[[Run, Path], object]] = {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
-from hpcverify.model import Fact, Finding, Inventory, Part
+from hpcverify.model import Fact, Fault, FaultKind, Finding, Inventory, Limit, Part, Verdict
 from hpcverify.summary.facts import (
     FACT_NAMES,
     KIND_FACTS,
@@ -13,6 +14,7 @@ from hpcverify.summary.facts import (
     MAX_SOURCES,
     MAX_VALUE_CHARACTERS,
     collect_facts,
+    describe_gpus,
     list_part_facts,
 )
 from tests.doubles import a_result, a_run
@@ -134,3 +136,50 @@ def test_a_node_that_lies_fills_no_index() -> None:
     assert len(told) == MAX_FACTS
     assert max(map(len, told)) == MAX_NAME_CHARACTERS
     assert max(map(len, told.values())) == MAX_VALUE_CHARACTERS
+
+
+EIGHT = Limit("gpus", low=8, high=8)
+
+
+def a_fault(code: str, part_id: str, **fields: object) -> Fault:
+    made = Fault(
+        kind=FaultKind.FINDING,
+        part_id=part_id,
+        check="inventory",
+        code=code,
+        text=code,
+        verdict=Verdict.FAIL,
+    )
+    return replace(made, **fields)
+
+
+@pytest.mark.parametrize(
+    ("faults", "text"),
+    [
+        ([], "6 x NVIDIA H100 80GB HBM3"),
+        ([a_fault("remap.failed", "GPU-3")], "6 x NVIDIA H100 80GB HBM3"),
+        (
+            [a_fault("gpu_lost", "GPU-2"), a_fault("remap.failed", "GPU-3")],
+            "6 x NVIDIA H100 80GB HBM3 expected: 4 healthy, 1 faulty, GPU 2 lost",
+        ),
+        (
+            [
+                a_fault("gpu_lost", "node", evidence={"nvml_index": "6"}),
+                a_fault("gpus.missing_from_board", "node", value=2.0),
+            ],
+            "8 x NVIDIA H100 80GB HBM3 expected: 6 healthy, GPU 6 lost, 1 missing",
+        ),
+        (
+            [a_fault("gpu_missing", "GPU-7"), a_fault("gpus", "node", value=6.0, limit=EIGHT)],
+            "8 x NVIDIA H100 80GB HBM3 expected: 6 healthy, GPU-7 missing, 1 missing",
+        ),
+        (
+            [a_fault("gpus", "node", value=6.0, limit=EIGHT)],
+            "8 x NVIDIA H100 80GB HBM3 expected: 6 healthy, 2 missing",
+        ),
+    ],
+)
+def test_gpus_that_are_lost_or_missing_are_counted_among_the_expected(
+    faults: list[Fault], text: str
+) -> None:
+    assert describe_gpus(a_node(*map(a_gpu, range(6))), faults) == text

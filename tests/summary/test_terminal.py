@@ -9,14 +9,15 @@ from inline_snapshot import external_file
 from msgspec.structs import replace
 from rich.text import Text
 
-from hpcverify.model import Inventory, Limit, Measurement, Part, Result, Run, Verdict
+from hpcverify.model import Inventory, Limit, Measurement, Part, Result, Run, Verdict, verdict_of
 from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.terminal import (
     MAX_FOLDED_ROWS,
     Console,
     print_items,
     print_table,
-    show_results,
+    show_run,
+    show_speeds,
 )
 from tests.doubles import a_result, a_run
 
@@ -41,14 +42,16 @@ def gemm(slow: float = 730e3, **changes: object) -> Result:
 
 
 def node(*results: Result) -> Run:
-    return a_run(results=results, inventory=Inventory(parts=GPUS))
+    inventory = Inventory(parts=GPUS)
+    return a_run(results=results, inventory=inventory, verdict=verdict_of(results))
 
 
 def shown(run: Run, width: int = 140, before: tuple[float, ...] = ()) -> list[str]:
-    """Print what came of *run* on a terminal of *width* columns."""
+    """Print the result of *run*, and its speeds, on a terminal of *width* columns."""
     stream = io.StringIO()
     console = Console(file=stream, width=width, highlight=False)
-    show_results(summarize(run, lambda _check: lambda _name, _part: before), console)
+    show_run(run, console)
+    show_speeds(summarize(run, lambda _check: lambda _name, _part: before), console)
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
@@ -62,8 +65,11 @@ MIXED = node(
 SHOWN = {
     "speed, share, limit and change": shown(node(gemm()), before=(700e3, 1.0)),
     "no column for what is not known": shown(node(gemm()), width=100),
-    "a remark below a speed": shown(node(gemm(reason="CPU: tested on 1 of 2 online cores"))),
+    "a remark of a check that passed": shown(
+        node(gemm(reason="CPU: tested on 1 of 2 online cores"))
+    ),
     "a failure with its speed": shown(node(SLOW)),
+    "folded on a narrow terminal": shown(node(SLOW), width=60),
     "rounds are counted before the worst": shown(node(gemm(), replace(SLOW, round=2))),
     "failures first, skips last": shown(MIXED),
 }
@@ -79,10 +85,10 @@ def test_what_a_terminal_shows_reads_as_kept() -> None:
 def test_the_limit_is_beside_a_speed_only_where_that_breaks_no_word(width: int) -> None:
     named = Measurement("cached.seq_write.bandwidth", 819.0, "MB/s", "gpu-0")
     storage = a_result("storage", measurements=(named,), limits=())
-    head, *lines = shown(node(gemm(), storage), width)
+    *_, head, first, second, _ = shown(node(gemm(), storage), width)
+    lines = [first, second]
 
     assert ("limit" in head.split()) == (width >= 93)
-    assert len(lines) == 2
     assert named.name in lines[1]
 
 

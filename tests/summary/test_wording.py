@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hpcverify.commands.show import format_row
-from hpcverify.model import Cause, Limit, Measurement, Result, Verdict
+from hpcverify.model import Cause, Limit, Measurement, Verdict
 from hpcverify.plan.suite import Plan, Step, load_suite, make_plan
-from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.wording import (
     PlainProgress,
-    describe_pass,
-    format_conclusion,
     format_headline,
     format_position,
     format_run,
@@ -45,14 +42,16 @@ def test_a_log_tells_once_what_keeps_several_checks_from_running(
 ) -> None:
     progress = PlainProgress()
     told = (("gemm", "no scratch"), ("sdc", "no scratch"), ("p2p", "no peer"))
-    for name, reason in (*told, ("gemm", "no scratch")):
+    plan = of_two(1)
+    for place, (name, reason) in enumerate((*told, ("gemm", "no scratch"))):
+        progress.begin_step(plan.steps[place % 2], place % 2 + 1, plan, "the node")
         progress.end_step(a_result(name, verdict=Verdict.ERROR, reason=reason, seconds=0.0))
 
     assert capsys.readouterr().err.splitlines() == [
-        "ERROR gemm (0.0 s): no scratch",
-        "ERROR sdc (0.0 s): as for gemm",
-        "ERROR p2p (0.0 s): no peer",
-        "ERROR gemm (0.0 s): as before",
+        "[1/2] ERROR gemm (0.0 s): no scratch",
+        "[2/2] ERROR sdc (0.0 s): as for gemm",
+        "[1/2] ERROR p2p (0.0 s): no peer",
+        "[2/2] ERROR gemm (0.0 s): as before",
     ]
 
 
@@ -67,11 +66,13 @@ def test_checks_are_counted_and_not_their_rounds() -> None:
     )
     lines = format_run(run)
 
-    assert lines[-2].endswith(
-        "2 of 9 rounds: 1 of 2 checks failed. 7 rounds left out: round 2 failed."
-    )
-    assert lines[1] == "FAIL  gemm [1 fail (round 2), 1 pass]: slow"
-    assert len(lines) == 6
+    assert lines == [
+        "FAIL  n1  no GPU  suite quick  2 of 9 rounds  3.0 s",
+        "  FAIL  node  1 fail (round 2), 1 pass  slow (gemm)  1. inspect the node",
+        "7 rounds left out: round 2 failed",
+        "1 passed: ecc",
+        "next: drain the node, step 1, then: hpcverify run --suite quick --check gemm",
+    ]
 
 
 def test_what_was_skipped_comes_last_in_one_line() -> None:
@@ -83,24 +84,20 @@ def test_what_was_skipped_comes_last_in_one_line() -> None:
         a_result("xid", verdict=Verdict.SKIP, reason="no GPU on this node"),
         a_result("smart", verdict=Verdict.SKIP, reason="denied", required=True),
     )
-    first, second, *skipped = format_run(a_run(results=results))[1:-2]
+    first, passed, skipped = format_run(a_run(verdict=Verdict.ERROR, results=results))[1:-1]
 
-    assert (first, second.split(":")[0]) == (
-        "ERROR smart: denied [skipped, but required: counts as an error]",
-        "PASS  gemm",
-    )
-    assert skipped == ["3 skipped: no GPU on this node (p2p, xid); for other reasons: ecc"]
+    assert first.startswith("  ERROR node  denied (smart) [skipped, but required: counts as an")
+    assert passed == "1 passed: gemm"
+    assert [skipped] == ["3 skipped: no GPU on this node (p2p, xid); for other reasons: ecc"]
 
 
 def test_an_interrupted_run_says_how_far_it_came() -> None:
     stopped = a_result(verdict=Verdict.ERROR, cause=Cause.INTERRUPTED, round=3)
     run = a_run(complete=False, rounds=9, results=(a_result(), stopped))
 
-    text = format_conclusion(summarize(run))
-    assert text.startswith(
-        " after 3.0 s of suite quick, no GPU, 3 of 9 rounds: 1 check could not be"
-    )
-    assert text.endswith(" The run was interrupted before every check had run.")
+    head, *lines = format_run(run)
+    assert "3 of 9 rounds" in head
+    assert any("the run was interrupted before every check had run" in line for line in lines)
 
 
 def test_a_line_on_a_later_round_names_it() -> None:
@@ -108,42 +105,12 @@ def test_a_line_on_a_later_round_names_it() -> None:
     assert format_headline(a_result(round=2)) == " gemm (2.0 s, round 2)"
 
 
-def describe(result: Result) -> str:
-    summary = summarize(a_run(results=(result,)))
-    return describe_pass(summary.checks[0], summary.inventory)
-
-
-def test_a_check_that_passed_tells_its_speed_and_the_share_of_the_possible() -> None:
-    rate = Measurement("bf16.sustained", 742e3, "GFLOP/s", "cpu")
-    share = Measurement("bf16.of_peak", 0.75, "ratio", "cpu")
-    spread = Measurement("bf16.spread", 2.9, "ratio", "cpu")
-    limits = (
-        Limit(name="bf16.sustained", low=702e3, source="spec"),
-        Limit(name="bf16.spread", high=3, source="default"),
-    )
-    fast = a_result(measurements=(rate, share, spread), limits=limits)
-
-    assert describe(fast) == (
-        "CPU: bf16.sustained 742 TFLOP/s (75 % of peak), limit ≥ 702 TFLOP/s (spec)"
-    )
-
-
-def test_what_a_pass_has_to_say_stands_behind_its_number() -> None:
-    count = Measurement("mismatched_words", 0.0, "", "cpu")
-    told = "CPU: tested on 1 of 2 online cores"
-    limits = (Limit(name="mismatched_words", high=0, source="one right answer"),)
-    part = a_result("sdc", measurements=(count,), limits=limits, reason=told)
-
-    assert describe(part).endswith(f"; {told}")
-
-
 def test_a_value_and_its_limit_each_have_a_unit_that_suits_its_size() -> None:
     leftover = Measurement("memory.leftover", 2**-10, "GiB", "cpu")
     limits = (Limit(name="memory.leftover", high=1, source="default"),)
     left = a_result("gpu_setup", measurements=(leftover,), limits=limits)
 
-    assert describe(left) == ("CPU: memory.leftover 1 MiB, limit ≤ 1 GiB (default)")
-    _, _, value, bounds, _ = format_row(leftover, left.limits, a_run(results=(left,)))
+    _, value, bounds, _ = format_row(leftover, left.limits)
     assert (value, bounds) == ("1 MiB", "≤ 1 GiB")
 
 

@@ -219,10 +219,9 @@ class GpuQuery:
         for (trouble, code), calls in self._troubles.items():
             if code in of_node:
                 continue
-            more = len(calls) - 1
-            others = f" and {more} other call{'s' if more > 1 else ''}" if more else ""
             then = ", and answers the second time" if trouble == "gpu_flaky" else ""
-            text = f"NVML says '{nv.NVMLError(code)}' to {calls[0]}{others}{then}"
+            lost = "fell off the bus: " if trouble == "gpu_lost" else ""
+            text = f"{lost}NVML reports '{nv.NVMLError(code)}'{then}"
             yield Finding(trouble, self.gpu.uuid, text, {"calls": " ".join(calls)})
 
     def list_unanswered(self) -> Iterator[Coverage]:

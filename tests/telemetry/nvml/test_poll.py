@@ -300,18 +300,20 @@ def test_only_of_a_gpu_that_is_slowed_down_clock_and_heat_are_read(lab: Lab) -> 
 
 
 @pytest.mark.parametrize(
-    ("calls", "told"),
+    ("answer", "text"),
     [
-        (("ComputeMode",), "nvmlDeviceGetComputeMode"),
-        (("ComputeMode", "MigMode"), "1 other call"),
-        (("ComputeMode", "MigMode", "PersistenceMode"), "2 other calls"),
+        ("UNKNOWN", "NVML reports 'Unknown Error'"),
+        ("GPU_IS_LOST", "fell off the bus: NVML reports 'GPU is lost'"),
     ],
 )
-def test_calls_that_fail_alike_are_counted(lab: Lab, calls: tuple[str, ...], told: str) -> None:
-    lab.write(*(f"fault = nvmlDeviceGet{c} gpu=5 return=UNKNOWN" for c in calls))
+def test_calls_that_fail_alike_are_one_finding_with_the_calls_as_evidence(
+    lab: Lab, answer: str, text: str
+) -> None:
+    calls = [f"nvmlDeviceGet{name}" for name in ("ComputeMode", "MigMode", "PersistenceMode")]
+    lab.write(*(f"fault = {call} gpu=5 return={answer}" for call in calls))
     ((_, findings, _),) = hear(lab, "read_setup")
 
-    assert [f.text.endswith(told) for f in findings] == [True]
+    assert [(f.text, {*f.evidence["calls"].split()}) for f in findings] == [(text, {*calls})]
 
 
 def test_a_gpu_that_hangs_is_named_with_its_call_and_the_others_answer(lab: Lab) -> None:
