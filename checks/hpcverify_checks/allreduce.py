@@ -32,11 +32,7 @@ from hpcverify.limits.floors import Floor, find_floor
 from hpcverify.limits.specs import explain_unknown, find_achievable, find_spec
 from hpcverify.units import GIB, KIB, MIB, format_count
 from hpcverify_checks.node.contention import CpuUsage
-from hpcverify_checks.node.device import (
-    find_torch_device,
-    name_torch_vendor,
-    report_overrides,
-)
+from hpcverify_checks.node.device import find_torch_device, name_torch_vendor, report_overrides
 from hpcverify_checks.node.estimates import count_gpus
 from hpcverify_checks.node.fixes import write_fix
 from hpcverify_checks.node.parts import classify_wiring, has_optional_links
@@ -134,7 +130,12 @@ def _measure_rank(
     if device.type == "cuda":
         yield from _measure_gpus(ctx, job, device, operation)
     else:
-        yield from _measure_processes(ctx, job, operation)
+        crowd, measured = CpuUsage.read(), list[list[StepTimes]]()
+        for rank, timed in measure_processes(job, {ALL_REDUCE.name: operation}):
+            measured.append(timed)
+            yield from report_wrong_sums(timed, rank, ctx.device.part)
+        numbers = report_times(job, measured[0], "gloo on the loopback")
+        yield from crowd.omit_if_busy(CONTENDED_METRICS, numbers)
 
 
 def _build_job(ctx: hv.Context, params: AllreduceParams, *, on_cpu: bool) -> CollectiveJob:
@@ -171,17 +172,6 @@ def _measure_gpus(
         version = ".".join(map(str, nccl.version()))  # type: ignore[no-untyped-call]
         yield from report_times(job, timed, f"NCCL {version}")
         yield from report_bus_bandwidth(ctx, timed)
-
-
-def _measure_processes(
-    ctx: hv.Context, job: CollectiveJob, operation: Operation
-) -> Iterator[hv.CheckItem]:
-    crowd, measured = CpuUsage.read(), list[list[StepTimes]]()
-    for rank, timed in measure_processes(job, {ALL_REDUCE.name: operation}):
-        measured.append(timed)
-        yield from report_wrong_sums(timed, rank, ctx.device.part)
-    numbers = report_times(job, measured[0], "gloo on the loopback")
-    yield from crowd.omit_if_busy(CONTENDED_METRICS, numbers)
 
 
 class WrongStep(Struct, frozen=True):
@@ -238,28 +228,15 @@ def reconcile(items: Sequence[hv.JudgedItem], inventory: hv.Inventory) -> Iterat
     sums = [finding for finding in findings if finding.code == WITNESS_CODE]
     yield from (item for item in merged if item not in sums)
     for size in dict.fromkeys(map(read_size, sums)):
-        shares = [
-            finding
-            for finding in findings
-            if finding.code == SHARE_WRONG_CODE and read_size(finding) == size
-        ]
-        same_size = [finding for finding in sums if read_size(finding) == size]
-        yield from _explain_by_shares(same_size, shares, inventory)
-
-
-def _explain_by_shares(
-    sums: Sequence[hv.Finding], shares: Sequence[hv.Finding], inventory: hv.Inventory
-) -> Iterator[hv.Finding]:
-    """Explain the *sums* of one size by wrong *shares*; attribute the others to a part."""
-    since = min(map(read_step, shares), default=math.inf)
-    names = inventory.format_names([share.part_id for share in shares])
-    yield from (
-        explain(finding, f"the share of {names} was wrong")
-        for finding in sums
-        if read_step(finding) >= since
-    )
-    before = [finding for finding in sums if read_step(finding) < since]
-    yield from attribute_wrong_sums(before, read_step, inventory)
+        shares = [f for f in findings if f.code == SHARE_WRONG_CODE and read_size(f) == size]
+        since = min(map(read_step, shares), default=math.inf)
+        names = inventory.format_names([share.part_id for share in shares])
+        alike = [finding for finding in sums if read_size(finding) == size]
+        for finding in alike:
+            if read_step(finding) >= since:
+                yield explain(finding, f"the share of {names} was wrong")
+        before = [finding for finding in alike if read_step(finding) < since]
+        yield from attribute_wrong_sums(before, read_step, inventory)
 
 
 def read_size(wrong: hv.Finding) -> int:
@@ -275,7 +252,12 @@ def read_step(wrong: hv.Finding) -> int:
 def report_times(job: CollectiveJob, timed: Sequence[StepTimes], by: str) -> Iterator[hv.CheckItem]:
     """Report the times as measurements of the node, and say what was verified."""
     for times in timed:
-        yield from _measure_size(times, job.world)
+        timing, size = compute_timing([times], job.world), format_size(times.size)
+        yield hv.Measurement(f"busbw.{size}", timing.busbw, "GB/s")
+        for name, seconds in (("p50", timing.p50), ("p95", timing.p95), ("p99", timing.p99)):
+            yield hv.Measurement(f"time_{name}.{size}", seconds * 1e6, "us")
+        if times.size >= LARGE_BYTES:
+            yield hv.Measurement(f"jitter.{size}", timing.p99 / timing.p50, "ratio")
     checked = sum(times.checked for times in timed)
     sizes = ", ".join(format_size(times.size) for times in timed)
     left_out = ", ".join(map(format_size, job.sizes[len(timed) :]))
@@ -322,16 +304,6 @@ def choose_reduction(ctx: hv.Context) -> tuple[str, str]:
         kind = "nvls"
     expected = find_floor(gpus[0], f"{kind}.busbw")
     return (kind, "") if isinstance(expected, Floor) else ("", expected)
-
-
-def _measure_size(times: StepTimes, world: int) -> Iterator[hv.Measurement]:
-    timing, size = compute_timing([times], world), format_size(times.size)
-    yield hv.Measurement(f"busbw.{size}", timing.busbw, "GB/s")
-    yield hv.Measurement(f"time_p50.{size}", timing.p50 * 1e6, "us")
-    yield hv.Measurement(f"time_p95.{size}", timing.p95 * 1e6, "us")
-    yield hv.Measurement(f"time_p99.{size}", timing.p99 * 1e6, "us")
-    if times.size >= LARGE_BYTES:
-        yield hv.Measurement(f"jitter.{size}", timing.p99 / timing.p50, "ratio")
 
 
 HALF_SOURCE = "hpcverify default: above half of what is reached, below what good nodes differ by"

@@ -167,7 +167,13 @@ def _report_counters(
         counts = {r.name: int(r.value) for r in own if r.name in PERSISTENT_COUNTERS}
         growth = compare_with_last_run(ctx, part_id, counts, now)
         if growth.from_last_run or growth.restarted:
-            yield from _measure_rises(growth, part_id)
+            for counter, rise in growth.last.counts.items():
+                name = counter.removesuffix(".lifetime")
+                yield hv.Measurement(f"{name}.since", rise, "", part_id)
+                rate = growth.last.compute_rate(rise, MIN_SINCE_SECONDS)
+                if name in ("ecc.corrected", "ecc.host.corrected") and rate is not None:
+                    value = rate / MIN_SINCE_SECONDS
+                    yield hv.Measurement(f"{name}.since.rate", value, "1/s", part_id)
         yield growth.carry_over
         yield hv.Coverage(part_id, describe_coverage(len(own), growth))
 
@@ -184,15 +190,6 @@ def describe_coverage(counters: int, growth: Growth) -> str:
         return f"{read} and compared with the last run"
     age = f"{ago / HOUR_SECONDS:.1f} h" if ago > HOUR_SECONDS else f"{ago:.0f} s"
     return f"{read} and compared with {age} ago"
-
-
-def _measure_rises(growth: Growth, part_id: str) -> Iterator[hv.Measurement]:
-    for counter, rise in growth.last.counts.items():
-        name = counter.removesuffix(".lifetime")
-        yield hv.Measurement(f"{name}.since", rise, "", part_id)
-        rate = growth.last.compute_rate(rise, MIN_SINCE_SECONDS)
-        if name in ("ecc.corrected", _name_host_counter("ecc.corrected")) and rate is not None:
-            yield hv.Measurement(f"{name}.since.rate", rate / MIN_SINCE_SECONDS, "1/s", part_id)
 
 
 def _carry_over_unread(ctx: hv.Context, read: Sequence[Reading]) -> Iterator[hv.CarryOver]:

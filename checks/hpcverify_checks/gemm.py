@@ -125,8 +125,7 @@ def measure(
             size = params.size or choose_size(dtype, device)
             step = make_step(dtype, size, device)
             timer = choose_timer(device)
-            refusal = _warm_up(partial(timer, step, WARM_UP_SECONDS))
-            if refusal:
+            if refusal := _warm_up(partial(timer, step, WARM_UP_SECONDS)):
                 yield report_refused_dtype(ctx.device.part, dtype, refusal, "not measured")
                 continue
             crowd = CpuUsage.read()
@@ -142,7 +141,12 @@ def measure(
             yield from report_cores(dtype, busy, cores, crowd.count_other_cores(CpuUsage.read()))
             numbers = crowd.omit_if_busy(name_contended_metrics(dtype), numbers)
         yield from numbers
-        yield hv.Coverage(load.part_id, _describe_work(load, size, burst, sustained))
+        text = (
+            f"{dtype}: {len(burst)} products of {size}^3 random normal numbers in a "
+            f"burst of {sum(burst):.1f} s, {len(sustained)} more in {sum(sustained):.1f} s"
+        )
+        source = f"; peak from {load.peak.source}" if load.peak else ""
+        yield hv.Coverage(load.part_id, f"{text}{source}")
         rates[dtype] = load.compute_rate(sustained)
     yield from report_left_out(ctx, device)
     if not on_cpu:
@@ -188,6 +192,11 @@ def report_emulated(rates: Mapping[str, float]) -> Iterator[hv.Coverage]:
             yield hv.Coverage("cpu", text)
 
 
+def name_contended_metrics(dtype: str) -> tuple[str, ...]:
+    """Name the metrics left out on a CPU that others use."""
+    return tuple(f"{dtype}.{name}" for name in ("burst", "step_p50", "spread"))
+
+
 def _warm_up(work: Callable[[], object]) -> str:
     """Do the first *work* of a type; give the status with which the library declined it, if so."""
     try:
@@ -197,11 +206,6 @@ def _warm_up(work: Callable[[], object]) -> str:
             raise
         return status
     return ""
-
-
-def name_contended_metrics(dtype: str) -> tuple[str, ...]:
-    """Name the metrics left out on a CPU that others use."""
-    return tuple(f"{dtype}.{name}" for name in ("burst", "step_p50", "spread"))
 
 
 def _choose_dtypes(params: GemmParams, native: frozenset[str]) -> tuple[str, ...]:
@@ -260,7 +264,10 @@ def report_steps(
     load: GemmLoad, burst: Sequence[float], sustained: Sequence[float], start: float
 ) -> Iterator[hv.CheckItem]:
     """Report the step times as measurements and a series that begins at *start*."""
-    late = _drop_first_half(sustained)
+    # Clocks still fall in the first half of the time.
+    half = sum(sustained) / 2
+    late = [s for s, end in zip(sustained, accumulate(sustained), strict=True) if end > half]
+    late = late or list(sustained)
     steady = load.compute_rate(late)
     typical, slow = (find_percentile(late, share) for share in (0.5, 0.95))
     numbers = {
@@ -280,23 +287,6 @@ def report_steps(
     rates = [load.operations / step / GIGA for step in sustained]
     t, values = thin(times, rates, MAX_POINTS)
     yield hv.Series(f"{load.dtype}.rate", load.unit, load.part_id, tuple(t), tuple(values))
-
-
-def _drop_first_half(steps: Sequence[float]) -> Sequence[float]:
-    # Clocks still fall in the first half of the time.
-    half = sum(steps) / 2
-    late = [step for step, end in zip(steps, accumulate(steps), strict=True) if end > half]
-    return late or steps
-
-
-def _describe_work(
-    load: GemmLoad, size: int, burst: Sequence[float], sustained: Sequence[float]
-) -> str:
-    text = (
-        f"{load.dtype}: {len(burst)} products of {size}^3 random normal numbers in a "
-        f"burst of {sum(burst):.1f} s, {len(sustained)} more in {sum(sustained):.1f} s"
-    )
-    return f"{text}; peak from {load.peak.source}" if load.peak else text
 
 
 def _measure_cores(ctx: hv.Context, params: GemmParams) -> Iterator[hv.CheckItem]:

@@ -56,8 +56,6 @@ MIN_BUSY_SAMPLES = 10
 """With fewer samples under load, the clock is not judged."""
 MIN_LOCKED_SHARE = 0.95
 """Share of the samples in which a locked clock shows the same value."""
-MAX_LOCKED_CLOCK_SHARE = 0.97
-"""The share of the data sheet's clock; a lock above that costs almost nothing."""
 
 
 class GpuSetupParams(hv.Params, frozen=True):
@@ -119,7 +117,14 @@ def report_setup(
 ) -> Iterator[hv.CheckItem]:
     """Query the GPUs with *ask*, and compare their answers with the processes of *host*."""
     reply, vendor = ask(), gpu_source.name_vendor(ctx)
-    uniform = _find_uniform_limits(ctx, reply.answers)
+    alike = _group_alike(ctx, reply.answers)
+    limits = [{reply.answers[uuid].power_limit_w for uuid in siblings} for siblings in alike]
+    uniform = {
+        uuid
+        for siblings, watts in zip(alike, limits, strict=True)
+        for uuid in siblings
+        if len(siblings) > 1 and len(watts) == 1
+    }
     for uuid, setup in reply.answers.items():
         yield from report_modes(uuid, setup, vendor)
         sheet = look_up_spec(ctx, uuid)
@@ -127,7 +132,11 @@ def report_setup(
         yield from _report_slowdown(uuid, setup)
         yield from _list_facts(uuid, setup)
         yield hv.Coverage(uuid, _describe_setup(setup))
-    yield from _find_odd_firmware(ctx, reply.answers)
+    for siblings in alike:
+        firmware = {uuid: reply.answers[uuid].firmware for uuid in siblings}
+        for what in dict.fromkeys(name for names in firmware.values() for name in names):
+            versions = {uuid: names[what] for uuid, names in firmware.items() if what in names}
+            yield from _name_odd_versions(ctx, what, versions)
     if host.sees_all():
 
         def ask_again() -> Mapping[str, Setup]:
@@ -260,23 +269,6 @@ def report_power(
         yield hv.Finding("power_held", uuid, text)
 
 
-def _find_uniform_limits(ctx: hv.Context, answers: Mapping[str, Setup]) -> set[str]:
-    return {
-        uuid
-        for siblings in _group_alike(ctx, answers)
-        if len(siblings) > 1 and len({answers[u].power_limit_w for u in siblings}) == 1
-        for uuid in siblings
-    }
-
-
-def _find_odd_firmware(ctx: hv.Context, answers: Mapping[str, Setup]) -> Iterator[hv.Finding]:
-    for siblings in _group_alike(ctx, answers):
-        firmware = {uuid: answers[uuid].firmware for uuid in siblings}
-        for what in dict.fromkeys(name for names in firmware.values() for name in names):
-            versions = {uuid: names[what] for uuid, names in firmware.items() if what in names}
-            yield from _name_odd_versions(ctx, what, versions)
-
-
 def _group_alike(ctx: hv.Context, answers: Mapping[str, Setup]) -> list[list[str]]:
     groups: dict[tuple[str, str], list[str]] = {}
     for gpu in ctx.inventory.of_kind("gpu"):
@@ -369,7 +361,7 @@ Gauges = Mapping[str, Mapping[float, float]]
 
 
 def observe(watch: hv.Watch, ctx: hv.Context, params: GpuSetupParams) -> Iterator[hv.CheckItem]:
-    """Report the GPUs whose clock stays low with no reason that the driver names."""
+    """Measure the clocks that stay at one value, by a lock or by applications clocks."""
     sampled: dict[str, dict[str, dict[float, float]]] = {}
     for sample in watch.samples:
         if sample.name.startswith(("utilization", "clock", "event.", "throttled.")):
@@ -392,21 +384,11 @@ def _report_clocks(uuid: str, expected: float, sampled: Gauges) -> Iterator[hv.C
     free = [clock[t] for t in busy if not causes.get(t)]
     requested = [clock[t] for t in busy if "applications_clocks" in causes.get(t, ())]
     locked = _find_locked_value(free) if len(free) >= MIN_BUSY_SAMPLES else None
-    if locked is not None and locked < MAX_LOCKED_CLOCK_SHARE * expected:
-        text = (
-            f"the clock stays at {locked:g} MHz under load (data sheet: {expected:g} "
-            "MHz), and the driver names no reason: locked? nvidia-smi -rgc"
-        )
-        yield hv.Finding("clocks_locked", uuid, text, fix=f"nvidia-smi -i {uuid} -rgc")
-    elif (
-        len(requested) >= MIN_LOCKED_SHARE * len(busy)
-        and max(requested) < MAX_LOCKED_CLOCK_SHARE * expected
-    ):
-        text = (
-            f"applications clocks keep it at {max(requested):g} MHz under load "
-            f"(data sheet: {expected:g} MHz): nvidia-smi -rac"
-        )
-        yield hv.Finding("clocks_limited", uuid, text, fix=f"nvidia-smi -i {uuid} -rac")
+    if locked is not None:
+        yield hv.Measurement("clock.locked", locked / expected, "ratio", uuid)
+    if len(requested) >= MIN_LOCKED_SHARE * len(busy):
+        share = max(requested) / expected
+        yield hv.Measurement("clock.applications", share, "ratio", uuid)
 
 
 def list_slowdown_causes(sampled: Gauges) -> dict[float, set[str]]:
@@ -441,6 +423,20 @@ CHECK = hv.Check(
     params=GpuSetupParams,
     metrics={
         "power.limit": hv.Metric("W", "low", "the power limit that is set"),
+        "clock.locked": hv.Metric(
+            "ratio", "low", "the one clock under load that nothing explains / data sheet"
+        ).warn(
+            low=0.97,
+            remedy=hv.Remedy.FIX_CONFIGURATION,
+            source="a lock above that costs almost nothing; nvidia-smi -rgc unlocks the clock",
+        ),
+        "clock.applications": hv.Metric(
+            "ratio", "low", "the clock under load that applications clocks set / data sheet"
+        ).warn(
+            low=0.97,
+            remedy=hv.Remedy.FIX_CONFIGURATION,
+            source="as for clock.locked; nvidia-smi -rac resets the applications clocks",
+        ),
         "memory.leftover": hv.Metric("GiB", "high", "in use, but held by no process").warn(
             high=MAX_LEFTOVER_GIB,
             remedy=hv.Remedy.RESET_GPU,
@@ -450,8 +446,7 @@ CHECK = hv.Check(
     finding_rules={
         **problems.PROBLEM_RULES,
         **hv.warn_on(
-            *("persistence_off", "power_limited", "firmware_differs", "clocks_locked"),
-            "clocks_limited",
+            *("persistence_off", "power_limited", "firmware_differs"),
             remedy=hv.Remedy.FIX_CONFIGURATION,
         ),
         **hv.listed(

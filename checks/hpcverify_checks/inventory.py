@@ -144,10 +144,14 @@ def _compare_parts(now: hv.Inventory, before: hv.Inventory, root: Path) -> Itera
         for family in dict.fromkeys(map(_find_family, (*gone, *added))):
             pairs = ([p for p in parts if _find_family(p) == family] for parts in (gone, added))
             for old, fresh in zip_longest(*pairs):
-                if old and not fresh:
+                if old and fresh:
+                    text = f"{kind} {describe(old)} was replaced by {describe(fresh)}"
+                    yield hv.Finding("part_replaced", fresh.id, text, fresh.facts)
+                elif fresh:
+                    text = f"{kind} {describe(fresh)} is new"
+                    yield hv.Finding("part_added", fresh.id, text, fresh.facts)
+                elif old:
                     yield from _report_lost(old, have, had, now, root)
-                else:
-                    yield from _report_new(kind, old, fresh)
 
 
 def _find_family(part: hv.Part) -> tuple[bool, bool]:
@@ -183,19 +187,13 @@ def drop_unidentified(parts: Iterable[hv.Part], others: Iterable[hv.Part]) -> tu
     )
 
 
-def _report_new(kind: str, old: hv.Part | None, new: hv.Part | None) -> Iterator[hv.Finding]:
-    if old and new:
-        text = f"{kind} {describe(old)} was replaced by {describe(new)}"
-        yield hv.Finding("part_replaced", new.id, text, new.facts)
-    elif new:
-        yield hv.Finding("part_added", new.id, f"{kind} {describe(new)} is new", new.facts)
-
-
 def _report_lost(
     part: hv.Part, have: Sequence[hv.Part], had: Sequence[hv.Part], now: hv.Inventory, root: Path
 ) -> Iterator[hv.Finding]:
     """Report that *part* is gone, and as lost only if no software can have taken it away."""
-    device = _find_on_bus(part, root)
+    address = part.facts.get("pci_address")
+    place = root / pci.PCI_DEVICES_FOLDER / address if address else None
+    device = place if place and place.exists() else None
     text, facts = f"{part.kind} {_describe_gone(part)}", _list_former_facts(part)
     if device and (driver := pci.find_passthrough(device)):
         text += f": {driver} has it, so it was handed to a virtual machine or a program"
@@ -210,23 +208,17 @@ def _report_lost(
     elif part.facts.get("driver") in VIRTUAL_DRIVERS:
         text += ": a hypervisor made it up; if it was not detached on purpose, see the cloud"
         yield hv.Finding("part_detached", part.id, text, facts)
-    elif part.kind in ("nic", "disk") and cpu.is_virtual(root) and not (device and _is_nvme(part)):
+    elif (
+        part.kind in ("nic", "disk")
+        and cpu.is_virtual(root)
+        # It has the function on the bus to itself, which goes too if a hypervisor takes it away.
+        and not (device and part.label.startswith("nvme"))
+    ):
         text += ": this is a virtual machine; if it was not detached on purpose, see the hypervisor"
         yield hv.Finding("part_detached", part.id, text, facts)
     else:
         code = f"{part.kind}_missing" if part.kind in FIXED_KINDS else "part_missing"
         yield hv.Finding(code, part.id, f"{text}: {ACCEPT}", facts)
-
-
-def _find_on_bus(part: hv.Part, root: Path) -> Path | None:
-    address = part.facts.get("pci_address")
-    device = root / pci.PCI_DEVICES_FOLDER / address if address else None
-    return device if device and device.exists() else None
-
-
-def _is_nvme(disk: hv.Part) -> bool:
-    # It has the function on the bus to itself, which goes too if a hypervisor takes it away.
-    return disk.label.startswith("nvme")
 
 
 def _report_lost_gpu(gpu: hv.Part, now: hv.Inventory) -> Iterator[hv.Finding]:
@@ -253,7 +245,10 @@ def _report_port_on_bus(
             "now, or in the network namespace of a container?"
         )
         return hv.Finding("nic_hidden", nic.id, text, facts)
-    if any(sysfs.list_entries(d) == [] for d in _list_interface_folders(device)):
+    # Those of virtio are one folder further down.
+    places = (device, *sysfs.list_entries(device, "virtio[0-9]*"))
+    classes = [p / name for p in places for name in INTERFACE_CLASSES if (p / name).is_dir()]
+    if any(sysfs.list_entries(folder) == [] for folder in classes):
         text += f": it is in another network namespace, as a container's, on {here}"
         return hv.Finding("nic_hidden", nic.id, text, facts)
     like = {part.id for part in had if _name_make(part) == _name_make(nic)}
@@ -273,12 +268,6 @@ def _report_port_on_bus(
     return hv.Finding(
         "nic_missing", nic.id, f"{text}: its driver does not start it, see dmesg", facts
     )
-
-
-def _list_interface_folders(device: Path) -> list[Path]:
-    # Those of virtio are one folder further down.
-    places = (device, *sysfs.list_entries(device, "virtio[0-9]*"))
-    return [p / name for p in places for name in INTERFACE_CLASSES if (p / name).is_dir()]
 
 
 def _name_make(nic: hv.Part) -> tuple[str | None, str | None]:

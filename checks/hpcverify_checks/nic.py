@@ -26,8 +26,9 @@ patience, or with an error, is named, and is an ERROR: the others are judged all
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -37,14 +38,15 @@ from msgspec.structs import replace
 
 import hpcverify.check as hv
 from hpcverify.telemetry import nics
-from hpcverify.telemetry.aer import Link
 from hpcverify.telemetry.nics import PortReading, PortReadings
 from hpcverify.units import HOUR_SECONDS
 from hpcverify_checks.node.counters import (
+    USUAL_LINK,
     CounterDelta,
     Growth,
     Moment,
     compare_with_last_run,
+    list_aer_counts,
     read_moment,
 )
 from hpcverify_checks.node.fixes import ACCEPT
@@ -60,8 +62,6 @@ MANY_TIMES = 10
 """A port that fell so many times as often as most of its like has a trouble of its own."""
 MIN_SIBLINGS = 4
 """Ports of a model from which one that differs from all the others is odd."""
-SPARED_GENERATIONS = 1
-"""An idle link of PCIe may be run slower to save power, and nothing loads it here."""
 FALLS_OF_INFINIBAND = "counters link_downed"
 SATURATED = {
     FALLS_OF_INFINIBAND: 0xFF,
@@ -79,10 +79,6 @@ RATES = (
     *("slow_restart", "sequence", "receiver_not_ready"),
 )
 DELTAS = (*FALLS, "integrity", "module")
-USUAL_LINK = Link(3, 16)
-"""Whose errors are allowed where the link of an adapter is not known."""
-HARMLESS_ERRORS = frozenset({"UnsupReq", "NonFatalErr"})
-"""As for GPUs (`pcie`): software that looks for devices causes them."""
 
 
 class NicParams(hv.Params, frozen=True):
@@ -317,16 +313,7 @@ def _group_alike(
 def _report_link(port: PortReading, before: Expected) -> Iterator[hv.CheckItem]:
     if port.rate is not None:
         yield hv.Measurement("rate", port.rate, "Gb/s", port.part_id)
-    width = port.pcie.width if port.pcie else None
-    if _is_below(width, before.pcie_width):
-        text = (
-            f"has {width} PCIe lanes, before {before.pcie_width}: reseat the adapter "
-            f"at {port.address}; {ACCEPT}"
-        )
-        yield hv.Finding("pcie_narrow", port.part_id, text)
-    elif port.pcie and port.best_pcie:
-        is_new = before.pcie_width is None
-        yield from _report_limited(port, port.pcie, port.best_pcie, is_new=is_new)
+    yield from _measure_pcie(port, before)
     for code, what, lost in (
         ("gid_missing", "GID index", _list_lost(before.gids, port.gids)),
         ("pkey_missing", "partition key", _list_lost(before.pkeys, port.pkeys)),
@@ -343,20 +330,17 @@ def _report_link(port: PortReading, before: Expected) -> Iterator[hv.CheckItem]:
         yield hv.Measurement("module.headroom", port.headroom, "°C", port.part_id)
 
 
-def _report_limited(
-    port: PortReading, now: Link, best: Link, *, is_new: bool
-) -> Iterator[hv.Finding]:
-    shortage = ""
-    if is_new and now.width < best.width:
-        shortage = f"has {now.width} PCIe lanes, although adapter and slot support {best.width}"
-    elif now.generation < best.generation - SPARED_GENERATIONS:
-        shortage = (
-            f"runs generation {now.generation} of PCIe, although adapter and slot support "
-            f"{best.generation}"
-        )
-    if shortage:
-        text = f"{shortage}: reseat the adapter at {port.address}"
-        yield hv.Finding("pcie_limited", port.part_id, text)
+def _measure_pcie(port: PortReading, before: Expected) -> Iterator[hv.Measurement]:
+    now, best = port.pcie, port.best_pcie
+    if now and before.pcie_width is not None:
+        missing = max(0, before.pcie_width - now.width)
+        yield hv.Measurement("pcie.width.missing", missing, "", port.part_id)
+    elif now and best:
+        unused = max(0, best.width - now.width)
+        yield hv.Measurement("pcie.width.unused", unused, "", port.part_id)
+    if now and best:
+        unused = max(0, best.generation - now.generation)
+        yield hv.Measurement("pcie.generation.unused", unused, "", port.part_id)
 
 
 def _report_odd_lanes(
@@ -454,7 +438,7 @@ def _report_counters(
 
 def _compare_counts(port: PortReading, ctx: hv.Context, now: Moment) -> Growth:
     """Compare with the last run; if none was since the boot, with the time before the load."""
-    counts = _list_counts(port)
+    counts = {**port.counts, **list_aer_counts(port.address, port.errors)}
     growth = compare_with_last_run(ctx, port.part_id, counts, now)
     if growth.from_last_run or not ctx.before_load:
         return growth
@@ -491,21 +475,13 @@ def _collect_ids(
     return frozenset(port.part_id for _, _, fell in found for port in fell)
 
 
-def _list_counts(port: PortReading) -> dict[str, int]:
-    counts = dict(port.counts)
-    for kind, errors in port.errors.items():
-        counts[f"{port.address} {kind}"] = 0  # it is counted, even at zero
-        counts |= {
-            f"{port.address} {kind} {name}": count
-            for name, count in errors.items()
-            if name not in HARMLESS_ERRORS
-        }
-    return counts
-
-
 def _select_kind(counts: Mapping[str, int], kind: str) -> list[int]:
     names = nics.COUNTER_KINDS[kind]
     return [count for name, count in counts.items() if name in names]
+
+
+def _sum_pcie_kind(counts: Mapping[str, int], kind: str) -> int:
+    return sum(count for name, count in counts.items() if name.split(" ")[1] == kind)
 
 
 def _measure_growth(
@@ -522,20 +498,16 @@ def _measure_growth(
         grown = _select_kind(growth.last.counts, kind)
         if grown and not (in_last and kind in FALLS):
             yield hv.Measurement(f"{kind}.delta", max(grown), "", part_id)
-    for kind in ("fatal", "non_fatal", "correctable"):
-        pcie = [c for n, c in growth.last.counts.items() if n.split(" ")[1] == kind]
-        if pcie and kind != "correctable":
-            yield hv.Measurement(f"pcie.{kind}.delta", sum(pcie), "", part_id)
-        rate = span.compute_rate(
-            sum(c for n, c in span.counts.items() if n.split(" ")[1] == kind), HOUR_SECONDS
-        )
-        if pcie and kind == "correctable" and rate is not None:
-            allowed = (port.best_pcie or port.pcie or USUAL_LINK).allowed_errors
-            yield hv.Measurement("pcie.correctable.rate", rate / allowed, "ratio", part_id)
-    if growth.last.grown:
-        worst = Counter(growth.last.grown).most_common()
-        listed = ", ".join(f"{name.split(' ', 1)[1]} {count}" for name, count in worst)
-        evidence = {name: str(count) for name, count in worst}
+    counted = {name.split(" ")[1] for name in growth.last.counts}
+    for kind in sorted(counted & {"fatal", "non_fatal"}):
+        new = _sum_pcie_kind(growth.last.counts, kind)
+        yield hv.Measurement(f"pcie.{kind}.delta", new, "", part_id)
+    rate = growth.compute_rate(partial(_sum_pcie_kind, kind="correctable"), HOUR_SECONDS)
+    if "correctable" in counted and rate is not None:
+        allowed = (port.best_pcie or port.pcie or USUAL_LINK).allowed_errors
+        yield hv.Measurement("pcie.correctable.rate", rate / allowed, "ratio", part_id)
+    if evidence := growth.list_new():
+        listed = ", ".join(f"{name.split(' ', 1)[1]} {count}" for name, count in evidence.items())
         yield hv.Finding("port_errors", part_id, f"since {growth.start}: {listed}", evidence)
 
 
@@ -565,6 +537,7 @@ def _describe(port: PortReading) -> str:
 
 NVSENTINEL = "NVIDIA NVSentinel, docs/nic-health-monitor/link-counter-detection.md, section 4"
 FATAL_SOURCE = "PCI Express: after a fatal error a link is unreliable"
+SLOT_SOURCE = "what adapter and slot support: reseat the adapter"
 
 CHECK = hv.Check(
     summary="ports of InfiniBand, RoCE and Ethernet: up, as fast as before, and clean",
@@ -575,6 +548,15 @@ CHECK = hv.Check(
         "module.headroom": hv.Metric("°C", "low", "below the critical heat of the module").warn(
             low=0, source="the module's own threshold"
         ),
+        "pcie.width.missing": hv.Metric(
+            "", "neither", "PCIe lanes fewer than in an earlier run"
+        ).fail(high=0, source=f"what the link had: reseat the adapter; {ACCEPT}"),
+        "pcie.width.unused": hv.Metric(
+            "", "neither", "PCIe lanes fewer than adapter and slot support, on a new port"
+        ).warn(high=0, source=SLOT_SOURCE),
+        "pcie.generation.unused": hv.Metric(
+            "", "neither", "PCIe generations below what adapter and slot support"
+        ).warn(high=1, source=f"{SLOT_SOURCE}, and an idle link may save power by one"),
         "link_down.delta": hv.Metric("", "high", "times the link fell since the last run").warn(
             high=0, source="a job on this port lost its connections"
         ),
@@ -624,16 +606,14 @@ CHECK = hv.Check(
         ).warn(high=1, source="as for GPUs (check pcie)"),
     },
     finding_rules={
-        **hv.fail_on("port_down", "all_ports_down", "port_slow", "pcie_narrow"),
+        **hv.fail_on("port_down", "all_ports_down", "port_slow"),
         **hv.error_on("port_starting", remedy=hv.Remedy.RERUN, cause=hv.Cause.UNMEASURED),
         **hv.not_set_up("port_not_active", "gid_missing", "pkey_missing"),
         **hv.error_on("nic_hung", remedy=hv.Remedy.REBOOT, cause=hv.Cause.HUNG),
         **hv.warn_on(
             "port_disabled", "firmware_mixed", "falls_uncounted", remedy=hv.Remedy.FIX_CONFIGURATION
         ),
-        **hv.warn_on(
-            "port_unlinked", "port_narrow", "pcie_limited", "all_ports_slow", "ports_fell_together"
-        ),
+        **hv.warn_on("port_unlinked", "port_narrow", "all_ports_slow", "ports_fell_together"),
         **hv.listed("port_errors", "counter_saturated"),
     },
     placement=hv.Placement.PASSIVE,

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -247,7 +248,13 @@ def _find_missing(
     elif lost := wiring.before - links:
         yield _report_down(wiring, f"up in an earlier run; {ACCEPT}", lost)
     elif wiring.links_per_bridge:
-        yield from _check_bridges(wiring, len(links))
+        bridges, rest = divmod(len(links), wiring.links_per_bridge)
+        if rest:
+            yield _report_down(wiring, f"a bridge carries {wiring.links_per_bridge}")
+        elif 0 < len(links) < wiring.sheet_links:
+            full = wiring.sheet_links // wiring.links_per_bridge
+            text = f"NVLink by {bridges} of {full} bridges: plug in all of them, or none"
+            yield hv.Finding("nvlink_bridge_missing", wiring.part_id, text)
     elif most and len(links) < max(most, wiring.sheet_links):
         if len(siblings) > 1 and len(set(siblings)) == 1:
             text = (
@@ -259,16 +266,6 @@ def _find_missing(
             yield hv.Finding("nvlink_fewer", wiring.part_id, text)
         else:
             yield _report_down(wiring, f"{max(most, wiring.sheet_links)} should be up")
-
-
-def _check_bridges(wiring: Wiring, links: int) -> Iterator[hv.Finding]:
-    bridges, rest = divmod(links, wiring.links_per_bridge)
-    if rest:
-        yield _report_down(wiring, f"a bridge carries {wiring.links_per_bridge}")
-    elif 0 < links < wiring.sheet_links:
-        most = wiring.sheet_links // wiring.links_per_bridge
-        text = f"NVLink by {bridges} of {most} bridges: plug in all of them, or none"
-        yield hv.Finding("nvlink_bridge_missing", wiring.part_id, text)
 
 
 def _report_down(wiring: Wiring, why: str, which: frozenset[int] = frozenset()) -> hv.Finding:
@@ -309,35 +306,29 @@ def report_errors(
     new = compare_with_last_run(ctx, part_id, read, read_moment(root))
     kept = {error for link in links for error in link.errors}
     for name in (k for k in RETRAINING_KINDS if k in kept):
-        yield hv.Measurement(name, _sum_by_kind(new.shown)[name], "", part_id)
+        yield hv.Measurement(name, _sum_kind(new.shown, name), "", part_id)
         if new.from_last_run:
-            yield hv.Measurement(f"{name}.delta", _sum_by_kind(new.last.counts)[name], "", part_id)
+            yield hv.Measurement(f"{name}.delta", _sum_kind(new.last.counts, name), "", part_id)
     for name in (k for k in RATE_UNITS if k in kept):
         unit, seconds = RATE_UNITS[name]
-        span = new.choose_delta(seconds)
-        rate = span.compute_rate(_sum_by_kind(span.counts)[name], seconds)
+        rate = new.compute_rate(partial(_sum_kind, kind=name), seconds)
         if rate is not None:
             yield hv.Measurement(f"{name}.rate", rate, unit, part_id)
-    yield from _find_recovered_links(new.last.grown, new.start, part_id)
+    # Of 320 GB200 one link had any, 505: it failed five days later (marin#9086, Xid 149).
+    for name, count in new.last.grown.items():
+        number, _, kind = name.partition(" ")
+        if kind == "recovered":
+            text = (
+                f"NVLink {number} lost its connection and recovered {count} times since {new.start}"
+            )
+            evidence = {"link": number, kind: str(count)}
+            yield hv.Finding("nvlink_recovered", part_id, text, evidence)
     yield from _find_worst_link(new.last.grown, new.start, part_id)
     yield new.carry_over
 
 
-def _sum_by_kind(counts: Mapping[str, int]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for name, count in counts.items():
-        total[name.partition(" ")[2]] += count
-    return total
-
-
-def _find_recovered_links(new: Mapping[str, int], since: str, part_id: str) -> Iterator[hv.Finding]:
-    # Of 320 GB200 one link had any, 505: it failed five days later (marin#9086, Xid 149).
-    for name, count in new.items():
-        number, _, kind = name.partition(" ")
-        if kind == "recovered":
-            text = f"NVLink {number} lost its connection and recovered {count} times since {since}"
-            evidence = {"link": number, kind: str(count)}
-            yield hv.Finding("nvlink_recovered", part_id, text, evidence)
+def _sum_kind(counts: Mapping[str, int], kind: str) -> int:
+    return sum(count for name, count in counts.items() if name.partition(" ")[2] == kind)
 
 
 def _find_worst_link(new: Mapping[str, int], since: str, part_id: str) -> Iterator[hv.Finding]:

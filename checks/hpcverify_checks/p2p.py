@@ -41,11 +41,7 @@ from hpcverify_checks.exact.bits import WORD_BYTES, format_word
 from hpcverify_checks.exact.mismatch import Mismatch, find_mismatch
 from hpcverify_checks.exact.transfers import Copy, copy, make_pattern
 from hpcverify_checks.node import gpu_source
-from hpcverify_checks.node.device import (
-    find_torch_device,
-    require_memory,
-    wait_for_device,
-)
+from hpcverify_checks.node.device import find_torch_device, require_memory, wait_for_device
 from hpcverify_checks.node.estimates import count_gpus
 from hpcverify_checks.node.parts import classify_wiring
 from hpcverify_checks.node.timing import MIN_STEPS, choose_timer
@@ -115,13 +111,9 @@ def estimate(ctx: hv.Context, params: P2pParams) -> float:
     """Add up the compared and the timed copies of all pairs, and the ring."""
     count = count_gpus(ctx)
     compared = COMPARE_BUFFERS * params.verified / SLOW_BYTES_PER_SECOND
-    pairs = count * (count - 1) * (compared + params.seconds + _slowest_copies(params))
+    slowest = MIN_STEPS * params.size / SLOW_BYTES_PER_SECOND  # the fewest copies that are timed
+    pairs = count * (count - 1) * (compared + params.seconds + slowest)
     return pairs + RING_FACTOR * params.seconds
-
-
-def _slowest_copies(params: P2pParams) -> float:
-    """Compute how long the fewest copies that are timed take."""
-    return MIN_STEPS * params.size / SLOW_BYTES_PER_SECOND
 
 
 def measure(ctx: hv.Context, params: P2pParams) -> Iterator[hv.CheckItem]:
@@ -140,9 +132,19 @@ def measure(ctx: hv.Context, params: P2pParams) -> Iterator[hv.CheckItem]:
 
 def measure_pairs(rig: Rig, ctx: hv.Context, params: P2pParams) -> Iterator[hv.CheckItem]:
     """Verify and time the copies between the GPUs of *rig*."""
-    yield from report_unused_gpus(ctx)
+    for problem in ctx.inventory.problems:  # an earlier check of the run left them hung
+        if problem.code == NOT_USED:
+            label = ctx.inventory.find_label(problem.part_id)
+            yield hv.Coverage(problem.part_id, f"{label} was left out of all pairs: {problem.text}")
     wiring = classify_wiring(rig.gpus, ctx)
-    yield from _report_unreachable(rig, linked=wiring != "peer")
+    unreached: dict[int, list[str]] = {}
+    for (i, j), direct in rig.list_pairs().items():
+        if not direct:
+            unreached.setdefault(i, []).append(rig.gpus[j].label)
+    for i, labels in unreached.items():
+        text = f"no peer access to {', '.join(labels)}: copies go through the host"
+        code = "p2p_by_host" if wiring == "peer" else "p2p_refused"
+        yield hv.Finding(code, rig.gpus[i].part, text)
     wrong = tuple(verify_pairs(rig, params.verified // WORD_BYTES))
     yield from _explain_stray_words(rig, wrong, wiring)
     rates, ring = _time_pairs(rig, params)
@@ -152,25 +154,6 @@ def measure_pairs(rig: Rig, ctx: hv.Context, params: P2pParams) -> Iterator[hv.C
         f"each; GB/s by pair (row to column): {format_matrix(rates, len(rig.gpus))}"
     )
     yield hv.Coverage("node", text)
-
-
-def report_unused_gpus(ctx: hv.Context) -> Iterator[hv.Coverage]:
-    """Report the GPUs that are left out since an earlier check of the run left them hung."""
-    for problem in ctx.inventory.problems:
-        if problem.code == NOT_USED:
-            label = ctx.inventory.find_label(problem.part_id)
-            yield hv.Coverage(problem.part_id, f"{label} was left out of all pairs: {problem.text}")
-
-
-def _report_unreachable(rig: Rig, *, linked: bool) -> Iterator[hv.Finding]:
-    unreached: dict[int, list[str]] = {}
-    for (i, j), direct in rig.list_pairs().items():
-        if not direct:
-            unreached.setdefault(i, []).append(rig.gpus[j].label)
-    for i, labels in unreached.items():
-        text = f"no peer access to {', '.join(labels)}: copies go through the host"
-        code = "p2p_refused" if linked else "p2p_by_host"
-        yield hv.Finding(code, rig.gpus[i].part, text)
 
 
 def verify_pairs(rig: Rig, words: int) -> Iterator[hv.Finding]:

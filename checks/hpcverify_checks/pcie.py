@@ -24,6 +24,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, pairwise
 from math import inf
 from pathlib import Path
@@ -39,21 +40,18 @@ from hpcverify.telemetry.vendors import SourceFinder, find_source
 from hpcverify.units import HOUR_SECONDS, MINUTE_SECONDS
 from hpcverify_checks.node import gpu_source
 from hpcverify_checks.node.counters import (
+    USUAL_LINK,
     Growth,
     compare_with_last_run,
     find_peak_increase,
+    list_aer_counts,
     read_moment,
 )
 from hpcverify_checks.node.parts import SUPERCHIP_KEY_PREFIXES, find_model, look_up_spec
 
 REPLAY_WINDOWS = {"replays.minute": MINUTE_SECONDS, "replays.quarter": 15 * MINUTE_SECONDS}
 """Seconds within which the most replays are measured."""
-USUAL_LINK = aer.Link(3, 16)
-"""Whose errors are allowed where a link is not known."""
 ERROR_KINDS = ("fatal", "non_fatal", "correctable", "replays")
-HARMLESS_ERRORS = frozenset({"UnsupReq", "NonFatalErr"})
-"""The kernel's names for an unanswered request, as an error and as an advisory: software
-that looks for devices causes them."""
 
 
 class PcieParams(hv.Params, frozen=True):
@@ -77,7 +75,13 @@ def report_links(
     if not (reply.answers or reply.findings):
         raise hv.Skip("no GPU reports its PCIe link", hv.Cause.NOT_OBSERVABLE)
     yield from gpu_source.report_troubles(reply)
-    yield from _measure_widths(reply.answers, ctx)
+    levels = {
+        part_id: LinkLevel(link.width, link.max_width, link.width)
+        for part_id, link in reply.answers.items()
+        if link.width is not None and link.max_width is not None
+    }
+    yield from (hv.Measurement("width", level.now, "", w) for w, level in levels.items())
+    yield from _report_missing("width", levels, ctx)
     for part_id, link in reply.answers.items():
         yield from _report_platform_limits(link, ctx, part_id)
         text = (
@@ -106,25 +110,14 @@ class LinkLevel(Struct, frozen=True):
     """The most that it did in this run."""
 
 
-def _measure_widths(links: Mapping[str, PcieLink], ctx: hv.Context) -> Iterator[hv.CheckItem]:
-    levels = {
-        part_id: LinkLevel(link.width, link.max_width, link.width)
-        for part_id, link in links.items()
-        if link.width is not None and link.max_width is not None
-    }
-    for part_id, level in levels.items():
-        yield hv.Measurement("width", level.now, "", part_id)
-    yield from _report_missing("width", levels, ctx)
-
-
 def _report_missing(
     what: str, levels: Mapping[str, LinkLevel], ctx: hv.Context, suffix: str = ""
 ) -> Iterator[hv.CheckItem]:
     """
     Measure by how much each link is below what it, or most of its model, were seen to do.
 
-    Without a *suffix*, also report once a link that is below its maximum and has lost
-    nothing, and remember the most that it did.
+    Without a *suffix*, also measure once by how much a link that has lost nothing is below
+    its maximum, and remember the most that it did.
     """
     for part_id, level in levels.items():
         sheet = look_up_spec(ctx, part_id)
@@ -138,18 +131,9 @@ def _report_missing(
         yield hv.Measurement(f"{what}.missing{suffix}", missing, "", part_id)
         if suffix:
             continue
-        if level.now < level.best and not (missing or before):
-            shared = (
-                f"as on {like.count(level.now)} of {len(like)} GPUs of this model"
-                if len(like) > 1
-                else "and the node has no more GPUs of this model to compare with"
-            )
-            text = (
-                f"PCIe {what} {level.now}, although GPU and slot support {level.best}, {shared}: "
-                "check the riser and the firmware setting of the slot; in a virtual machine it "
-                "may be right; this is reported once"
-            )
-            yield hv.Finding(f"{what}_limited", part_id, text)
+        if not (missing or before):
+            unused = max(0, level.best - level.now)
+            yield hv.Measurement(f"{what}.unused", unused, "", part_id)
         yield hv.CarryOver(f"{what} reached", str(max(level.peak, before)), part_id)
 
 
@@ -179,30 +163,19 @@ def count_errors(
     silent = known - {"", *(k.address for k in links.values())}
     others = [aer.list_ports(address, root) for address in silent]
     shared = Counter(chain.from_iterable([*chains.values(), *others]))
-    counts = {part_id: _count_gpu_errors(link.counters) for part_id, link in links.items()}
+    counts: dict[str, dict[str, int]] = {}
+    for part_id, link in links.items():
+        own = {f"GPU {kind}": link.counters[kind] for kind in ERROR_KINDS if kind in link.counters}
+        if "GPU non_fatal" in own:
+            unanswered = link.counters.get("unsupported", 0)
+            own["GPU non_fatal"] = max(0, own["GPU non_fatal"] - unanswered)
+        counts[part_id] = own
     for part_id, addresses in chains.items():
         for address in addresses:
             owner = part_id if shared[address] == 1 else "node"
-            counts.setdefault(owner, {}).update(_count_aer_errors(address, root))
+            own = list_aer_counts(address, aer.read_errors(address, root))
+            counts.setdefault(owner, {}).update(own)
     return counts
-
-
-def _count_gpu_errors(counters: Mapping[str, int]) -> dict[str, int]:
-    counts = {f"GPU {kind}": counters[kind] for kind in ERROR_KINDS if kind in counters}
-    if "non_fatal" in counters:  # less the unanswered requests
-        counts["GPU non_fatal"] = max(0, counters["non_fatal"] - counters.get("unsupported", 0))
-    return counts
-
-
-def _count_aer_errors(address: str, root: Path) -> dict[str, int]:
-    # Each kind that this end counts is there, even at zero.
-    errors = aer.read_errors(address, root)
-    return {f"{address} {kind}": 0 for kind in errors} | {
-        f"{address} {kind} {name}": count
-        for kind, counts in errors.items()
-        for name, count in counts.items()
-        if name not in HARMLESS_ERRORS
-    }
 
 
 def _count_allowed(generation: int | None, width: int | None) -> float:
@@ -218,17 +191,13 @@ def report_errors(new: Growth, part_id: str, allowed: float) -> Iterator[hv.Chec
         for kind in ("fatal", "non_fatal"):
             yield hv.Measurement(f"{kind}.delta", _sum_kind(new.last.counts, kind), "", part_id)
     for kind in ("replays", "correctable"):
-        span = new.choose_delta(HOUR_SECONDS)
-        rate = span.compute_rate(_sum_kind(span.counts, kind), HOUR_SECONDS)
+        rate = new.compute_rate(partial(_sum_kind, kind=kind), HOUR_SECONDS)
         if rate is not None:
             yield hv.Measurement(f"{kind}.rate", rate / allowed, "ratio", part_id)
-    if new.last.grown:
-        worst = sorted(new.last.grown.items(), key=lambda item: -item[1])
-        listed = ", ".join(f"{name} {count}" for name, count in worst)
-        evidence = {name: str(count) for name, count in worst}
-        yield hv.Finding(
-            "pcie_errors", part_id, f"PCIe errors since {new.start}: {listed}", evidence
-        )
+    if evidence := new.list_new():
+        listed = ", ".join(f"{name} {count}" for name, count in evidence.items())
+        text = f"PCIe errors since {new.start}: {listed}"
+        yield hv.Finding("pcie_errors", part_id, text, evidence)
 
 
 def _sum_kind(counts: Mapping[str, int], kind: str) -> int:
@@ -257,7 +226,13 @@ def observe(watch: hv.Watch, ctx: hv.Context, params: PcieParams) -> Iterator[hv
         yield hv.Coverage(part_id, f"generation judged by {len(under_load)} samples under load")
         slowest[part_id] = LinkLevel(lowest, best, _find_peak(samples))
     yield from _report_missing("generation", slowest, ctx)
-    yield from _measure_run_widths(watch, ctx)
+    narrowest = {
+        part_id: LinkLevel(lowest, best, _find_peak(samples))
+        for part_id, samples in watch.group_by_part("pcie.width")
+        if (best := _read_fact(ctx, part_id, "pcie_width")) is not None
+        and (lowest := _find_steady_low(samples)) is not None
+    }
+    yield from _report_missing("width", narrowest, ctx, ".run")
     for part_id, samples in watch.group_by_part("pcie.replays"):
         allowed = _count_allowed(
             _read_fact(ctx, part_id, "pcie_generation"), _read_fact(ctx, part_id, "pcie_width")
@@ -305,17 +280,11 @@ def _find_peak(samples: Sequence[hv.Sample]) -> int:
     return max(int(sample.value) for sample in samples)
 
 
-def _measure_run_widths(watch: hv.Watch, ctx: hv.Context) -> Iterator[hv.CheckItem]:
-    narrowest = {
-        part_id: LinkLevel(lowest, best, _find_peak(samples))
-        for part_id, samples in watch.group_by_part("pcie.width")
-        if (best := _read_fact(ctx, part_id, "pcie_width")) is not None
-        and (lowest := _find_steady_low(samples)) is not None
-    }
-    yield from _report_missing("width", narrowest, ctx, ".run")
-
-
 SEEN_SOURCE = "what it, or most GPUs of this model in the node, were seen to do"
+SLOT_SOURCE = (
+    "what GPU and slot support: check the riser and the firmware setting of the slot; a virtual "
+    "machine may hide lanes"
+)
 FATAL_SOURCE = "PCI Express: after a fatal error a link is unreliable"
 BIT_ERRORS_SOURCE = "DCGM 4.6: PCI Express allows one error in 1e12 bits"
 
@@ -332,6 +301,12 @@ CHECK = hv.Check(
         "width.missing.run": hv.Metric("", "high", "the same at its worst in the run").fail(
             high=0, source=SEEN_SOURCE
         ),
+        "width.unused": hv.Metric(
+            "", "neither", "lanes fewer than GPU and slot support, in the first run"
+        ).warn(high=0, source=SLOT_SOURCE),
+        "generation.unused": hv.Metric(
+            "", "neither", "generations below what GPU and slot support, likewise"
+        ).warn(high=0, source=SLOT_SOURCE),
         "generation": hv.Metric("", "low", "the lowest while the GPU worked"),
         "generation.missing": hv.Metric(
             "", "high", "generations below what it or most siblings did"
@@ -361,7 +336,6 @@ CHECK = hv.Check(
     },
     finding_rules={
         **problems.PROBLEM_RULES,
-        **hv.warn_on("width_limited", "generation_limited"),
         **hv.listed("platform_limit", "pcie_errors"),
     },
     placement=hv.Placement.PASSIVE,

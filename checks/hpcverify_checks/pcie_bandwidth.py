@@ -30,12 +30,7 @@ from hpcverify.units import GIGA, format_count
 from hpcverify_checks.exact.bits import WORD_BYTES, compute_digest
 from hpcverify_checks.exact.mismatch import Mismatch, find_mismatch
 from hpcverify_checks.exact.transfers import Copy, copy, make_pattern
-from hpcverify_checks.exact.vote import (
-    HOST_MEMORY,
-    MEMORY_CODE,
-    MEMORY_TEXT,
-    PRODUCT_FINDING_RULES,
-)
+from hpcverify_checks.exact.vote import HOST_MEMORY, MEMORY_CODE, MEMORY_TEXT, PRODUCT_FINDING_RULES
 from hpcverify_checks.node.cores import format_ranges, list_near_cores
 from hpcverify_checks.node.device import find_torch_device, require_memory, wait_for_device
 from hpcverify_checks.node.gpu_source import name_vendor
@@ -67,10 +62,6 @@ class PcieBandwidthParams(hv.Params, frozen=True):
 
 
 DIRECTIONS = {"h2d": "from the host", "d2h": "to the host"}
-
-
-def _read_no_link() -> None:
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +100,7 @@ def measure(ctx: hv.Context, params: PcieBandwidthParams) -> Iterator[hv.CheckIt
     known = name_vendor(ctx) == NVIDIA
     route = Route(
         device,
-        partial(aer.read_link, address) if known else _read_no_link,
+        partial(aer.read_link, address) if known else lambda: None,
         list_near_cores(ctx, ctx.device.part),
     )
     yield from measure_route(route, ctx, params)

@@ -67,7 +67,15 @@ def report_recovery(reply: GpuAnswers[Recovery], vendor: str) -> Iterator[hv.Che
     """Report the actions and repairs in *reply*, of GPUs of *vendor*."""
     for uuid, recovery in reply.answers.items():
         yield from _report_action(uuid, recovery, vendor)
-        yield from _report_repairs(uuid, recovery)
+        for what, pending in (
+            ("memory channel", recovery.channel_repair_pending),
+            ("TPC", recovery.tpc_repair_pending),
+        ):
+            if pending:
+                yield hv.Finding("repair_pending", uuid, f"a repair of a {what} waits for a reset")
+        if recovery.unrepairable_memory:
+            text = "its memory has errors that cannot be repaired any more"
+            yield hv.Finding("memory_unrepairable", uuid, text)
     yield from gpu_source.report_troubles(reply)
 
 
@@ -85,19 +93,6 @@ def _report_action(uuid: str, recovery: Recovery, vendor: str) -> Iterator[hv.Ch
     elif recovery.action != "none":
         text = f"the driver asks for an unknown recovery action: {recovery.action}"
         yield hv.Finding("action_unknown", uuid, text)
-
-
-def _report_repairs(uuid: str, recovery: Recovery) -> Iterator[hv.Finding]:
-    waiting = {
-        "memory channel": recovery.channel_repair_pending,
-        "TPC": recovery.tpc_repair_pending,
-    }
-    for what, pending in waiting.items():
-        if pending:
-            yield hv.Finding("repair_pending", uuid, f"a repair of a {what} waits for a reset")
-    if recovery.unrepairable_memory:
-        text = "its memory has errors that cannot be repaired any more"
-        yield hv.Finding("memory_unrepairable", uuid, text)
 
 
 CHECK = hv.Check(

@@ -62,7 +62,7 @@ def test_a_healthy_board_passes_run_after_run(
         names = {name for name, _ in loud}
         expected = set[str]() if is_persistent else {"persistence_off"}
         # It has 8 of 16 lanes, and is the only GPU of its node: reported once.
-        expected |= {"width_limited"} if (board, lines) == ("1xl40s", ()) else set()
+        expected |= {"width.unused"} if (board, lines) == ("1xl40s", ()) else set()
         assert names == expected, loud
 
 

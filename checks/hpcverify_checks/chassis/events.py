@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf, nan
 from pathlib import Path
 
 from msgspec import Struct
@@ -134,7 +135,14 @@ def select_new(log: EventLog, mark: LogMark | None) -> LogPart:
     if place is not None:
         return LogPart(events[place + 1 :])
     if log.identity and log.identity == mark.identity:
-        return _select_after_clear(events, mark)
+        # What is dated a day and more before the mark was there, and misread.
+        then = (mark.last.time if mark.last else None) or -inf
+        old = [e.time is not None and e.time < then - DAY_SECONDS for e in events]
+        new, older = (
+            tuple(e for e, is_old in zip(events, old, strict=True) if is_old is wanted)
+            for wanted in (False, True)
+        )
+        return LogPart(new, older, "the log was cleared, or has gone round, since the last run")
     return _select_last_day(log, "this is the log of another BMC than in the last run")
 
 
@@ -154,26 +162,12 @@ def _identify(event: ChassisEvent) -> tuple[object, ...]:
     return event.id, event.time, event.subject, event.text
 
 
-def _select_after_clear(events: Sequence[ChassisEvent], mark: LogMark) -> LogPart:
-    """Select all but what is dated a day and more before *mark*: it was there, and misread."""
-    then = mark.last.time if mark.last else None
-    old = [e.time is not None and then is not None and e.time < then - DAY_SECONDS for e in events]
-    new = tuple(e for e, is_old in zip(events, old, strict=True) if not is_old)
-    older = tuple(e for e, is_old in zip(events, old, strict=True) if is_old)
-    return LogPart(new, older, "the log was cleared, or has gone round, since the last run")
-
-
 def _select_last_day(log: EventLog, note: str) -> LogPart:
-    recent = [_is_recent(event, log.clock) for event in log.events]
+    now = nan if log.clock is None else log.clock
+    recent = [abs(now - (nan if e.time is None else e.time)) < DAY_SECONDS for e in log.events]
     # Behind an entry of the last day all are of the last day, even those without a time.
     first = recent.index(True) if True in recent else len(recent)
     return LogPart(log.events[first:], log.events[:first], note)
-
-
-def _is_recent(event: ChassisEvent, clock: float | None) -> bool:
-    if event.time is None or clock is None:
-        return False
-    return -DAY_SECONDS < clock - event.time < DAY_SECONDS
 
 
 def make_mark(log: EventLog) -> LogMark:

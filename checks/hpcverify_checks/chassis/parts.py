@@ -106,7 +106,10 @@ def report_parts(chassis: Chassis, seen: SeenParts) -> Iterator[hv.Finding]:
         if not any(f.code in REDUNDANCY_CAUSES for f in failed.get(group.kind, ())):
             yield from _report_redundancy(group, seen)
     yield from _report_temperatures(chassis.sensors)
-    doubtful = [kind for kind in NEEDED_KINDS if _is_all_critical(chassis.sensors, kind)]
+    healths = {
+        k: [s.health for s in chassis.sensors if s.kind is k and s.is_there] for k in NEEDED_KINDS
+    }
+    doubtful = [k for k, h in healths.items() if len(h) > 1 and {*h} == {SensorHealth.CRITICAL}]
     for sensor in chassis.sensors:
         if sensor.kind not in doubtful:
             yield from _report_other(sensor)
@@ -121,7 +124,7 @@ def report_parts(chassis: Chassis, seen: SeenParts) -> Iterator[hv.Finding]:
 def remember_parts(chassis: Chassis, seen: SeenParts, *, accept: bool) -> SeenParts:
     """Remember what this run saw beside what earlier ones *seen*; *accept* starts afresh."""
     supplies = {s.part for s in _list_supplies(chassis.sensors) if s.is_there}
-    fans = {s.name for s in _list_fans(chassis.sensors) if _turns(s)}
+    fans = {s.name for s in _list_fans(chassis.sensors) if s.is_there and s.value != 0}
     redundant = {g.name for g in chassis.redundancy if g.state is RedundancyState.FULL}
     if accept:
         meant = {g.name for g in chassis.redundancy if g.state in NOT_REDUNDANT}
@@ -147,10 +150,6 @@ def _list_supplies(sensors: Iterable[ChassisSensor]) -> list[ChassisSensor]:
 
 def _list_fans(sensors: Iterable[ChassisSensor]) -> list[ChassisSensor]:
     return [s for s in sensors if s.kind is SensorKind.FAN]
-
-
-def _turns(fan: ChassisSensor) -> bool:
-    return fan.is_there and fan.value != 0
 
 
 def _report_supplies(sensors: Sequence[ChassisSensor]) -> Iterator[hv.Finding]:
@@ -227,11 +226,6 @@ def _report_temperatures(sensors: Sequence[ChassisSensor]) -> Iterator[hv.Findin
             text = f"is at {_format_reading(sensor)}: look at the air flow"
             text += f"; the air at {room[0].name} is too hot" if room else ""
             yield hv.Finding("temperature_high", sensor.part, text, {"sensor": sensor.name})
-
-
-def _is_all_critical(sensors: Iterable[ChassisSensor], kind: SensorKind) -> bool:
-    healths = [s.health for s in sensors if s.kind is kind and s.is_there]
-    return len(healths) > 1 and set(healths) == {SensorHealth.CRITICAL}
 
 
 def _report_other(sensor: ChassisSensor) -> Iterator[hv.Finding]:
@@ -338,7 +332,8 @@ def _is_credible(sensor: ChassisSensor) -> bool:
     Boards have been shipped with thresholds of zero, and with low ones above high ones.
     """
     bounds = sensor.thresholds
-    if not _is_in_order(bounds):
+    ends = (bounds.low_critical, bounds.low_warning, bounds.high_warning, bounds.high_critical)
+    if any(a > b for a, b in pairwise(bound for bound in ends if bound is not None)):
         return False
     if _find_side(sensor) is Defect.LOW:
         own = [b for b in (bounds.low_warning, bounds.low_critical) if b is not None]
@@ -352,11 +347,6 @@ def _is_credible(sensor: ChassisSensor) -> bool:
         return True  # thresholds that cannot be read
     inside = sensor.value - limit * margin
     return limit > 0 and (inside <= 0 if margin > 1 else inside >= 0)
-
-
-def _is_in_order(bounds: Thresholds) -> bool:
-    known = (bounds.low_critical, bounds.low_warning, bounds.high_warning, bounds.high_critical)
-    return all(a <= b for a, b in pairwise(bound for bound in known if bound is not None))
 
 
 def _format_reading(sensor: ChassisSensor) -> str:

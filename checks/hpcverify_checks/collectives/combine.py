@@ -8,12 +8,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from hpcverify.records.collectives import (
-    CollectiveRun,
-    RankPlace,
-    RecordedCollective,
-    WrongResult,
-)
+from hpcverify.records.collectives import CollectiveRun, RankPlace, RecordedCollective, WrongResult
 from hpcverify_checks.collectives.recorder import describe_records
 from hpcverify_checks.collectives.timeline import Timeline
 from hpcverify_checks.ranks.board import describe_unreadable

@@ -27,11 +27,7 @@ from hpcverify_checks.collectives.recorder import read_last_collective
 from hpcverify_checks.collectives.timeline import measure_timeline
 from hpcverify_checks.node.torch_build import require_torch
 from hpcverify_checks.ranks.board import decode_messages, open_board
-from hpcverify_checks.ranks.collective import (
-    CollectiveJob,
-    measure_collectives,
-    use_thread_share,
-)
+from hpcverify_checks.ranks.collective import CollectiveJob, measure_collectives, use_thread_share
 from hpcverify_checks.ranks.process_group import join_group
 from hpcverify_checks.ranks.progress import keep_position
 from hpcverify_checks.ranks.rendezvous import LostRanks, announce_failure, exchange_messages

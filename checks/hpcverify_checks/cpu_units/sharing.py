@@ -26,11 +26,7 @@ from typing import TYPE_CHECKING
 
 import hpcverify.check as hv
 from hpcverify_checks.cpu_units.units import MODULUS
-from hpcverify_checks.cpu_units.witnesses import (
-    DEFECTIVE_CODE,
-    UNATTRIBUTED_CODE,
-    CoreSet,
-)
+from hpcverify_checks.cpu_units.witnesses import DEFECTIVE_CODE, UNATTRIBUTED_CODE, CoreSet
 from hpcverify_checks.exact.vote import HOST
 
 if TYPE_CHECKING:

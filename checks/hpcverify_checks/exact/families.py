@@ -8,21 +8,13 @@ plan's actual operands proves that it stayed within them (see `exact`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import sqrt
 from typing import Any
 
 from hpcverify_checks.exact.products import Operands, PlannedOperands, ProductPlan, Shape
-from hpcverify_checks.exact.sparse import (
-    BF16,
-    E4M3,
-    FP16,
-    FP32,
-    FP64,
-    SparseOperands,
-    SparsePlan,
-)
+from hpcverify_checks.exact.sparse import BF16, E4M3, FP16, FP32, FP64, SparseOperands, SparsePlan
 from hpcverify_checks.node.dtypes import DTYPES, Dtype
 
 SINGLE_LIMIT = 2**24 - 1
@@ -64,13 +56,22 @@ PlanMaker = Callable[[int], tuple[ProductPlan, ...]]
 
 def make_bf16_plans(depth: int) -> tuple[ProductPlan, ...]:
     """Make the plans that are exact with 8-bit operands and an fp32 accumulator."""
-    wide = choose_partner_bound(depth, BYTE_BOUND, SINGLE_LIMIT, BYTE_BOUND)
-    half = choose_partner_bound(depth, BYTE_BOUND, SINGLE_LIMIT // 2, BYTE_BOUND)
+    names = "plain", "bias+", "bias-", "scaled"
+    return _make_four_plans(depth, names, 1, BYTE_BOUND, SINGLE_LIMIT, SINGLE_POWERS)
+
+
+def _make_four_plans(  # noqa: PLR0917 - as they follow in `ProductPlan`
+    depth: int, names: Sequence[str], key: int, bound: int, limit: int, powers: range
+) -> tuple[ProductPlan, ...]:
+    wide = choose_partner_bound(depth, bound, limit, bound)
+    half = choose_partner_bound(depth, bound, limit // 2, bound)
+    bias = (limit + 1) // 2
+    plain, more, less, scaled = names
     return (
-        ProductPlan("plain", 1, BYTE_BOUND, wide, SINGLE_LIMIT),
-        ProductPlan("bias+", 2, BYTE_BOUND, half, SINGLE_LIMIT, bias=2**23),
-        ProductPlan("bias-", 3, half, BYTE_BOUND, SINGLE_LIMIT, bias=-(2**23)),
-        ProductPlan("scaled", 4, wide, BYTE_BOUND, SINGLE_LIMIT, powers=SINGLE_POWERS),
+        ProductPlan(plain, key, bound, wide, limit),
+        ProductPlan(more, key + 1, bound, half, limit, bias=bias),
+        ProductPlan(less, key + 2, half, bound, limit, bias=-bias),
+        ProductPlan(scaled, key + 3, wide, bound, limit, powers=powers),
     )
 
 
@@ -86,14 +87,8 @@ def make_fp32_plans(depth: int) -> tuple[ProductPlan, ...]:
 
 def make_fp64_plans(depth: int) -> tuple[ProductPlan, ...]:
     """Make the plans for an fp64 accumulator."""
-    wide = choose_partner_bound(depth, DOUBLE_BOUND, DOUBLE_LIMIT, DOUBLE_BOUND)
-    half = choose_partner_bound(depth, DOUBLE_BOUND, DOUBLE_LIMIT // 2, DOUBLE_BOUND)
-    return (
-        ProductPlan("double", 7, DOUBLE_BOUND, wide, DOUBLE_LIMIT),
-        ProductPlan("double+", 8, DOUBLE_BOUND, half, DOUBLE_LIMIT, bias=2**52),
-        ProductPlan("double-", 9, half, DOUBLE_BOUND, DOUBLE_LIMIT, bias=-(2**52)),
-        ProductPlan("double scaled", 10, wide, DOUBLE_BOUND, DOUBLE_LIMIT, powers=DOUBLE_POWERS),
-    )
+    names = "double", "double+", "double-", "double scaled"
+    return _make_four_plans(depth, names, 7, DOUBLE_BOUND, DOUBLE_LIMIT, DOUBLE_POWERS)
 
 
 def make_fp8_plans(depth: int) -> tuple[ProductPlan, ...]:

@@ -31,11 +31,7 @@ from hpcverify_checks.exact.bits import GOLDEN, WORD_BITS, count_from, view_word
 from hpcverify_checks.exact.products import ALL_SHIFTS, Shape, view_shifted
 from hpcverify_checks.exact.vote import is_of_host
 from hpcverify_checks.node.cores import list_other_cores, run_on_each
-from hpcverify_checks.node.dtypes import (
-    Dtype,
-    Multiply,
-    multiply,
-)
+from hpcverify_checks.node.dtypes import Dtype, Multiply, multiply
 from hpcverify_checks.node.stalls import StallMeter
 
 if TYPE_CHECKING:

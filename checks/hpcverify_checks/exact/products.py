@@ -294,12 +294,9 @@ def prove_by_freivalds(made: Operands, product: Tensor, seed: int) -> ProductPro
     """
     import torch
 
-    weights = torch.stack(
-        [
-            _draw_odd_vector(seed, draw, made.shape.size)
-            for draw in range(count_vectors(made.plan.limit))
-        ]
-    )
+    draws = [seed * MISS_BITS + draw for draw in range(count_vectors(made.plan.limit))]
+    odd = [hash_places(draw, range(1), made.shape.size, HOST_DEVICE)[0] | 1 for draw in draws]
+    weights = torch.stack(odd)
     right, b_square = _multiply_b(made, weights.T)
     rows, columns = made.make_factors(HOST_DEVICE)
     wrong: list[int] = []
@@ -307,10 +304,12 @@ def prove_by_freivalds(made: Operands, product: Tensor, seed: int) -> ProductPro
     for block in iter_blocks(made.shape.size):
         part = slice(block.start, block.stop)
         a = made.make_a(block, HOST_DEVICE)
-        values, proper = _to_integers(product[part] / rows[part] / columns, made.plan.limit)
-        same = proper & (_multiply_modulo(values, weights.T) == _multiply_modulo(a, right)).all(
-            dim=1
-        )
+        unscaled = product[part] / rows[part] / columns
+        # What is not an integer in range is wrong, whatever it is congruent to.
+        fit = (unscaled == unscaled.round()) & (unscaled.abs() <= made.plan.limit)
+        values = torch.where(fit, unscaled, 0.0).long()
+        sums = _multiply_modulo(values, weights.T) == _multiply_modulo(a, right)
+        same = fit.all(dim=1) & sums.all(dim=1)
         same &= ~((values == 0) & product[part].signbit()).any(dim=1)
         wrong += [block.start + int(i) for i in (~same).nonzero()]
         a_square = max(a_square, int(_sum_squares(a, made.plan.bias, dim=1).max()))
@@ -348,23 +347,10 @@ def _sum_squares(block: Tensor, bias: int, *, dim: int) -> Tensor:
     return block.narrow(dim, skipped, block.shape[dim] - skipped).square().sum(dim)
 
 
-def _to_integers(unscaled: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-    """Convert to integers, and report which rows hold only integers in range."""
-    import torch
-
-    # What is not an integer in range is wrong, whatever it is congruent to.
-    fit = (unscaled == unscaled.round()) & (unscaled.abs() <= limit)
-    return torch.where(fit, unscaled, 0.0).long(), fit.all(dim=1)
-
-
 def _multiply_modulo(matrix: Tensor, weights: Tensor) -> Tensor:
     import torch
 
     return torch.stack([(matrix * column).sum(1) for column in weights.T], dim=1)
-
-
-def _draw_odd_vector(seed: int, draw: int, length: int) -> Tensor:
-    return hash_places(seed * MISS_BITS + draw, range(1), length, HOST_DEVICE)[0] | 1
 
 
 def find_constant_bits(matrices: Iterable[Tensor]) -> tuple[int, ...]:

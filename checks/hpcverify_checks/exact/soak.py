@@ -47,12 +47,7 @@ from hpcverify_checks.exact.product_loop import (
     poison,
 )
 from hpcverify_checks.exact.products import HOST_DEVICE, PAD_DEPTH, iter_blocks, view_shifted
-from hpcverify_checks.exact.vote import (
-    UNWITNESSED_CODE,
-    Ballot,
-    identify_kind,
-    make_answer,
-)
+from hpcverify_checks.exact.vote import UNWITNESSED_CODE, Ballot, identify_kind, make_answer
 from hpcverify_checks.node.stalls import STALL, StallMeter
 
 if TYPE_CHECKING:

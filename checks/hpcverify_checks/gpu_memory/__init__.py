@@ -59,11 +59,7 @@ from hpcverify_checks.gpu_memory.allocate import (
     allocate_chunks,
     query_gpu_memory,
 )
-from hpcverify_checks.node.device import (
-    find_torch_device,
-    name_torch_vendor,
-    require_memory,
-)
+from hpcverify_checks.node.device import find_torch_device, name_torch_vendor, require_memory
 from hpcverify_checks.node.estimates import SLOWEST_MEMORY_BYTES, find_gpu_bytes
 from hpcverify_checks.node.fixes import write_fix
 from hpcverify_checks.node.gpu_source import name_vendor
@@ -217,7 +213,15 @@ def examine_memory(
         if enough():
             break
         rest = go_on
-    yield from _report_tally(memory, part_id, room, tally)
+    reachable = room.total
+    if memory.size < MIN_COVERED * reachable:
+        reachable -= room.withheld()
+    covered = min(1.0, memory.size / max(reachable, 1))
+    yield hv.Measurement("covered", covered, "ratio", part_id)
+    yield hv.Measurement("passes", tally.passes.total(), "", part_id)
+    yield hv.Measurement("mismatches", tally.mismatches, "", part_id)
+    size = f"{memory.size / GIB:.2f} of {reachable / GIB:.2f} GiB that a process can have"
+    yield hv.Coverage(part_id, f"{size}, {tally.describe()}")
 
 
 def report_pass(
@@ -229,20 +233,6 @@ def report_pass(
     if not tally.mismatches and not march.is_table_intact():
         tally.mismatches += 1
         yield hv.Finding(CORRUPTED_CODE, part_id, "the reference table in GPU memory changed")
-
-
-def _report_tally(
-    memory: Memory, part_id: str, room: DeviceMemory, tally: PassTally
-) -> Iterator[hv.CheckItem]:
-    reachable = room.total
-    if memory.size < MIN_COVERED * reachable:
-        reachable -= room.withheld()
-    covered = min(1.0, memory.size / max(reachable, 1))
-    yield hv.Measurement("covered", covered, "ratio", part_id)
-    yield hv.Measurement("passes", tally.passes.total(), "", part_id)
-    yield hv.Measurement("mismatches", tally.mismatches, "", part_id)
-    size = f"{memory.size / GIB:.2f} of {reachable / GIB:.2f} GiB that a process can have"
-    yield hv.Coverage(part_id, f"{size}, {tally.describe()}")
 
 
 CLOCK_SOURCE = (

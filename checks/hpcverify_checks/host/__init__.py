@@ -49,11 +49,7 @@ from hpcverify_checks.host.processes import (
     measure_processes,
     report_shared_memory,
 )
-from hpcverify_checks.host.resources import (
-    compare_settings,
-    measure_cores,
-    measure_memory,
-)
+from hpcverify_checks.host.resources import compare_settings, measure_cores, measure_memory
 from hpcverify_checks.host.services import compare_files, compare_services, measure_names
 from hpcverify_checks.node.disk_health import SMART_FINDINGS, SMART_METRICS, limit_growth
 from hpcverify_checks.node.mounts import MOUNT_MISSING

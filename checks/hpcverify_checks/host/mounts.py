@@ -14,13 +14,7 @@ import msgspec
 
 import hpcverify.check as hv
 from hpcverify.telemetry import sysfs
-from hpcverify.telemetry.blockdev import (
-    Mount,
-    is_local,
-    list_disks_below,
-    list_hidden,
-    list_mounts,
-)
+from hpcverify.telemetry.blockdev import Mount, is_local, list_disks_below, list_hidden, list_mounts
 from hpcverify.units import GIB
 from hpcverify_checks.host.apart import MAX_HUNG, Hung, Question, ask_apart, read_start
 from hpcverify_checks.host.needs import MountNeed, SpaceNeed, fits
@@ -116,7 +110,11 @@ def measure_mounts(
         if point in watched and _is_filled_here(watched[point], point, answer)
     ]
     for point in local:
-        yield from _report_full(watched[point], point, replies.answers[point])
+        answer, mount = replies.answers[point], watched[point]
+        for what, whole, rest in (("space", "size", "free"), ("inodes", "inodes", "free_inodes")):
+            if answer[whole] and not answer[rest]:
+                text = f"no {what} is left on {mount.kind} of {mount.source}: free some"
+                yield hv.Finding("full", point, text)
     yield from _measure_space(local, space, table, replies.answers)
     answered = sum(point in watched for point in replies.answers)
     text = f"{answered} of {len(watched)} file systems answered"
@@ -379,13 +377,6 @@ def _is_filled_here(mount: Mount, point: str, answer: Mapping[str, int]) -> bool
     """Whether this node fills it: not others through a server, and no image, full by design."""
     is_own = mount.kind in DISK_FILE_SYSTEMS or point in MEASURED
     return is_own and not is_remote(mount.kind) and not answer["read_only"]
-
-
-def _report_full(mount: Mount, point: str, answer: Mapping[str, int]) -> Iterator[hv.Finding]:
-    for what, total, left in (("space", "size", "free"), ("inodes", "inodes", "free_inodes")):
-        if answer[total] and not answer[left]:
-            text = f"no {what} is left on {mount.kind} of {mount.source}: free some"
-            yield hv.Finding("full", point, text)
 
 
 def _measure_space(

@@ -77,12 +77,6 @@ def measure_processes(
 ) -> Iterator[hv.CheckItem]:
     """Report how many there are, and those that were stuck or left over in the last run too."""
     yield hv.Measurement("processes.zombies", sum(task.state == "Z" for task in tasks))
-    yield from _measure_share(root)
-    yield from _report_stuck(tasks, root, recall_stuck)
-    yield from _report_left_over(tasks, root, recall_left)
-
-
-def _measure_share(root: Path) -> Iterator[hv.Measurement]:
     # loadavg counts threads, each of which takes a pid.
     words = (sysfs.read_text(root / "proc/loadavg") or "").split()
     limits = [sysfs.read_number(root / f"proc/sys/kernel/{n}") for n in ("pid_max", "threads-max")]
@@ -90,9 +84,10 @@ def _measure_share(root: Path) -> Iterator[hv.Measurement]:
     if len(words) > 3 and known:  # noqa: PLR2004 - the fourth is running/all
         for name, word in zip(("load.1m", "load.5m", "load.15m"), words, strict=False):
             yield hv.Measurement(name, float(word))
-        yield hv.Measurement(
-            "processes.share", int(words[3].partition("/")[2]) / min(known), "ratio"
-        )
+        share = int(words[3].partition("/")[2]) / min(known)
+        yield hv.Measurement("processes.share", share, "ratio")
+    yield from _report_stuck(tasks, root, recall_stuck)
+    yield from _report_left_over(tasks, root, recall_left)
 
 
 def _report_stuck(

@@ -16,12 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcverify.telemetry.memory import (
-    NumaNode,
-    list_numa_nodes,
-    read_cache_bytes,
-    read_free_bytes,
-)
+from hpcverify.telemetry.memory import NumaNode, list_numa_nodes, read_cache_bytes, read_free_bytes
 from hpcverify_checks.exact.bits import WORD_BYTES
 from hpcverify_checks.exact.march import HARDWARE, MemorySeams
 from hpcverify_checks.host_memory.mapping import count_nodes, find_physical_address, map_chunk

@@ -26,7 +26,7 @@ from pathlib import Path
 import hpcverify.check as hv
 from hpcverify.telemetry import blockdev, fault_table, kernel_log, pci, sysfs
 from hpcverify.units import DAY_SECONDS, format_count
-from hpcverify_checks.kernel_log.lines import LINE_MARKERS, ROWS, LineEvent, LineRow, read_events
+from hpcverify_checks.kernel_log.lines import LINE_MARKERS, ROWS, LineEvent, read_events
 from hpcverify_checks.kernel_log.pstore import read_dumps
 from hpcverify_checks.node.kernel_log import (
     CURSOR,
@@ -77,7 +77,11 @@ def read_log(ctx: hv.Context, root: Path) -> Iterator[hv.CheckItem]:
     unseen = [message for message in dumped if message.text not in logged]
     crashed = [e for e in read_events(unseen) if e.row.kind in CRASH_KINDS]
     events = [*crashed, *read_events(log.messages)]
-    grave = {code for code in {e.row.code for e in events} if _may_fail(ROWS[code])}
+    grave = {
+        code
+        for code in {e.row.code for e in events}
+        if any(rule.verdict is hv.Verdict.FAIL for rule in ROWS[code].rules.values())
+    }
     named = dict.fromkeys(event.part for event in events if event.row.code in grave)
     ways = {part: way for part in named if (way := _find_way(part[0], part[1], ctx, root))}
     own: list[LineEvent] = []
@@ -113,7 +117,8 @@ def find_part(part: tuple[str, ...], inventory: hv.Inventory) -> str:
     kind, name, *_ = part
     match kind:
         case "pci":
-            address = _complete_address(name)
+            domain = "" if name.count(":") > 1 else "0000:"
+            address = pci.normalize_address(domain + name)
             known = (p for p in inventory.parts if p.facts.get("pci_address"))
             ids = (p.id for p in known if pci.normalize_address(p.facts["pci_address"]) == address)
             return next(ids, address)
@@ -144,20 +149,14 @@ def _find_dimm(names: Sequence[str], inventory: hv.Inventory) -> str:
         [re.sub(LOCATOR_START_PATTERN, "", p.label) for p in dimms],
         [p.facts.get("handle", "") for p in dimms],
     ):
-        ids = {p.id for p, way in zip(dimms, ways, strict=True) if _is_named(way.lower(), names)}
+        ids = {
+            p.id
+            for p, way in zip(dimms, map(str.lower, ways), strict=True)
+            if way and any(name == way or name.endswith(f" {way}") for name in names)
+        }
         if len(ids) == 1:
             return ids.pop()
     return "node"
-
-
-def _is_named(way: str, names: Sequence[str]) -> bool:
-    return any(way and (name == way or name.endswith(f" {way}")) for name in names)
-
-
-def _complete_address(name: str) -> str:
-    """Write an address as sysfs does; a domain that is missing is the first."""
-    domain = "" if name.count(":") > 1 else "0000:"
-    return pci.normalize_address(domain + name)
 
 
 def _is_on_disk(name: str, disk: str) -> bool:
@@ -167,10 +166,6 @@ def _is_on_disk(name: str, disk: str) -> bool:
     if rest != name:
         return re.fullmatch(r"p?\d*", rest) is not None
     return disk.startswith(f"{name}n") and name.startswith("nvme")
-
-
-def _may_fail(row: LineRow) -> bool:
-    return any(rule.verdict is hv.Verdict.FAIL for rule in row.rules.values())
 
 
 def _find_way(kind: str, name: str, ctx: hv.Context, root: Path) -> str:

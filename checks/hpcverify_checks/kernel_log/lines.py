@@ -128,8 +128,11 @@ def read_events(messages: Sequence[KernelMessage]) -> Iterator[LineEvent]:
     everything = "\n".join(message.text for message in messages)  # of many, most logs have few
     pairs = [(marker, row) for marker, row in MARKED_ROWS if marker in everything]
     for message in messages:
-        for marker, row in pairs:
-            if marker in message.text and (match := _match(row, message.text)):
+        for row in (row for marker, row in pairs if marker in message.text):
+            text = drop_process(message.text)
+            match = re.search(row.pattern, text)
+            is_users = row.kind != JOB_KIND and begins_with_users_words(text)
+            if match and not (is_users or re.search(TEST_TEXT, text)):
                 yield _make_event(row, match, message)
                 break
 
@@ -196,14 +199,6 @@ def _drop_injected(messages: Sequence[KernelMessage]) -> Iterator[KernelMessage]
             for began, pattern in injected
         ):
             yield message
-
-
-def _match(row: LineRow, text: str) -> re.Match[str] | None:
-    text = drop_process(text)
-    match = re.search(row.pattern, text)
-    if match and row.kind != JOB_KIND and begins_with_users_words(text):
-        return None
-    return None if re.search(TEST_TEXT, text) else match
 
 
 def _make_event(row: LineRow, match: re.Match[str], message: KernelMessage) -> LineEvent:

@@ -10,7 +10,7 @@ never read before shows nothing new: its value may be old.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -20,10 +20,28 @@ from msgspec import Struct
 
 import hpcverify.check as hv
 from hpcverify.telemetry import sysfs
+from hpcverify.telemetry.aer import Link
 from hpcverify.units import HOUR_SECONDS
 
 SNAPSHOT_NAME = "counters"
 """The name of the `CarryOver`s that take a part's counters from run to run."""
+
+
+HARMLESS_ERRORS = frozenset({"UnsupReq", "NonFatalErr"})
+"""The kernel's names for an unanswered request, as an error and as an advisory: software
+that looks for devices causes them."""
+USUAL_LINK = Link(3, 16)
+"""Whose errors are allowed where the link of PCIe is not known."""
+
+
+def list_aer_counts(address: str, errors: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """List the *errors* of the kernel's AER for the device *address*, each kind even at zero."""
+    return {f"{address} {kind}": 0 for kind in errors} | {
+        f"{address} {kind} {name}": count
+        for kind, counts in errors.items()
+        for name, count in counts.items()
+        if name not in HARMLESS_ERRORS
+    }
 
 
 class Moment(Struct, frozen=True):
@@ -103,6 +121,15 @@ class Growth(Struct, frozen=True, kw_only=True):
         """
         soon = self.last.seconds is not None and self.last.seconds < per
         return self.hour if soon else self.last
+
+    def compute_rate(self, count: Callable[[Mapping[str, int]], float], per: float) -> float | None:
+        """Compute how much *count* finds new per *per* seconds, in the span of `choose_delta`."""
+        span = self.choose_delta(per)
+        return span.compute_rate(count(span.counts), per)
+
+    def list_new(self) -> dict[str, str]:
+        """List the counters that grew since the last run, the fastest first, as evidence."""
+        return {name: str(count) for name, count in Counter(self.last.grown).most_common()}
 
 
 def compare_with_last_run(

@@ -25,11 +25,7 @@ from hpcverify.telemetry.cuda_errors import DRIVER_TOO_OLD, find_cuda_error
 from hpcverify.telemetry.memory import read_free_bytes
 from hpcverify.telemetry.vendors import AMD, NVIDIA, matches_torch_ids, write_torch_ids
 from hpcverify_checks.node.cores import bind_near_gpu, report_left_out_cores, use_all_cores
-from hpcverify_checks.node.dtypes import (
-    AMD_DTYPES,
-    DTYPES,
-    OTHER_AMD_DTYPES,
-)
+from hpcverify_checks.node.dtypes import AMD_DTYPES, DTYPES, OTHER_AMD_DTYPES
 from hpcverify_checks.node.fixes import write_fix
 from hpcverify_checks.node.gpu_source import name_vendor
 from hpcverify_checks.node.timing import make_product_step
@@ -179,7 +175,9 @@ def _start_gpu(ctx: hv.Context) -> torch.device:
             reason = f"the NVIDIA driver {driver} is too old for torch {torch.__version__}"
             fix = write_torch_fix(torch, facts.get("compute_capability", ""), driver)
             raise hv.Unable(reason, error.cause, code=error.code, fix=fix) from exc
-        device = torch.device("cuda", find_gpu_index(ctx.device.part, list_torch_ids(), vendor))
+        seen = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+        ids = [write_torch_ids(properties, name_torch_vendor()) for properties in seen]
+        device = torch.device("cuda", find_gpu_index(ctx.device.part, ids, vendor))
         torch.cuda.set_device(device)
     require_kernels(torch, torch.cuda.get_device_capability(device), driver)
     return device
@@ -195,15 +193,6 @@ def find_gpu_index(part: str, ids: Sequence[str], vendor: str = NVIDIA) -> int:
         f"{write_fix('show_all', vendor)}",
         hv.Cause.PARTIAL_VIEW,
     )
-
-
-def list_torch_ids() -> list[str]:
-    """List the ids of each GPU that torch sees, as `write_torch_ids` writes them."""
-    import torch
-
-    seen = range(torch.cuda.device_count())
-    vendor = name_torch_vendor()
-    return [write_torch_ids(torch.cuda.get_device_properties(i), vendor) for i in seen]
 
 
 def name_torch_vendor() -> str:

@@ -15,20 +15,11 @@ import hpcverify.check as hv
 from hpcverify_checks.exact.kernels import load_comparison
 from hpcverify_checks.exact.product_loop import ProductBench, ProductSeams, compare, hunt
 from hpcverify_checks.exact.products import view_shifted
-from hpcverify_checks.node.device import (
-    find_torch_device,
-    use_float32_precision,
-    wait_for_device,
-)
+from hpcverify_checks.node.device import find_torch_device, use_float32_precision, wait_for_device
 from hpcverify_checks.qualification import require_gpu
 from hpcverify_checks.sdc import PREPARE_SECONDS, SdcParams, choose_shape
 from hpcverify_checks.sdc.offsets import try_offsets
-from hpcverify_checks.sdc.prepare import (
-    DeviceTask,
-    References,
-    list_families,
-    prepare,
-)
+from hpcverify_checks.sdc.prepare import DeviceTask, References, list_families, prepare
 
 Clock = Callable[[], float]
 """Seconds since whenever; tests have one that stands still."""
@@ -75,17 +66,12 @@ def compare_in_pairs(
     time_bare(bench, len(bench.jobs), clock)
     once = time_bare(bench, MIN_PRODUCTS, clock)
     count = max(MIN_PRODUCTS, int(seconds / (2 * PAIRS * once)))
-    ratios = [
-        time_checked(bench, count, clock) / time_bare(bench, count, clock) for _ in range(PAIRS)
-    ]
+    ratios = list[float]()
+    for _ in range(PAIRS):
+        began = clock()
+        hunted = hunt(bench, lambda products: products >= count)
+        ratios.append((clock() - began) / hunted.products / time_bare(bench, count, clock))
     return median(ratios), count
-
-
-def time_checked(bench: ProductBench, count: int, clock: Clock) -> float:
-    """Time one of about *count* products that are compared, in seconds."""
-    began = clock()
-    hunted = hunt(bench, lambda products: products >= count)
-    return (clock() - began) / hunted.products
 
 
 def time_bare(bench: ProductBench, count: int, clock: Clock) -> float:

@@ -12,18 +12,13 @@ from collections.abc import Iterator
 
 import hpcverify.check as hv
 from hpcverify_checks.exact.bits import view_words
-from hpcverify_checks.exact.product_loop import ProductJob, poison
+from hpcverify_checks.exact.product_loop import poison
 from hpcverify_checks.exact.products import SHIFT_STEP, view_shifted
 from hpcverify_checks.node.device import find_torch_device, use_float32_precision
 from hpcverify_checks.qualification import require_gpu
 from hpcverify_checks.sdc import PREPARE_SECONDS, SdcParams, choose_shape
 from hpcverify_checks.sdc.offsets import try_offsets
-from hpcverify_checks.sdc.prepare import (
-    DeviceTask,
-    References,
-    list_families,
-    prepare,
-)
+from hpcverify_checks.sdc.prepare import DeviceTask, References, list_families, prepare
 
 PRODUCTS_SECONDS = 30.0
 """The time for nine products of each plan, each a tenth of a second at most, in fp64 on a
@@ -62,7 +57,10 @@ def try_plans(task: DeviceTask) -> Iterator[hv.CheckItem]:
     wrong += [f.corruption.text for f in prepared.failures if f.corruption]
     for job in prepared.jobs:
         for shift in trial.task.shifts:
-            if words := count_wrong_words(trial.task, job, shift):
+            out = trial.task.make_output()
+            poison(out)
+            trial.task.seams.multiply(*view_shifted(job.a, job.b, shift), out)
+            if words := int((view_words(out) != view_words(job.reference)).sum()):
                 place = f"plan {job.name} at offset {shift * SHIFT_STEP}"
                 wrong.append(f"{place}: {words} words differ from the proof")
     yield hv.Measurement(f"{name}.wrong_products", len(wrong), "", part_id)
@@ -73,14 +71,6 @@ def try_plans(task: DeviceTask) -> Iterator[hv.CheckItem]:
         f"{name}: {len(prepared.jobs)} plans at {len(trial.task.shifts)} offsets, each product "
         "compared with its proof",
     )
-
-
-def count_wrong_words(task: DeviceTask, job: ProductJob, shift: int) -> int:
-    """Multiply once, and count the 64-bit words that differ from the proof."""
-    out = task.make_output()
-    poison(out)
-    task.seams.multiply(*view_shifted(job.a, job.b, shift), out)
-    return int((view_words(out) != view_words(job.reference)).sum())
 
 
 CHECK = hv.Check(

@@ -34,11 +34,7 @@ from hpcverify_checks.node.stalls import OWN_WORK
 from hpcverify_checks.node.timing import StepClock
 from hpcverify_checks.ranks.operations import ALL_REDUCE, OPERATIONS, SUM, Operation, Segment
 from hpcverify_checks.ranks.peers import start_peers
-from hpcverify_checks.ranks.process_group import (
-    await_ranks,
-    join_group,
-    reduce_minimum,
-)
+from hpcverify_checks.ranks.process_group import await_ranks, join_group, reduce_minimum
 from hpcverify_checks.ranks.progress import wait_for_ranks
 from hpcverify_checks.ranks.rendezvous import RankGroup
 from hpcverify_checks.ranks.step_data import (

@@ -18,12 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import hpcverify.check as hv
-from hpcverify_checks.ranks.board import (
-    Board,
-    BoardError,
-    FolderBoard,
-    open_board,
-)
+from hpcverify_checks.ranks.board import Board, BoardError, FolderBoard, open_board
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_SECONDS = 5.0

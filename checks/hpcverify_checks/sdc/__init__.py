@@ -37,12 +37,7 @@ from hpcverify.telemetry import cpu
 from hpcverify_checks.exact.families import CPU_DEPTH, MAX_DEPTH, Family
 from hpcverify_checks.exact.kernels import load_comparison, report_comparison
 from hpcverify_checks.exact.product_loop import BlindComparison, ProductJob, ProductSeams
-from hpcverify_checks.exact.products import (
-    PAD_DEPTH,
-    SHIFT_STEP,
-    Shape,
-    find_constant_bits,
-)
+from hpcverify_checks.exact.products import PAD_DEPTH, SHIFT_STEP, Shape, find_constant_bits
 from hpcverify_checks.exact.soak import SOAK_METRICS
 from hpcverify_checks.exact.vote import BLIND_PART_CODE, PRODUCT_FINDING_RULES, reconcile
 from hpcverify_checks.node.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
@@ -226,7 +221,14 @@ def check_exact_products(
         began, longest = now, max(longest, now - began)
     stood = [d.task.stalls.longest for d in done if not math.isnan(d.task.stalls.longest)]
     yield from StallMeter(max(stood, default=math.nan)).report(ctx.device.part)
-    yield from sum_by_part(done)
+    every = [(d.task.shape, outcome) for d in done for outcome in d.outcomes]
+    for part_id in dict.fromkeys(outcome.part_id for _, outcome in every):
+        mine = [(shape, outcome) for shape, outcome in every if outcome.part_id == part_id]
+        wrong = sum(o.mismatched_words for _, o in mine)
+        operations = sum(o.products * shape.operations for shape, o in mine)
+        yield hv.Measurement("mismatched_words", wrong, "", part_id)
+        yield hv.Measurement("products", sum(o.products for _, o in mine), "", part_id)
+        yield hv.Measurement("checked_operations", operations, "", part_id)
 
 
 def choose_shape(family: Family, device: torch.device, params: SdcParams) -> Shape:
@@ -309,16 +311,6 @@ class FamilyResult:
         return [seconds for seconds in times.values() if seconds]
 
 
-def _describe_constant_bits(jobs: Sequence[ProductJob]) -> str:
-    names = {
-        "output": find_constant_bits(job.reference for job in jobs),
-        "A": find_constant_bits(job.a for job in jobs),
-        "B": find_constant_bits(job.b for job in jobs),
-    }
-    bits = ", ".join(f"{name} {format_ranges(bits) or 'none'}" for name, bits in names.items())
-    return f"bits that no product changes: {bits}"
-
-
 def examine_family(done: FamilyResult, seconds: float) -> Iterator[PartResult]:
     """
     Prepare one type and hunt with it; free its operands at the end.
@@ -345,7 +337,13 @@ def examine_family(done: FamilyResult, seconds: float) -> Iterator[PartResult]:
         done.notes.append(f"plans {', '.join(plans)}")
         if untried:
             done.notes.append(f"plans left out, since no time was left: {', '.join(untried)}")
-        done.notes.append(_describe_constant_bits(jobs))
+        data = {
+            "output": (job.reference for job in jobs),
+            "A": (job.a for job in jobs),
+            "B": (job.b for job in jobs),
+        }
+        bits = (f"{n} {format_ranges(find_constant_bits(x)) or 'none'}" for n, x in data.items())
+        done.notes.append(f"bits that no product changes: {', '.join(bits)}")
         left = compute_hunt_seconds(exact_seconds, perf_counter() - began)
         yield from hunt_on_parts(task, tuple(jobs), exact_seconds, left)
 
@@ -404,18 +402,6 @@ def _hunt_on_core(  # noqa: PLR0917 - for `partial`
 def _make_deadline(seconds: float) -> Callable[[int], bool]:
     end = perf_counter() + seconds
     return lambda _: perf_counter() >= end
-
-
-def sum_by_part(done: Sequence[FamilyResult]) -> Iterator[hv.CheckItem]:
-    """Add up the results with all types for each part or core."""
-    every = [(d.task.shape, outcome) for d in done for outcome in d.outcomes]
-    for part_id in dict.fromkeys(outcome.part_id for _, outcome in every):
-        mine = [(shape, outcome) for shape, outcome in every if outcome.part_id == part_id]
-        wrong = sum(o.mismatched_words for _, o in mine)
-        operations = sum(o.products * shape.operations for shape, o in mine)
-        yield hv.Measurement("mismatched_words", wrong, "", part_id)
-        yield hv.Measurement("products", sum(o.products for _, o in mine), "", part_id)
-        yield hv.Measurement("checked_operations", operations, "", part_id)
 
 
 def observe(watch: hv.Watch, ctx: hv.Context, _params: SdcParams) -> Iterator[hv.CheckItem]:

@@ -44,12 +44,7 @@ from hpcverify_checks.exact.vote import (
     UNWITNESSED_CODE,
     is_of_host,
 )
-from hpcverify_checks.node.cores import (
-    format_ranges,
-    list_other_cores,
-    pick_cores,
-    run_on_each,
-)
+from hpcverify_checks.node.cores import format_ranges, list_other_cores, pick_cores, run_on_each
 from hpcverify_checks.node.device import wait_for_device
 from hpcverify_checks.node.stalls import StallMeter, read_core_wait
 

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING
 
 from hpcverify_checks.exact.bits import view_integers
 from hpcverify_checks.exact.product_loop import Compare
-from hpcverify_checks.node.dtypes import (
-    Multiply,
-)
+from hpcverify_checks.node.dtypes import Multiply
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -25,11 +25,7 @@ from hpcverify.processes import die_with_parent, name_signal, run_tool
 from hpcverify_checks.exact.families import FAMILIES, Family
 from hpcverify_checks.exact.products import SHIFT_STEP, Shape, allocate_operands, view_shifted
 from hpcverify_checks.node.device import wait_for_device
-from hpcverify_checks.node.dtypes import (
-    Multiply,
-    find_refusal,
-    multiply,
-)
+from hpcverify_checks.node.dtypes import Multiply, find_refusal, multiply
 from hpcverify_checks.sdc.prepare import DeviceTask
 
 if TYPE_CHECKING:

@@ -23,12 +23,7 @@ from hpcverify_checks.exact.product_loop import (
     hunt,
     poison,
 )
-from hpcverify_checks.exact.products import (
-    HOST_DEVICE,
-    PlannedOperands,
-    ProductProof,
-    view_shifted,
-)
+from hpcverify_checks.exact.products import HOST_DEVICE, PlannedOperands, ProductProof, view_shifted
 from hpcverify_checks.exact.vote import UNWITNESSED_CODE
 from hpcverify_checks.node.cores import format_ranges, pick_cores, run_on_each
 from hpcverify_checks.node.device import list_native_dtypes

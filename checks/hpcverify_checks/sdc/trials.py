@@ -136,11 +136,22 @@ def run_trials(ctx: hv.Context, family: Family, device: torch.device) -> Iterato
         task = trial.task
         if not task.shifts:  # no product of this type is to be had here
             return
-        stage = set_up_trials(task)
+        stage, part_id = set_up_trials(task), ctx.device.part
+
+        def make_trial(fault: str, expected: str, found: tuple[str, str]) -> hv.Trial:
+            outcome, detail = found
+            return hv.Trial(
+                fault=f"{family.name}: {fault}",
+                part_id=part_id,
+                expected=expected,
+                outcome=outcome,
+                detail=detail,
+            )
+
         for case in list_cases(stage):
-            yield _make_trial(stage, case.fault, case.expected, *try_fault(case))
+            yield make_trial(case.fault, case.expected, try_fault(case))
         for sweep in BIT_SWEEPS:
-            yield _make_trial(stage, sweep.fault, FOUND_COMPUTE, *sweep_bits(stage, sweep))
+            yield make_trial(sweep.fault, FOUND_COMPUTE, sweep_bits(stage, sweep))
 
 
 def set_up_trials(task: DeviceTask) -> TrialSetup:
@@ -155,18 +166,6 @@ def set_up_trials(task: DeviceTask) -> TrialSetup:
         task.make_bench(task.ctx.device.part, jobs),
         tuple(job.reference.cpu() for job in jobs),
         frozenset(filling),
-    )
-
-
-def _make_trial(
-    stage: TrialSetup, fault: str, expected: str, outcome: str, detail: str
-) -> hv.Trial:
-    return hv.Trial(
-        fault=f"{stage.task.family.name}: {fault}",
-        part_id=stage.bench.part_id,
-        expected=expected,
-        outcome=outcome,
-        detail=detail,
     )
 
 
@@ -227,21 +226,16 @@ def list_cases(stage: TrialSetup) -> Iterator[FaultCase]:
         stuck = faults.make_multiply_fault(faults.stick(low, at=at))
         rare = inject(bench, faults.limit_to_calls(stuck, RARE_CALLS))
         yield FaultCase(f"a bit stuck at {at} in every eleventh product", rare)
-    harms = [
-        ("the same bit of two elements flipped", faults.flip_pair(0)),
-        ("a bit of every eighth element flipped", faults.flip_periodic(0)),
-        ("two tiles swapped", faults.swap_tiles),
-        ("a tile written twice, over another", faults.duplicate_tile),
-    ]
-    yield from (_make_single_case(bench, fault, harm) for fault, harm in harms)
+    for fault, harm in SINGLE_HARMS.items():
+        if harm is not faults.put_nan or stage.references[0].is_floating_point():
+            once = faults.limit_to_calls(faults.make_multiply_fault(harm), (FAULTY_CALL,))
+            yield FaultCase(fault, inject(bench, once))
     yield FaultCase("a tile never written", inject(bench, faults.skip_tile))
     # Before there are references: the host must disprove them.
     faulty = inject(bench, stuck)
     task = replace(stage.task, seams=faulty.seams, references=References())
     made = replace(faulty, jobs=prepare(task).jobs)
     yield FaultCase("a bit stuck at 1 from the first product", made)
-    if stage.references[0].is_floating_point():
-        yield _make_single_case(bench, "one element is NaN", faults.put_nan)
     if stage.can_show(faults.negate_zeros):
         signs = faults.make_multiply_fault(faults.negate_zeros)
         yield FaultCase("-0 in place of 0", inject(bench, signs))
@@ -256,11 +250,14 @@ def list_cases(stage: TrialSetup) -> Iterator[FaultCase]:
     yield from _list_control_cases(stage, faulty)
 
 
-def _make_single_case(bench: ProductBench, fault: str, harm: OutputFault) -> FaultCase:
-    once = faults.limit_to_calls(faults.make_multiply_fault(harm), (FAULTY_CALL,))
-    return FaultCase(fault, inject(bench, once))
-
-
+SINGLE_HARMS: Mapping[str, OutputFault] = {
+    "the same bit of two elements flipped": faults.flip_pair(0),
+    "a bit of every eighth element flipped": faults.flip_periodic(0),
+    "two tiles swapped": faults.swap_tiles,
+    "a tile written twice, over another": faults.duplicate_tile,
+    "one element is NaN": faults.put_nan,
+}
+"""What is done to one product."""
 BLIND_COMPARISONS: Mapping[str, CompareFault] = {
     "that sees nothing": faults.ignore_all,
     "blind in 1 of 32 lanes": faults.ignore_lane,

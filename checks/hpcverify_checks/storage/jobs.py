@@ -31,23 +31,22 @@ RANDOM_DEPTH = 32
 FRESH: Mapping[str, Any] = {"refill_buffers": 1, "verify": "crc32c", "do_verify": 0}
 VERIFIED: Mapping[str, Any] = {"verify": "crc32c", "verify_fatal": 1}
 """Options of what writes fresh data with checksums, and of what reads and verifies them."""
+WRITE = {"rw": "write", "bs": BLOCK_BYTES, "verify_interval": SECTOR_BYTES, "end_fsync": 1, **FRESH}
+WRITE_RANDOM = {"rw": "randwrite", "bs": SECTOR_BYTES, "end_fsync": 1, **FRESH}
+PSYNC = {"ioengine": "psync", "direct": 0}
+FLUSH = {"rw": "write", "bs": SECTOR_BYTES, "fsync": 1, **PSYNC, **FRESH}
+READ_RANDOM = {"rw": "randread", "bs": SECTOR_BYTES, **VERIFIED}
+READ_BACK = {"rw": "read", "bs": BLOCK_BYTES, "verify_interval": SECTOR_BYTES, **VERIFIED}
+READ_TRACE = {"rw": "read", "replay_no_stall": 1, "verify_interval": SECTOR_BYTES, **VERIFIED}
+"""The options of each job."""
 
 
 def write(
     fio: Fio, extents: Sequence[FileExtent], rng: random.Random, seconds: float = 0.0
 ) -> FioReport:
     """Fill *extents* with fresh data, or as much as fits in *seconds*, and flush it."""
-    return fio.run(
-        extents,
-        seed=rng.getrandbits(31),
-        seconds=seconds,
-        rw="write",
-        bs=BLOCK_BYTES,
-        iodepth=_divide_depth(SEQUENTIAL_DEPTH, extents),
-        verify_interval=SECTOR_BYTES,
-        end_fsync=1,
-        **FRESH,
-    )
+    depth, seed = _divide_depth(SEQUENTIAL_DEPTH, extents), rng.getrandbits(31)
+    return fio.run(extents, seed=seed, seconds=seconds, iodepth=depth, **WRITE)
 
 
 def write_random(
@@ -67,11 +66,8 @@ def write_random(
             seed=rng.getrandbits(31),
             seconds=seconds,
             own=[{"write_iolog": trace} for trace in traces],
-            rw="randwrite",
-            bs=SECTOR_BYTES,
             iodepth=_divide_depth(RANDOM_DEPTH, filled),
-            end_fsync=1,
-            **FRESH,
+            **WRITE_RANDOM,
         )
         written = [parse_writes(e, t.read_text()) for e, t in zip(filled, traces, strict=True)]
     moved = report.list_moved_bytes("write")
@@ -83,39 +79,15 @@ def write_random(
 
 def flush(fio: Fio, journal: FileExtent, rng: random.Random, seconds: float) -> FioReport:
     """Write 4 KiB and call fsync, repeatedly for *seconds* or to its end, as a database does."""
-    return fio.run(
-        [journal],
-        seed=rng.getrandbits(31),
-        seconds=seconds,
-        rw="write",
-        bs=SECTOR_BYTES,
-        ioengine="psync",
-        direct=0,
-        fsync=1,
-        **FRESH,
-    )
+    return fio.run([journal], seed=rng.getrandbits(31), seconds=seconds, **FLUSH)
 
 
 def read_random(
     fio: Fio, filled: Sequence[FileExtent], rng: random.Random, seconds: float
 ) -> FioReport:
-    """
-    Read and verify 4 KiB blocks of *filled* at random, each once at most.
-
-    Raises:
-        FaultError: as by `read_back`.
-
-    """
-    read = partial(
-        fio.run,
-        filled,
-        seed=rng.getrandbits(31),
-        seconds=seconds,
-        rw="randread",
-        bs=SECTOR_BYTES,
-        iodepth=_divide_depth(RANDOM_DEPTH, filled),
-        **VERIFIED,
-    )
+    """Read and verify 4 KiB blocks of *filled* at random, each once at most; see `read_back`."""
+    depth, seed = _divide_depth(RANDOM_DEPTH, filled), rng.getrandbits(31)
+    read = partial(fio.run, filled, seed=seed, seconds=seconds, iodepth=depth, **READ_RANDOM)
     return _verify(fio, filled, read)
 
 
@@ -129,41 +101,20 @@ def read_back(fio: Fio, filled: Sequence[FileExtent]) -> FioReport:
             block holds what another write put there.
 
     """
-    read = partial(
-        fio.run,
-        filled,
-        rw="read",
-        bs=BLOCK_BYTES,
-        iodepth=_divide_depth(SEQUENTIAL_DEPTH, filled),
-        verify_interval=SECTOR_BYTES,
-        **VERIFIED,
-    )
+    depth = _divide_depth(SEQUENTIAL_DEPTH, filled)
+    read = partial(fio.run, filled, iodepth=depth, **READ_BACK)
     return _verify_whole(fio, filled, read, [extent.size for extent in filled])
 
 
 def read_overwritten(fio: Fio, written: Sequence[PartialOverwrite]) -> FioReport:
-    """
-    Read back the blocks that were written again, as that, and all others as before.
-
-    Raises:
-        FaultError: as by `read_back`.
-
-    """
+    """Read back the blocks that were written again, as that, and all others; see `read_back`."""
     groups = [group for overwrite in written for group in overwrite.list_groups()]
     extents = [extent for extent, _ in groups]
     depth = _divide_depth(RANDOM_DEPTH, extents)
     with ExitStack() as stack:
         traces = [stack.enter_context(_memory_file(format_reads(*g, depth))) for g in groups]
-        read = partial(
-            fio.run,
-            extents,
-            own=[{"read_iolog": trace} for trace in traces],
-            rw="read",
-            iodepth=depth,
-            replay_no_stall=1,
-            verify_interval=SECTOR_BYTES,
-            **VERIFIED,
-        )
+        own = [{"read_iolog": trace} for trace in traces]
+        read = partial(fio.run, extents, own=own, iodepth=depth, **READ_TRACE)
         parts = [
             replace(extent, offset=offset, size=size)
             for extent, runs in groups

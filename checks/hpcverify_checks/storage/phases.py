@@ -14,12 +14,7 @@ import hpcverify.check as hv
 from hpcverify.units import MIB
 from hpcverify_checks.node.stalls import Absence
 from hpcverify_checks.storage.compare import explain_wrong, find_wrong
-from hpcverify_checks.storage.extents import (
-    FileExtent,
-    cut_to,
-    lay_out,
-    mark_beginning,
-)
+from hpcverify_checks.storage.extents import FileExtent, cut_to, lay_out, mark_beginning
 from hpcverify_checks.storage.fio_runner import DIRECTIONS, FaultError, Fio, FioReport
 from hpcverify_checks.storage.jobs import (
     flush,

@@ -168,7 +168,12 @@ def observe_soak(
             yield hv.Finding(code, part_id, text)
     yield from _measure_extremes(observed)
     yield from _measure_throttling(observed)
-    yield from _measure_cooling(observed)
+    for name in ("temperature", "temperature.memory"):
+        rise = _compute_rise(observed, name)
+        if rise is not None and rise >= MIN_RISE_CELSIUS:
+            yield hv.Measurement(f"{name}.rise", rise, "°C", part_id)
+    yield from _measure_resistance(observed)
+    yield from _measure_recovery(observed)
     if ctx.device.kind != "cpu":  # other programs have their share in a CPU's numbers
         yield from _measure_work(observed, ctx)
         yield from _compare_with_siblings(parts, ctx, observed)
@@ -307,15 +312,6 @@ def _sum_event_seconds(event: Sequence[hv.Sample]) -> float:
         for run in runs
         if len(run) >= MIN_EVENT_SAMPLES or run[-1].t - run[0].t <= MAX_SAMPLE_GAP_SECONDS
     )
-
-
-def _measure_cooling(observed: LoadSamples) -> Iterator[hv.Measurement]:
-    for name in ("temperature", "temperature.memory"):
-        rise = _compute_rise(observed, name)
-        if rise is not None and rise >= MIN_RISE_CELSIUS:
-            yield hv.Measurement(f"{name}.rise", rise, "°C", observed.part_id)
-    yield from _measure_resistance(observed)
-    yield from _measure_recovery(observed)
 
 
 def _compute_rise(observed: LoadSamples, name: str) -> float | None:

@@ -174,14 +174,6 @@ class Offer(Struct, frozen=True):
     free: int
 
 
-def make_offer(label: str, device: torch.device) -> Offer:
-    """Read what the GPU *device*, called *label*, can do."""
-    import torch
-
-    _, total = torch.cuda.mem_get_info(device)
-    return Offer(label, "bf16" in list_native_dtypes(device), total, read_gpu_free_bytes(device))
-
-
 def agree_on_model(offers: Sequence[Offer], wanted: ModelShape | None) -> tuple[ModelShape, str]:
     """
     Choose one model and type for all ranks, or their sums would never match up.
@@ -232,7 +224,9 @@ def _build_job(ctx: hv.Context, params: TrainingParams, device: torch.device) ->
     if on_cpu:
         shape, dtype = params.shape or CPU_SHAPE, "fp32"
     else:
-        own = make_offer(ctx.device.label, device)
+        _, total = torch.cuda.mem_get_info(device)
+        bf16 = "bf16" in list_native_dtypes(device)
+        own = Offer(ctx.device.label, bf16, total, read_gpu_free_bytes(device))
         shape, dtype = agree_on_model(exchange_offers(group, ctx.rank, own), params.shape)
     return TrainingJob(
         **msgspec.structs.asdict(group),
@@ -434,7 +428,12 @@ def report_training(
     yield from measure_steps(part_id, ranks * job.shape.tokens, outcome.steps)
     yield hv.Measurement("loss", read_loss(job, outcome), "", part_id)
     yield hv.Measurement("replays", outcome.replays, "", part_id)
-    yield from _measure_utilization(ctx, job, outcome, ranks)
+    if peak := find_peak(ctx, job.dtype):
+        typical = find_percentile([sum(step.values()) for step in outcome.steps], 0.5)
+        rate = ranks * job.shape.operations / typical / GIGA
+        yield hv.Measurement("mfu", rate / peak.value, "ratio", part_id)
+        if peak.derived:
+            yield hv.Measurement("peak_derived", peak.value, "GFLOP/s", part_id)
     yield hv.Coverage(part_id, describe_training(job, outcome))
 
 
@@ -453,19 +452,6 @@ def measure_steps(
         if any(phase in step for step in steps):
             spent = sum(step[phase] for step in steps)
             yield hv.Measurement(f"{phase}.share", spent / sum(whole), "ratio", part_id)
-
-
-def _measure_utilization(
-    ctx: hv.Context, job: TrainingJob, outcome: TrainingOutcome, ranks: int
-) -> Iterator[hv.Measurement]:
-    peak = find_peak(ctx, job.dtype)
-    if peak is None:
-        return
-    typical = find_percentile([sum(step.values()) for step in outcome.steps], 0.5)
-    rate = ranks * job.shape.operations / typical / GIGA
-    yield hv.Measurement("mfu", rate / peak.value, "ratio", ctx.device.part)
-    if peak.derived:
-        yield hv.Measurement("peak_derived", peak.value, "GFLOP/s", ctx.device.part)
 
 
 def read_loss(job: TrainingJob, outcome: TrainingOutcome) -> float:

@@ -19,7 +19,7 @@ reports Xids as they happen, and program Xids are then from our own program.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -98,7 +98,10 @@ def report_live_xids(watch: hv.Watch, ctx: hv.Context, root: Path) -> Iterator[h
     program's Xid was caused by ours.
     """
     gpus = _map_addresses(ctx)
-    logged = _list_logged_xids(ctx, root, gpus)
+    logged = set[tuple[str, int | None]]()
+    with suppress(hv.Unable):
+        log = kernel_log.read(ctx.recall(CURSOR), LINE_MARKERS, root)
+        logged = {(gpus.get(e.address, e.address), e.xid) for e in read_events(log.messages)}
     for place, samples in watch.group_by_part("xid"):
         part_id = gpus.get(place, place)
         for xid in sorted({int(sample.value) for sample in samples}):
@@ -113,15 +116,6 @@ def report_live_xids(watch: hv.Watch, ctx: hv.Context, root: Path) -> Iterator[h
             elif (part_id, xid) not in logged:
                 text = f"{row.meaning}: NVML reported Xid {xid}, {len(times)} times"
                 yield hv.Finding(row.code, part_id, text, row.evidence)
-
-
-def _list_logged_xids(
-    ctx: hv.Context, root: Path, gpus: Mapping[str, str]
-) -> set[tuple[str, int | None]]:
-    with suppress(hv.Unable):
-        log = kernel_log.read(ctx.recall(CURSOR), LINE_MARKERS, root)
-        return {(gpus.get(e.address, e.address), e.xid) for e in read_events(log.messages)}
-    return set()
 
 
 CHECK = hv.Check(

@@ -160,18 +160,14 @@ def _parse_messages(messages: Sequence[KernelMessage]) -> Iterator[XidEvent]:
         if begins_with_users_words(message.text):
             continue
         yield from _parse_message(message)
-        for line in _split_message(message.text):
+        # The driver writes one message in several lines; of others the first counts.
+        lines = [line.strip() for line in re.split(LINE_END_PATTERN, message.text)]
+        for line in lines if re.match(LOST_OPENING_PATTERN, lines[0]) else lines[:1]:
             if match := re.match(LOST_OPENING_PATTERN, line):
                 opening = match
             elif match := re.match(LOST_PATTERN, line):
                 yield _make_loss_event(message, match, opening)
                 opening = None
-
-
-def _split_message(text: str) -> list[str]:
-    """Split the one message that the driver writes in several lines; return the first of others."""
-    lines = [line.strip() for line in re.split(LINE_END_PATTERN, text)]
-    return lines if re.match(LOST_OPENING_PATTERN, lines[0]) else lines[:1]
 
 
 def _make_loss_event(

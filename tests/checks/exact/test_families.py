@@ -15,12 +15,7 @@ from torch.overrides import TorchFunctionMode
 from hpcverify.limits import specs
 from hpcverify_checks.exact import families
 from hpcverify_checks.exact.bits import view_integers
-from hpcverify_checks.exact.families import (
-    CPU_FAMILIES,
-    FAMILIES,
-    Family,
-    choose_partner_bound,
-)
+from hpcverify_checks.exact.families import CPU_FAMILIES, FAMILIES, Family, choose_partner_bound
 from hpcverify_checks.exact.products import Operands, Shape, find_constant_bits, view_shifted
 from hpcverify_checks.node.dtypes import multiply
 

@@ -16,9 +16,7 @@ from hpcverify_checks.exact.bits import view_integers
 from hpcverify_checks.exact.families import FAMILIES
 from hpcverify_checks.exact.investigation import investigate_corruption
 from hpcverify_checks.exact.product_loop import LANES, ProductBench
-from hpcverify_checks.node.dtypes import (
-    multiply,
-)
+from hpcverify_checks.node.dtypes import multiply
 from hpcverify_checks.sdc.faults import (
     MultiplyFault,
     corrupt_memory,

@@ -9,9 +9,7 @@ import torch
 
 from hpcverify_checks.exact.bits import view_integers
 from hpcverify_checks.exact.rounding import enclose_sum, find_share, is_of_order, list_apart
-from hpcverify_checks.node.dtypes import (
-    multiply,
-)
+from hpcverify_checks.node.dtypes import multiply
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 

@@ -46,10 +46,7 @@ from hpcverify_checks.exact.soak import (
     plan_stretches,
 )
 from hpcverify_checks.exact.vote import ProductFault, reconcile
-from hpcverify_checks.node.dtypes import (
-    Multiply,
-    multiply,
-)
+from hpcverify_checks.node.dtypes import Multiply, multiply
 from tests.checks.sdc.work_clock import WorkClock
 
 HOST = torch.device("cpu")

@@ -26,9 +26,7 @@ from hpcverify_checks.exact.sparse import (
     encode_double,
     round_products,
 )
-from hpcverify_checks.node.dtypes import (
-    multiply,
-)
+from hpcverify_checks.node.dtypes import multiply
 
 EVERY = {
     plan: family

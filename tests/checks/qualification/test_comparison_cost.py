@@ -8,9 +8,7 @@ import pytest
 from torch import Tensor
 
 from hpcverify_checks.exact.product_loop import LANES, WINDOW_WORDS, ProductSeams, compare
-from hpcverify_checks.node.dtypes import (
-    multiply,
-)
+from hpcverify_checks.node.dtypes import multiply
 from hpcverify_checks.qualification.comparison_cost import MIN_PRODUCTS, compare_in_pairs
 from tests.checks.sdc.benches import a_bench
 

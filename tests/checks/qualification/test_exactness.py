@@ -13,9 +13,7 @@ from hpcverify.testing import make_context
 from hpcverify_checks.exact.families import FAMILIES
 from hpcverify_checks.exact.product_loop import ProductSeams
 from hpcverify_checks.exact.products import SHIFT_STEP, Shape
-from hpcverify_checks.node.dtypes import (
-    multiply,
-)
+from hpcverify_checks.node.dtypes import multiply
 from hpcverify_checks.qualification.exactness import measure, try_plans
 from hpcverify_checks.sdc import SdcParams
 from hpcverify_checks.sdc.faults import flip, make_multiply_fault

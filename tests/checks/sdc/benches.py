@@ -12,10 +12,7 @@ from hpcverify.testing import make_context
 from hpcverify_checks.exact.families import FAMILIES, Family
 from hpcverify_checks.exact.product_loop import HuntResult, ProductBench, ProductSeams, hunt
 from hpcverify_checks.exact.products import Shape
-from hpcverify_checks.node.dtypes import (
-    Multiply,
-    multiply,
-)
+from hpcverify_checks.node.dtypes import Multiply, multiply
 from hpcverify_checks.sdc.faults import (
     MultiplyFault,
     OutputFault,

@@ -15,10 +15,7 @@ from hpcverify_checks import sdc
 from hpcverify_checks.exact.families import FAMILIES, FP8_LIMIT
 from hpcverify_checks.exact.product_loop import Compare, ProductSeams, compare
 from hpcverify_checks.exact.products import SHIFT_COUNT, Shape, find_constant_bits
-from hpcverify_checks.node.dtypes import (
-    Multiply,
-    multiply,
-)
+from hpcverify_checks.node.dtypes import Multiply, multiply
 from hpcverify_checks.sdc import faults
 from hpcverify_checks.sdc import trials as sdc_trials
 from hpcverify_checks.sdc.prepare import DeviceTask, prepare

@@ -16,9 +16,7 @@ from hpcverify_checks import sdc
 from hpcverify_checks.exact.bits import view_integers
 from hpcverify_checks.exact.product_loop import ProductSeams, compare
 from hpcverify_checks.exact.vote import HOST_MEMORY, MEMORY_CODE, reconcile
-from hpcverify_checks.node.dtypes import (
-    multiply,
-)
+from hpcverify_checks.node.dtypes import multiply
 from tests.checks.sdc.work_clock import WorkClock
 
 QUICK = sdc.SdcParams(seconds=1.0, size=128, depth=256)

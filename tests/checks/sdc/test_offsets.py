@@ -16,10 +16,7 @@ from hpcverify_checks import sdc
 from hpcverify_checks.exact.families import FAMILIES
 from hpcverify_checks.exact.product_loop import ProductSeams, hunt
 from hpcverify_checks.exact.products import ALL_SHIFTS, SHIFT_STEP
-from hpcverify_checks.node.dtypes import (
-    Multiply,
-    multiply,
-)
+from hpcverify_checks.node.dtypes import Multiply, multiply
 from hpcverify_checks.sdc.offsets import (
     OffsetOrder,
     OffsetTrial,

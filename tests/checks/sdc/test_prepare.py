@@ -35,9 +35,7 @@ from hpcverify_checks.exact.products import (
     Shape,
     prove_by_freivalds,
 )
-from hpcverify_checks.node.dtypes import (
-    multiply,
-)
+from hpcverify_checks.node.dtypes import multiply
 from hpcverify_checks.sdc import prepare as benches
 from hpcverify_checks.sdc.digests import SHIPPED_DIGESTS, find_shipped
 from hpcverify_checks.sdc.faults import flip, make_multiply_fault, stick

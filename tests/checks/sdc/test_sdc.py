@@ -34,10 +34,7 @@ from hpcverify_checks.exact.products import Shape
 from hpcverify_checks.exact.vote import reconcile
 from hpcverify_checks.node.cores import format_ranges, pick_cores, run_on_each
 from hpcverify_checks.node.device import use_threads
-from hpcverify_checks.node.dtypes import (
-    Multiply,
-    multiply,
-)
+from hpcverify_checks.node.dtypes import Multiply, multiply
 from hpcverify_checks.sdc.faults import ignore_all, stick
 from hpcverify_checks.sdc.prepare import DeviceTask, PartResult, list_families, prepare
 from tests.checks.sdc.benches import a_task

@@ -24,10 +24,7 @@ from hpcverify_checks.exact.product_loop import ProductSeams, ProductTask
 from hpcverify_checks.exact.products import Shape
 from hpcverify_checks.exact.soak import FIRST_PRODUCTS, OPERAND_PAIRS, StretchResult
 from hpcverify_checks.exact.vote import reconcile
-from hpcverify_checks.node.dtypes import (
-    Multiply,
-    multiply,
-)
+from hpcverify_checks.node.dtypes import Multiply, multiply
 from hpcverify_checks.sdc import stress
 from hpcverify_checks.sdc.prepare import list_families
 from tests.checks.sdc.work_clock import WorkClock

@@ -15,9 +15,7 @@ from hpcverify_checks.exact.families import make_fp64_plans
 from hpcverify_checks.exact.product_loop import ProductSeams
 from hpcverify_checks.exact.products import Operands, Shape, prove_by_freivalds
 from hpcverify_checks.exact.soak import FIRST_PRODUCTS, OPERAND_PAIRS, PartSoak, Stretch
-from hpcverify_checks.node.dtypes import (
-    multiply,
-)
+from hpcverify_checks.node.dtypes import multiply
 from hpcverify_checks.thermal import load
 from hpcverify_checks.thermal.load import prepare_loads, run_loads
 from hpcverify_checks.thermal.plan import Meter

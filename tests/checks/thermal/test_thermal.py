@@ -28,9 +28,7 @@ from hpcverify.model import (
 from hpcverify.testing import INVENTORY, judge_by, judge_items, make_context
 from hpcverify_checks import thermal
 from hpcverify_checks.exact.product_loop import ProductSeams
-from hpcverify_checks.node.dtypes import (
-    multiply,
-)
+from hpcverify_checks.node.dtypes import multiply
 from hpcverify_checks.ranks.board import FolderBoard
 from hpcverify_checks.thermal import CHECK, ThermalParams, load, plan
 from hpcverify_checks.thermal.plan import LoadRecord
