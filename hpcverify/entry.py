@@ -23,8 +23,8 @@ def main() -> None:
     except Exception as exc:  # noqa: BLE001 - whatever a broken installation raises
         what = " ".join(f"{type(exc).__name__}: {exc}".split())
         sys.stderr.write(
-            f"hpcverify: it cannot start ({what}): install it again, and look at "
-            "PYTHONPATH and at the clock\n"
+            f"hpcverify: cannot start ({what}). Fix: install it again; check PYTHONPATH and "
+            "the clock\n"
         )
         sys.exit(EXIT_UNVERIFIED)
 

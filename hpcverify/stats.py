@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from functools import cache
 
 CONFIDENCE = 0.95
-"""The confidence of all intervals and bounds."""
 CONFIDENCE_SCORE = 1.9599639845400536
 """The standard deviations of a normal distribution on either side that hold `CONFIDENCE`."""
 RULE_OF_THREE = 3.0
@@ -113,7 +112,6 @@ def compute_fisher_tail(hits: int, tries: int, other_hits: int, other_tries: int
 
 
 def _count_log_ways(size: int, chosen: int) -> float:
-    """Return the logarithm of the binomial coefficient, which may be huge."""
     return math.lgamma(size + 1) - math.lgamma(chosen + 1) - math.lgamma(size - chosen + 1)
 
 

@@ -102,7 +102,7 @@ def test_the_children_of_a_program_that_overruns_end_with_it(tmp_path: Path) -> 
 
 
 def test_a_program_that_somebody_stopped_is_no_riddle_for_the_kernel_log() -> None:
-    with pytest.raises(Unable, match=r"a signal had stopped it \(SIGSTOP\)") as caught:
+    with pytest.raises(Unable, match=r"stopped by a signal \(SIGSTOP\)") as caught:
         run_tool(shell("kill -STOP $$"), timeout=2)
 
     assert (caught.value.cause, caught.value.remedy) == (Cause.TIMEOUT, Remedy.RERUN)

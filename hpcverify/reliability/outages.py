@@ -125,7 +125,6 @@ class _Week(Struct, frozen=True):
 
 
 def _cut_weeks(since: Sequence[float], outages: Collection[Outage], now: float) -> list[_Week]:
-    """Cut the time from the first of *since* to *now* into equal weeks; none if they are few."""
     first = min(since, default=now)
     count = int((now - first) / WEEK_DAYS)
     if count < MIN_WEEKS:

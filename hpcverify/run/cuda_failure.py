@@ -151,5 +151,4 @@ def _build_outcome(error: CudaError, exc: BaseException) -> Outcome:
 
 
 def _shorten(exc: BaseException) -> str:
-    """Take the first line of *exc*; torch's others are the same for all errors."""
     return str(exc).strip().partition("\n")[0][:MAX_MESSAGE_CHARACTERS]

@@ -53,7 +53,6 @@ def extend_history(
 
 
 def _merge_inventories(inventory: Inventory, previous: Inventory | None) -> Inventory:
-    """Add to *inventory* the devices that only *previous* has, and their parts."""
     if previous is None:
         return inventory
     missed = list_missing_devices(inventory, previous)

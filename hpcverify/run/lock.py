@@ -55,7 +55,6 @@ class NodeLock(Struct, frozen=True):
     """How we got the node."""
 
     waited: bool
-    """Whether another run had it first."""
     other_holder: LockHolder | None = None
     """Another user's process that has the socket, which does not stop root."""
 
@@ -125,7 +124,7 @@ def find_lock_holder(name: str = SOCKET_NAME, *, folder: Path = LOCK_FOLDER) -> 
 
 def _build_refusal(holder: LockHolder) -> UnverifiedError:
     return UnverifiedError(
-        f"another run is under way on this node ({holder.description}): wait until it ends"
+        f"another run uses this node ({holder.description}). Fix: wait until it ends"
     )
 
 

@@ -32,9 +32,7 @@ class SelftestResult(Struct, frozen=True, kw_only=True):
     check: str
     trials: tuple[Trial, ...]
     shortfalls: tuple[Shortfall, ...]
-    """Why a device could not try them."""
     skips: tuple[Coverage, ...] = ()
-    """Devices that the check is not for."""
 
     @property
     def wrong_trials(self) -> tuple[Trial, ...]:
@@ -56,7 +54,7 @@ def load_provable_checks(name: str | None, packages: tuple[str, ...]) -> dict[st
     if chosen := {n: check for n, check in checks.items() if check.selftest}:
         return chosen
     raise ConfigError(
-        f"check {name} has no selftest: hpcverify selftest, without a name, runs all that exist"
+        f"check {name} has no selftest: hpcverify selftest runs all selftests"
         if name is not None
         else "no check has a selftest"
     )

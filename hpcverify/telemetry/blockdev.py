@@ -163,7 +163,6 @@ def list_disks_below(mount: Mount, root: Path = Path("/")) -> frozenset[str]:
 
 
 def _find_source(mount: Mount, root: Path) -> str | None:
-    """Find the number of the device that *mount* names as its source."""
     blocks, name = root / "sys/class/block", Path(mount.source).name
     if not mount.source.startswith("/dev/"):
         return None

@@ -37,7 +37,7 @@ def read_ring(query: LogQuery) -> KernelLog:
     content = () if stat.S_ISCHR(status.st_mode) else (status.st_size, status.st_mtime_ns)
     records = _open_ring(path, (*device, *content)).read()
     if not records:  # a container's is often /dev/null; the kernel's is never empty
-        raise OSError("it is empty, as no kernel's is")
+        raise OSError("/dev/kmsg is empty, so it is not the log of the kernel")
     oldest, newest = int(records[0][1]), int(records[-1][1])
     position = query.since.position
     if query.since.rebooted:
