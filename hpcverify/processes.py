@@ -268,12 +268,7 @@ def name_signal(number: int) -> str:
 
 
 class KernelWait:
-    """
-    How long a process that was killed waits in the kernel, where not even KILL reaches it.
-
-    One that dies may do so for moments, for a page or a lock: only a thread that was not switched
-    in since it was seen before still waits for the same thing.
-    """
+    """How long a killed process waits in the kernel: a thread that was not switched in."""
 
     def __init__(self, pid: int) -> None:
         """Watch the process *pid*, which nobody may have reaped."""

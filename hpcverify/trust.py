@@ -246,11 +246,7 @@ def _list_trusted_users() -> set[int]:
 
 
 def _is_writable_by_others(path: Path, found: os.stat_result, owner: int = ROOT) -> bool:
-    """
-    Whether others than *owner* can change *path* by writing to it; *found* is what it is.
-
-    A link has no mode, writing does not change a device, and a user trusts their group.
-    """
+    """Whether others than *owner* can write to *path*; a user trusts their group."""
     if stat.S_ISLNK(found.st_mode) or stat.S_ISCHR(found.st_mode):
         return False
     if found.st_mode & stat.S_IWOTH or _grants_writing(path, found, owner):

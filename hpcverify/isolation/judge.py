@@ -124,12 +124,7 @@ class PeerReference(Struct):
         runs: Sequence[CollectiveRun | None],
         outcomes: Sequence[GroupOutcome],
     ) -> None:
-        """
-        Take those of *tests* that passed as what others are compared with.
-
-        Controls are taken in any case: if only the fast ones were, any network would seem
-        faster and quieter than it is.
-        """
+        """Take passed *tests* for comparison, and all controls, which show how tests vary."""
         for test, run, outcome in zip(tests, runs, outcomes, strict=True):
             is_control = (
                 test.purpose is GroupPurpose.CONTROL and outcome is not GroupOutcome.UNKNOWN

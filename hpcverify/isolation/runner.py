@@ -178,16 +178,7 @@ class IsolationRunner:
         self._prefix = f"{JOB_NAME_PREFIX}isolate-{self.journal.order.id}-"
 
     def run(self) -> Isolation:
-        """
-        Test until the cause is known, or the budget is spent.
-
-        Raises:
-            Interrupted: the jobs are cancelled; it can be resumed.
-            VersionError: the journal is of another version.
-            StoreError: the journal or the folder for the documents cannot be written.
-            ActionError: Slurm takes no job, or does not answer.
-
-        """
+        """Test until the cause is known, or the budget is spent."""
         self._make_outbox()
         self._reference.recall(self.journal.order.usual)
         order, random = self.journal.order, Random(self.journal.order.seed)

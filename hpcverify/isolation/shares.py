@@ -85,12 +85,7 @@ def _read_seconds(text: str | None) -> float:
 
 
 def find_slow_ranks_of_training(shares: Sequence[RankShares]) -> tuple[Straggler, ...]:
-    """
-    Find the ranks that slow a job, the worst first; empty if there is none.
-
-    The gain is computed as if a step took the longest own work of any rank and what else
-    that rank needs: an overlap of the two is taken to stay as it is.
-    """
+    """Find ranks that slow a job, the worst first, by their own work in each step."""
     if not shares:
         return ()
     work = {share.rank: share.own_work for share in shares}

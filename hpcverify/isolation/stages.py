@@ -70,13 +70,7 @@ def try_pairs(
     inside: bool = True,
     gone: Collection[str] = frozenset(),
 ) -> Stages:
-    """
-    Yield a round of *pairs* and, if some fail, the rounds that isolate the cause.
-
-    A pair names no node: those that failed are searched with as many nodes that passed.
-    *spare* are nodes in no pair that may be partners then, if too few have passed. The
-    rest is as in `isolate`. Nodes whose pair did not come to its end are untested.
-    """
+    """Yield a round of *pairs* and, if some fail, the rounds that isolate the cause."""
     outcomes = yield tuple(GroupTest(pair, GroupPurpose.PAIRS) for pair in pairs)
     nodes: dict[GroupOutcome, list[str]] = {outcome: [] for outcome in GroupOutcome}
     for pair, outcome in zip(pairs, outcomes or [GroupOutcome.UNKNOWN] * len(pairs), strict=True):
@@ -102,13 +96,7 @@ def isolate(
     inside: bool = True,
     gone: Collection[str] = frozenset(),
 ) -> Stages:
-    """
-    Yield rounds of tests of *nodes*, take their outcomes, and say what is faulty.
-
-    *switches* has the switch of each node, as far as it is known. *inside* is whether nodes
-    can be tested alone. Nodes may be *gone* in the meantime, as `search` has it. The same
-    *random* and outcomes give the same rounds.
-    """
+    """Yield rounds of tests of *nodes*, take their outcomes, and return what is faulty."""
     bad_inside: Members = ()
     if inside:
         alone = {node: (node,) for node in nodes}

@@ -247,13 +247,7 @@ def _find_contradiction(spec: Spec, facts: Mapping[str, str]) -> str:
 
 
 def find_achievable(spec: Spec, quantity: str, mode: str) -> Fraction | None:
-    """
-    Find the share of *quantity* that the part *spec* reaches in a *mode*.
-
-    That of products is ``sustained`` (as we measure), ``expected`` (an estimate of the same),
-    ``other`` (as long, with other operands or another program), ``burst`` (for a second, and as
-    large as ours) or ``best`` (the best of many shapes, for a moment).
-    """
+    """Find the share of *quantity* that the part *spec* reaches in a *mode*, as ``sustained``."""
     return _load_fractions().get((spec.key, quantity, mode))
 
 

@@ -83,12 +83,7 @@ class RunState(Struct, kw_only=True):
 
 
 class RunBase(Struct, kw_only=True):
-    """
-    What all checks of all rounds of one run of *plan* on *node* share.
-
-    Workers share *folder*, and checks write to *scratch*. If that cannot be written, there is a
-    *scratch_problem*: then checks that load the node are an ERROR, and the passive ones run.
-    """
+    """What all checks of one run of *plan* share; *scratch_problem* leaves only passive checks."""
 
     plan: Plan
     node: str

@@ -44,13 +44,7 @@ def explain_gpu_errors(
     holders: Collection[GpuHolder] = (),
     common: frozenset[str] = frozenset(),
 ) -> tuple[dict[str, Answer], frozenset[str]]:
-    """
-    Explain the errors of CUDA in *answers* by what is known of all GPUs.
-
-    Its Xids stand beside each. An error that software can cause too is no FAIL if no GPU
-    can be named for it, or if all GPUs raised it: in this check, or in an earlier one of
-    the run, which *common* has the codes of. Returns the answers, and those codes.
-    """
+    """Explain CUDA errors by all GPUs, their Xids, and *common* codes; return answers and codes."""
     gpus = [d.part for d in inventory.devices if d.kind == "cuda"]
     named = {
         name: _read_log(_name_holders(answer, name, holders), name, gpus)

@@ -231,13 +231,7 @@ class LocalExecutor(Struct):
             self._workers[name] = WorkerHandle(process, process.files)
 
     def run(self, tasks: Mapping[str, wire.Task], timeout: float) -> dict[str, Answer]:
-        """
-        Run each task on the worker with its name, all at once.
-
-        Returns an answer for every task. A worker that could not start, died, was still
-        busy after *timeout* seconds, or was stopped gives an ERROR outcome, with what it
-        had found so far.
-        """
+        """Run each task on the worker with its name, all at once, and return an answer for each."""
         start = time.monotonic()
         self._request_number += 1
         items: dict[str, list[wire.Item]] = {name: [] for name in tasks}
@@ -363,11 +357,7 @@ class LocalExecutor(Struct):
         return hung
 
     def _reap(self, workers: Iterable[WorkerHandle], *, hurry: bool) -> list[WorkerHandle]:
-        """
-        Wait until killed *workers* are gone, but not for long once someone wants the node.
-
-        Returns those that hang: so soon as in a hurry, that is known of none.
-        """
+        """Wait until killed *workers* are gone, in a hurry not for long; return those that hang."""
         began = time.monotonic()
         waits = {worker.pid: KernelWait(worker.pid) for worker in workers}
         while alive := [worker for worker in workers if worker.describe_death() is None]:

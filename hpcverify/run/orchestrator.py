@@ -249,12 +249,7 @@ def could_not_run(result: Result) -> bool:
 
 
 def make_run_id(started: datetime) -> str:
-    """
-    Make the id of a run: its start, and what tells it from others of that second.
-
-    In 48 bits, since the hooks of 10,000 nodes may start in one second: in 24, three of them
-    would have the id of another, and count as judged.
-    """
+    """Make the id of a run: its start and 48 random bits, as 10,000 nodes may start at once."""
     return f"{started:%Y%m%d-%H%M%S}-{os.urandom(6).hex()}"
 
 

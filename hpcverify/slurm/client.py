@@ -225,11 +225,9 @@ class Slurm:
 
     def reserve(self, name: str, *nodes: str, minutes: int = 0) -> None:
         """
-        Keep *nodes* for our user's jobs that ask for the reservation *name*.
+        Reserve *nodes* for our user's jobs for *minutes*, or without end; running jobs continue.
 
-        It ends after so many *minutes*, if any. It may overlap with others; a job that asks
-        for several gets the nodes of one. Jobs that run there continue. The nodes may show
-        the reservation only some seconds later: use `list_reservations`.
+        The nodes may show the reservation only some seconds later: use `list_reservations`.
         """
         where = [
             f"reservationname={_require_single_name(name)}",

@@ -290,13 +290,7 @@ RUNNING, COMPLETING, SUSPENDED, …, and states that a later Slurm may add."""
 def classify_ending(
     job: Job | None, *, document: bool, now: float, max_arrival: float = MAX_ARRIVAL_S
 ) -> Ending:
-    """
-    Say how *job* ended; None is one that Slurm does not know.
-
-    A *document* counts by itself, however its job ended. *now* is in seconds since
-    1970, by Slurm's controller; we wait for a document until *max_arrival* seconds
-    after a job ended by itself.
-    """
+    """Classify the end of *job*, with a *document* or not, *now* in seconds since 1970."""
     if job is None:
         return Ending.FINISHED if document else Ending.VANISHED
     if "launch" in job.reason.lower():  # launch_failed_requeued_held, JobLaunchFailure

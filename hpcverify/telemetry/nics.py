@@ -457,12 +457,7 @@ def _parse_rate(shown: str) -> tuple[float | None, int | None]:
 
 
 def sum_port_rates(root: Path) -> float:
-    """
-    Sum the rates of all active RDMA ports of the node, in GB/s of one direction.
-
-    The pieces of a physical function share its cable, and count once: virtual functions,
-    subfunctions, and the planes of an XDR port (``smi1`` beside ``mlx5_0``, Mellanox/rdmamap#17).
-    """
+    """Sum the rates of all active RDMA ports, in GB/s; pieces of a physical function count once."""
     rates: dict[Path | None, float] = {}
     for adapter in sysfs.list_entries(root / "sys/class/infiniband"):
         rate = sum(

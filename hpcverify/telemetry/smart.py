@@ -113,15 +113,7 @@ def read(
     timeout: float = TIMEOUT_SECONDS,
     wake: bool = True,
 ) -> Health:
-    """
-    Ask the disk that the kernel calls *disk*; None is no disk that could be asked.
-
-    Without *wake*, a disk that has spun down is not asked.
-
-    Raises:
-        Unable: smartctl did not end, which no healthy disk makes it do.
-
-    """
+    """Query *disk*, unless it has spun down and not *wake*; Unable if smartctl does not end."""
     if disk is None:
         return Health(unread_reason="the scratch directory is not on one disk of this node")
     command = ["smartctl", "--json", "-a", *(["--nocheck=standby"] * (not wake)), f"/dev/{disk}"]

@@ -73,12 +73,7 @@ def read_ring(query: LogQuery) -> KernelLog:
 
 
 class _Ring:
-    """
-    The ring buffer, held open, and what it said so far.
-
-    /dev/kmsg gives each message once to each who opened it, so the second check of a look
-    reads only what came since the first did. Each says by its own cursor what is new to it.
-    """
+    """The ring buffer, held open, with the messages so far: /dev/kmsg gives each message once."""
 
     def __init__(self, path: Path, _identity: tuple[int, ...]) -> None:
         self._device = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)

@@ -241,10 +241,5 @@ def _find_code(value: Any) -> int:
 
 
 def _read_number(value: Any) -> float:
-    """
-    Read the number of a field; all that are read are integers, whatever type they come with.
-
-    Some drivers leave the type of ECC fields at 0, which is that of a double (NVML bug
-    2032468, as above).
-    """
+    """Read an integer field, whose type some drivers leave at double (NVML bug 2032468)."""
     return float(getattr(value.value, NARROW_MEMBERS.get(value.valueType, "ullVal")))
