@@ -78,11 +78,8 @@ class BmcRound:
     accept_parts: bool = False
     """Whether what a chassis has now, or lacks, is meant so."""
     found: dict[str, Run] = field(default_factory=dict[str, Run])
-    """The run of each node that was asked."""
     end_reason: str = ""
-    """Why the round ended before its time."""
     mishaps: list[str] = field(default_factory=list[str])
-    """Why runs could not be left in the spool."""
     _kept: list[Run] = field(default_factory=list[Run])
     """Runs without an answer: whether it is the node's fault shows at the end."""
     _refusals: int = 0
@@ -125,7 +122,7 @@ class BmcRound:
             self._refusals = self._refusals + 1 if refused else 0
             if self._refusals == MAX_REFUSALS and not self.end_reason:
                 self.end_reason = (
-                    f"{MAX_REFUSALS} BMCs in a row refuse the password, so no other is asked: "
+                    f"{MAX_REFUSALS} BMCs in a row refuse the password, so the round ends: "
                     f"{result.reason}"
                 )
             if not answers[node].items and result.verdict is Verdict.ERROR:
@@ -190,8 +187,9 @@ class BmcRound:
         for runs in by_cause.values():
             if len(runs) >= max(MIN_ALIKE, ALIKE_SHARE * len(self.found)):
                 self.say(
-                    f"{len(runs)} of {len(self.found)} BMCs cannot be read, so this is about their "
-                    f"network, or [bmc], and no node gets a run: {runs[0].results[0].reason}"
+                    f"{len(runs)} of {len(self.found)} BMCs cannot be read, so their network or "
+                    "[bmc] "
+                    f"is at fault, and their nodes get no run: {runs[0].results[0].reason}"
                 )
                 continue
             for run in runs:
@@ -240,4 +238,4 @@ def summarize_round(found: Iterable[Run]) -> str:
     """Count the verdicts of a round."""
     verdicts = [run.verdict for run in found]
     counts = [f"{verdicts.count(v)} {v.value}" for v in Verdict if v in verdicts]
-    return f"{format_count(len(verdicts), 'BMC')} asked: {', '.join(counts) or 'none'}"
+    return f"{format_count(len(verdicts), 'BMC')} read: {', '.join(counts) or 'none'}"

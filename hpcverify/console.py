@@ -35,12 +35,12 @@ def exit_with(command: Callable[[], object]) -> NoReturn:
     except Exception as exc:  # noqa: BLE001 - a bug in hpcverify ends here, with a log
         status = EXIT_UNVERIFIED
         if short := explain_shortage(exc):
-            say(f"hpcverify cannot go on: {short}")
+            say(f"hpcverify cannot continue: {short}")
             sys.exit(status)
         from hpcverify.records.bug_log import keep_log  # noqa: PLC0415 - rarely needed
 
         say(
-            f"this is a bug in hpcverify ({type(exc).__name__}: {exc}); "
+            f"a bug in hpcverify ({type(exc).__name__}: {exc}); "
             f"please report it with {keep_log(exc)}"
         )
     sys.exit(status)  # type: ignore[arg-type] # click returns what a command does

@@ -13,18 +13,14 @@ EXIT_UNVERIFIED = 3
 
 
 def main() -> None:
-    """
-    Answer ``hpcverify gate``, or run the rest of the command line.
-
-    An error before that starts exits with 3: Python's own 1 would mean FAIL.
-    """
+    """Run ``hpcverify gate`` or the command line; an error before it exits with 3, not 1 (FAIL)."""
     try:
         _run_command()
     except Exception as exc:  # noqa: BLE001 - whatever a broken installation raises
         what = " ".join(f"{type(exc).__name__}: {exc}".split())
         sys.stderr.write(
-            f"hpcverify: it cannot start ({what}): install it again, and look at "
-            "PYTHONPATH and at the clock\n"
+            f"hpcverify: cannot start ({what}). Fix: install it again; check PYTHONPATH and "
+            "the clock\n"
         )
         sys.exit(EXIT_UNVERIFIED)
 

@@ -28,11 +28,11 @@ from contextlib import suppress
 NO_RUNS_MESSAGE = "no runs of this node yet: hpcverify run"
 
 SHORTAGE_HINTS = {
-    errno.EAGAIN: "the node has no process or thread left: see ulimit -u, the pids "
+    errno.EAGAIN: "the node has no process or thread left: check ulimit -u, the pids "
     "limit of the job's cgroup, and the load",
     errno.EMFILE: "too many files are open: raise ulimit -n",
     errno.ENFILE: "the node has too many files open: raise fs.file-max",
-    errno.ENOMEM: "no memory is left: see free, ulimit -v, and the memory limit of the "
+    errno.ENOMEM: "no memory is left: check free, ulimit -v, and the memory limit of the "
     "job's cgroup",
 }
 """What a node may run out of, by the error of the kernel."""
@@ -67,7 +67,6 @@ class BrokenCheckError(ConfigError):
 
 
 MAX_LISTED_NAMES = 20
-"""Names in a message."""
 
 
 class UnknownNameError(ConfigError):

@@ -22,5 +22,5 @@ def create_memory_file(name: str) -> int:
             return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError:
             continue
-    why = "the seccomp profile of this container forbids memfd_create: allow it, or mount /dev/shm"
+    why = "seccomp of this container forbids memfd_create. Fix: allow it, or mount /dev/shm"
     raise OSError(errno.EPERM, why)

@@ -46,12 +46,11 @@ STOPPED = ("T", "t")
 """States of a process in /proc: stopped by a signal, or by a debugger."""
 DISK_WAIT = "D"
 """The state of a process that waits in the kernel and cannot be ended."""
-STOPPED_REASON = "a signal had stopped it (SIGSTOP): find out who sent that, and run again"
+STOPPED_REASON = "stopped by a signal (SIGSTOP). Fix: find its sender, and run again"
 
 NO_THREAD_HINT = SHORTAGE_HINTS[errno.EAGAIN]
 
 PR_SET_PDEATHSIG = 1
-"""From linux/prctl.h."""
 
 _PRCTL = ctypes.CDLL(None).prctl
 
@@ -171,8 +170,8 @@ def _wait_for_status(child: subprocess.Popen[bytes], tool: str, timeout: float) 
         _signal_group(child, signal.SIGKILL)
         if not _wait_for_death(child):
             raise Unable(
-                f"{tool} (pid {child.pid}) cannot be ended, it waits in "
-                f"{read_wait_channel(child.pid)}: reboot the node",
+                f"{tool} (pid {child.pid}) cannot be ended, and waits in "
+                f"{read_wait_channel(child.pid)}. Fix: reboot the node",
                 Cause.HUNG,
                 Remedy.REBOOT,
             )
@@ -183,8 +182,7 @@ def _wait_for_status(child: subprocess.Popen[bytes], tool: str, timeout: float) 
             Remedy.RERUN,
         )
     raise Unable(
-        f"{tool} did not end within {timeout:g} s and was ended: see the kernel log "
-        "for what it waited for",
+        f"{tool} did not end within {timeout:g} s and was ended. Fix: see the kernel log",
         Cause.TIMEOUT,
         Remedy.INSPECT,
     )
@@ -270,12 +268,7 @@ def name_signal(number: int) -> str:
 
 
 class KernelWait:
-    """
-    How long a process that was killed waits in the kernel, where not even KILL reaches it.
-
-    One that dies may do so for moments, for a page or a lock: only a thread that was not switched
-    in since it was seen before still waits for the same thing.
-    """
+    """How long a killed process waits in the kernel: a thread that was not switched in."""
 
     def __init__(self, pid: int) -> None:
         """Watch the process *pid*, which nobody may have reaped."""
@@ -289,7 +282,6 @@ class KernelWait:
         return now - min(self._seen.values(), default=now)
 
     def _list_waits(self) -> Iterator[tuple[str, str]]:
-        """Yield each thread in state D, and how often it was switched out."""
         for task in self._tasks.glob("*"):
             if read_process_state(int(task.name), self._tasks) == DISK_WAIT:
                 yield task.name, _read_proc(task / "status").partition("\nvoluntary_")[2]
@@ -302,7 +294,7 @@ def read_wait_channel(pid: int, proc: Path = Path("/proc")) -> str:
         for task in (proc / str(pid) / "task").glob("*")
         if (name := _read_proc(task / "wchan")) not in {"", "0"}
     }
-    return ", ".join(sorted(channels)) or "a place that /proc does not name"
+    return ", ".join(sorted(channels)) or "an unknown place in the kernel"
 
 
 def _read_proc(path: Path) -> str:

@@ -26,7 +26,6 @@ from hpcverify.check import ANSWER_CODE, FOUND_NOTHING, Check, matches
 from hpcverify.errors import HpcverifyError, UnknownNameError, UnverifiedError
 from hpcverify.limits.specs import MEASURED_UNITS, find_spec
 from hpcverify.model import (
-    Finding,
     Inventory,
     Measurement,
     Part,
@@ -70,7 +69,7 @@ STEP_NAMES = (
     "corruption",
 )
 """In the order in which they run."""
-SELFTEST_QUESTION = "does every check that can try itself find the faults that it injects?"
+SELFTEST_QUESTION = "does each selftest find the faults that it injects?"
 QUICK_QUESTION = "how long does the suite quick take on this node, check by check?"
 GPU_KIND = "cuda"
 """The kind of devices that is qualified; `QUICK` has them all."""
@@ -284,10 +283,8 @@ class NodeQualifier(Struct, kw_only=True):
             executor.close()
         if not any(device.kind == GPU_KIND for device in inventory.devices):
             why = "; ".join(problem.text for problem in inventory.problems)
-            none = "neither the driver nor the PCI bus lists one"
-            raise UnverifiedError(
-                f"there is no GPU to qualify here: {why or none}; see hpcverify doctor"
-            )
+            none = "neither the driver nor the PCI bus lists a GPU"
+            raise UnverifiedError(f"no GPU to qualify: {why or none}; see hpcverify doctor")
         refuse_used_gpus(holders, inventory)
         return inventory
 
@@ -452,21 +449,13 @@ def collect_figures(run: Run) -> Iterator[MeasuredFigure]:
     for result in run.results:
         groups: dict[tuple[str, str], list[Measurement]] = {}
         for item in result.measurements:
-            if is_shown(result.check, item):
-                groups.setdefault(_identify_group(item, run.inventory), []).append(item)
+            patterns = SHOWN.get(result.check, ())
+            if item.value is not None and any(matches(item.name, p) for p in patterns):
+                part = run.inventory.find_part(item.part_id)
+                model = part.facts.get("name", "") if part and part.kind == "gpu" else ""
+                groups.setdefault((item.name, model), []).append(item)
         for (_, model), group in groups.items():
             yield _build_figure(result, group, model, run)
-
-
-def is_shown(check: str, item: Measurement) -> bool:
-    """Whether *item* of *check* is a figure."""
-    return item.value is not None and any(matches(item.name, p) for p in SHOWN.get(check, ()))
-
-
-def _identify_group(item: Measurement, inventory: Inventory) -> tuple[str, str]:
-    part = inventory.find_part(item.part_id)
-    is_gpu = part is not None and part.kind == "gpu"
-    return item.name, part.facts.get("name", "") if part and is_gpu else ""
 
 
 def find_gpus(inventory: Inventory, model: str) -> list[Part]:
@@ -506,7 +495,7 @@ def _list_comparisons(
     if item.name + LINK_SUFFIX in {m.name for m in result.measurements}:
         yield from _compare_with(run, result.check, item.name + LINK_SUFFIX, wheres, LINK)
     if item.name == "replays":
-        yield "what was wanted", WANTED_REPLAYS
+        yield "requested", WANTED_REPLAYS
     gpus = find_gpus(run.inventory, model)
     spec = find_spec(gpus[0]) if gpus else None
     if spec is None:
@@ -533,37 +522,29 @@ def _compare_with(
 
 def collect_times(run: Run, budget: float) -> Iterator[MeasuredFigure]:
     """Yield how long each check of *run* took, and all of it beside the *budget*."""
-    for result in run.results:
-        yield _build_time(result.check, result.seconds)
-    yield _build_time("the whole run", run.seconds, ("budget", budget))
-
-
-def _build_time(name: str, seconds: float, *compared: tuple[str, float]) -> MeasuredFigure:
-    return MeasuredFigure(
-        check=name,
-        quantity="wall time",
-        unit="s",
-        median=seconds,
-        lowest=seconds,
-        highest=seconds,
-        compared=compared,
-    )
+    times = [(result.check, result.seconds, ()) for result in run.results]
+    for name, seconds, compared in (*times, ("the whole run", run.seconds, (("budget", budget),))):
+        yield MeasuredFigure(
+            check=name,
+            quantity="wall time",
+            unit="s",
+            median=seconds,
+            lowest=seconds,
+            highest=seconds,
+            compared=compared,
+        )
 
 
 def count_alarms(run: Run) -> Iterator[Count]:
     """Count products and replays that were called wrong, and answers that differ."""
     for result in run.results:
-        alarms = sum(_is_alarm(finding, result) for finding in result.findings)
+        rules = (result.rulings.get(finding.code) for finding in result.findings)
+        alarms = sum(rule is not None and rule.verdict > Verdict.SKIP for rule in rules)
         for name, what in (("products", "called wrong"), ("replays", "called different")):
             tries = sum(int(m.value or 0) for m in result.measurements if m.name == name)
             if tries:
                 yield Count(f"{name} {what}", alarms, tries)
         yield from _count_answers(result)
-
-
-def _is_alarm(finding: Finding, result: Result) -> bool:
-    rule = result.rulings.get(finding.code)
-    return rule is not None and rule.verdict > Verdict.SKIP
 
 
 def _count_answers(result: Result) -> Iterator[Count]:
@@ -577,7 +558,7 @@ def _count_answers(result: Result) -> Iterator[Count]:
     if together:
         odd = sum(len(d) - Counter(d).most_common(1)[0][1] for d in together)
         answers = sum(map(len, together))
-        yield Count(f"answers of like GPUs that differ ({result.check})", odd, answers)
+        yield Count(f"answers of identical GPUs that differ ({result.check})", odd, answers)
 
 
 def count_trials(results: Sequence[SelftestResult]) -> Iterator[Count]:
@@ -617,7 +598,7 @@ def list_reached(
     sound = {check for check, r in results.items() if r.verdict in (Verdict.PASS, Verdict.WARN)}
     for check in results:
         if check not in sound:
-            reasons.append(f"{check}: it did not pass, so its figures are not those of a good part")
+            reasons.append(f"{check} did not pass, so its figures are not from a good part")
     for figure in figures:
         named = REACHED.get(figure.check, ())
         if figure.check not in sound or not any(matches(figure.quantity, p) for p in named):
@@ -630,8 +611,8 @@ def list_reached(
             reasons.append(f"{figure.quantity}: {of} is not in the table of parts")
         elif held := [gpu.label for gpu in gpus if gpu.id in held_back]:
             reasons.append(
-                f"{figure.quantity}: {', '.join(held)} did not run at the default power limit: "
-                f"nvidia-smi -pl {spec.tdp_w:g}, then qualify again"
+                f"{figure.quantity}: {', '.join(held)} did not run at the default power limit. "
+                f"Fix: nvidia-smi -pl {spec.tdp_w:g}, and qualify again"
             )
         else:
             unit = TABLE_UNITS.get(figure.unit, figure.unit)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from functools import cache
 
 CONFIDENCE = 0.95
-"""The confidence of all intervals and bounds."""
 CONFIDENCE_SCORE = 1.9599639845400536
 """The standard deviations of a normal distribution on either side that hold `CONFIDENCE`."""
 RULE_OF_THREE = 3.0
@@ -80,12 +79,7 @@ def find_poisson_interval(count: int) -> tuple[float, float]:
 
 
 def bound_rate(events: int, tries: int) -> float:
-    """
-    Bound the rate per try above which so few *events* would be a surprise at 95 %.
-
-    The exact bound for a Poisson process: the mean for which *events* or fewer have a
-    chance of 5 %. With no event that is 3.0 (the rule of three); never more than 1.
-    """
+    """Bound the rate per try by the exact Poisson bound at 95 % for *events* (0: rule of three)."""
     if tries <= 0:
         return 1.0
     return min(1.0, find_poisson_mean(events, 1 - CONFIDENCE) / tries)
@@ -113,16 +107,11 @@ def compute_fisher_tail(hits: int, tries: int, other_hits: int, other_tries: int
 
 
 def _count_log_ways(size: int, chosen: int) -> float:
-    """Return the logarithm of the binomial coefficient, which may be huge."""
     return math.lgamma(size + 1) - math.lgamma(chosen + 1) - math.lgamma(size - chosen + 1)
 
 
 def compute_student_tail(score: float, freedom: float) -> float:
-    """
-    Return the chance that Student's t of *freedom* degrees is beyond *score*.
-
-    It is Wallace's approximation (Ann. Math. Stat. 30, 1959), which is good far out in the tail.
-    """
+    """Return the chance of Student's t beyond *score* (Wallace, Ann. Math. Stat. 30, 1959)."""
     if math.isinf(score):
         return 0.0
     normal = math.sqrt(freedom * math.log1p(score * score / freedom))
@@ -141,12 +130,7 @@ def find_student_score(chance: float, freedom: float) -> float:
 
 
 def expand_student_score(freedom: int) -> float:
-    """
-    Return the score of Student's t within which `CONFIDENCE` lies on either side.
-
-    It is the expansion of Cornish and Fisher (Rev. Inst. Int. Stat. 5, 1937): at this confidence it
-    is closer than the inverse of Wallace's approximation, by far with few degrees of *freedom*.
-    """
+    """Return the score of Student's t for `CONFIDENCE` (Cornish and Fisher 1937)."""
     z = CONFIDENCE_SCORE
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96

@@ -34,11 +34,9 @@ from hpcverify.run.executor import Answer
 from hpcverify.run.wire import GpuHolder, Outcome, Probe, ProbeResult, Task
 
 CPU = Device(kind="cpu", part="cpu", label="CPU")
-"""The one device of `INVENTORY`."""
 INVENTORY = Inventory(
     parts=(Part(kind="cpu", id="cpu", label="CPU", facts={"model": "test"}),), devices=(CPU,)
 )
-"""A node with nothing but a CPU."""
 NO_PARTS = Inventory()
 """A node of which no part is known: parts are named by their ids."""
 

@@ -46,7 +46,6 @@ class PathEntry(Struct, frozen=True):
     found: os.stat_result
     """The entry itself; a link is not followed."""
     inside: os.stat_result
-    """The status of its folder."""
 
 
 class PathEnd(Struct, frozen=True):
@@ -118,8 +117,8 @@ def refuse_link_of_others(entry: PathEntry, owner: int = ROOT) -> None:
     if strangers or (loose and not sticky):
         whose = f"user {max(strangers)}" if strangers else "another user"
         raise ConfigError(
-            f"{entry.path} is a link that {whose} could have put there, so it is not "
-            "followed: give the path that it leads to, or remove it"
+            f"{entry.path} is a link that {whose} may have created, so it is not "
+            "followed. Fix: use the path of its target, or remove it"
         )
 
 
@@ -146,8 +145,8 @@ def refuse_if_others_can_read(path: Path, found: os.stat_result) -> None:
         raise ConfigError(f"{path} is not a regular file")
     if found.st_uid not in _list_trusted_users() or mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(
-            f"{path} can be read by other users (owner {found.st_uid}, mode {mode:04o}): "
-            f"chown {os.geteuid()} {path} && chmod 600 {path}, and change the passwords in it"
+            f"{path} can be read by other users (owner {found.st_uid}, mode {mode:04o}). "
+            f"Fix: chown {os.geteuid()} {path} && chmod 600 {path}, and change the passwords in it"
         )
 
 
@@ -247,11 +246,7 @@ def _list_trusted_users() -> set[int]:
 
 
 def _is_writable_by_others(path: Path, found: os.stat_result, owner: int = ROOT) -> bool:
-    """
-    Whether others than *owner* can change *path* by writing to it; *found* is what it is.
-
-    A link has no mode, writing does not change a device, and a user trusts their group.
-    """
+    """Whether others than *owner* can write to *path*; a user trusts their group."""
     if stat.S_ISLNK(found.st_mode) or stat.S_ISCHR(found.st_mode):
         return False
     if found.st_mode & stat.S_IWOTH or _grants_writing(path, found, owner):

@@ -93,13 +93,7 @@ EITHER_PATTERN = r"[+-]?[1-9]\d{0,2},\d{3}"
 
 
 def parse_decimal(text: str) -> float:
-    """
-    Parse a number as people write it: 38.1, 38,1, 1,234.5 and 1.234,5.
-
-    Raises:
-        ValueError: it is no number, or may be either of two, as 1,234; the text is for people.
-
-    """
+    """Parse a number as people write it: 38.1, 38,1, 1,234.5; ValueError if ambiguous."""
     plain = text
     if re.fullmatch(EITHER_PATTERN, text):
         either = f"{text.replace(',', '.')} or {text.replace(',', '')}"

@@ -26,9 +26,9 @@ from hpcverify.isolation.judge import GroupJudgement
 from hpcverify.isolation.stages import Isolation
 from hpcverify.units import format_count
 
-INNER_PARTS = "adapters, their PCIe slots and settings, and what is between them and the GPUs"
+INNER_PARTS = "adapters, their PCIe slots and settings, and the paths to the GPUs"
 OUTER_PARTS = "cable, transceiver, adapter, PCIe slot and driver settings"
-UNTESTED_REASON = "too few of its tests came to an end, or no partner was left that passes"
+UNTESTED_REASON = "too few of its tests completed, or no passing partner was left"
 MAX_RECORDS = 12
 """Tests that are listed for a node; the others are counted."""
 
@@ -60,14 +60,14 @@ class FaultyNode(Struct, frozen=True, kw_only=True):
         """Say in one sentence what is wrong with it."""
         if self.is_alone:
             return (
-                f"fails alone, in {format_count(len(self.failed), 'test')}: its own adapters, "
-                f"or what is between them and its GPUs; {self.failed[-1].reason}"
+                f"fails alone, in {format_count(len(self.failed), 'test')}: its adapters, or "
+                f"the paths to its GPUs; {self.failed[-1].reason}"
             )
         pairs = [record for record in self.failed if record.purpose is GroupPurpose.PAIR]
         partners = dict.fromkeys(chain.from_iterable(record.partners for record in pairs))
-        how = f"; it {' and '.join(self.directions)} slowly" if self.directions else ""
+        how = f"; {' and '.join(self.directions)} slowly" if self.directions else ""
         return (
-            f"spoils collectives with {format_count(len(partners), 'partner')} that pass "
+            f"slows or fails collectives with {format_count(len(partners), 'partner')} that pass "
             f"without it ({name_members(tuple(partners))}){how}; {pairs[-1].reason}"
         )
 
@@ -126,12 +126,7 @@ class IsolationAnswer(Struct, frozen=True, kw_only=True):
 def build_answer(
     journal: Journal, isolation: Isolation, gone: Mapping[str, str], end_reason: str = ""
 ) -> IsolationAnswer:
-    """
-    Build the answer from an *isolation*, and the tests in its *journal*.
-
-    *gone* says why nodes could not be tested any more, *end_reason* why all of it ended
-    before its time.
-    """
+    """Build the answer from an *isolation* and its *journal*; *gone* are untestable nodes."""
     order, of_nodes, of_switches = journal.order, isolation.nodes, isolation.switches
     faulty = [
         _build_faulty(node, journal, isolation) for node in (*isolation.inside, *of_nodes.bad)
@@ -198,11 +193,10 @@ def parse_answer(text: bytes, subject: str) -> IsolationAnswer:
     try:
         return msgspec.json.decode(text, type=IsolationAnswer)
     except msgspec.DecodeError as exc:
-        raise StoreError(f"{subject} is not the answer of an isolation ({exc})") from exc
+        raise StoreError(f"{subject} is not the result of an isolation ({exc})") from exc
 
 
 def _list_judged(journal: Journal) -> Iterator[tuple[int, GroupTest, GroupJudgement]]:
-    """Yield the tests that were judged, each with its round."""
     for number, record in enumerate(journal.rounds, 1):
         if record.judged:
             for test, judgement in zip(record.tests, record.judged.judgements, strict=True):
@@ -239,39 +233,39 @@ def describe_answer(answer: IsolationAnswer) -> Iterator[str]:
             yield from (f"  {outcome}  {describe_record(r)}" for r in records[-MAX_RECORDS:])
             if len(records) > MAX_RECORDS:
                 yield f"  {outcome}  and {len(records) - MAX_RECORDS} more"
-        yield f"  look at its {INNER_PARTS if faulty.is_alone else OUTER_PARTS}"
+        yield f"  Fix: check its {INNER_PARTS if faulty.is_alone else OUTER_PARTS}"
     yield from describe_rest(answer)
 
 
 def describe_rest(answer: IsolationAnswer) -> Iterator[str]:
     """Say in lines what else the *answer* has, beside faulty nodes."""
     for switch in answer.switches:
-        yield f"switch {switch} spoils what goes through it; its nodes are not the cause"
+        yield f"switch {switch} slows or fails collectives through it; its nodes are not the cause"
     for sender, receiver in answer.links:
         yield (
-            f"from {sender} to {receiver} it is slow, and neither is slow with others: "
-            "the cable or ports between them, or the route"
+            f"{sender} to {receiver} is slow, though neither is slow with other nodes. Fix: check "
+            "the cable and ports between them, and the route"
         )
     for first, second in answer.between:
         yield (
-            f"between some node of {first} and some node of {second} it is slow: the two could "
-            "not be found, and other nodes of these switches are well with each other"
+            f"a node of {first} and a node of {second} are slow with each other, but the pair was "
+            "not found; other nodes of these switches are not slow with each other"
         )
     if answer.is_widespread:
         yield (
-            "most tests fail, whichever nodes are in them: look for what all nodes share: "
-            "versions of NCCL and drivers, settings, other traffic, the fabric as a whole"
+            "most tests fail on all nodes. Fix: check what all nodes share: versions of NCCL and "
+            "drivers, settings, other traffic, the fabric"
         )
     for group in answer.together:
         yield (
-            f"{name_members(group)} fail only together, and no part of them does: no single "
-            "node is the cause; look at versions, and at what only many load: uplinks, congestion"
+            f"{name_members(group)} fail only together, so no single node is the cause. Fix: "
+            "check versions, uplinks and congestion"
         )
     for group in answer.intermittent:
         yield f"{name_members(group)} failed and then passed: intermittent, not excluded"
     yield from _describe_untested(answer)
     if answer.end_reason:
-        yield f"ended before its time: {answer.end_reason}"
+        yield f"ended early: {answer.end_reason}"
     if not answer.has_cause and answer.is_certain:
         yield "no fault found: all tests pass, or pass when they are repeated"
     yield (
@@ -281,6 +275,12 @@ def describe_rest(answer: IsolationAnswer) -> Iterator[str]:
     )
 
 
+def describe_record(record: TestRecord) -> str:
+    """Say when a test was, with whom, and what came of it."""
+    who = f"with {name_members(record.partners)}" if record.partners else "alone"
+    return f"round {record.round}, {who}: {record.reason}"
+
+
 def _describe_untested(answer: IsolationAnswer) -> Iterator[str]:
     for title, nodes in (("untested", answer.untested), ("left out", answer.left_out)):
         by_reason: dict[str, list[str]] = {}
@@ -288,9 +288,3 @@ def _describe_untested(answer: IsolationAnswer) -> Iterator[str]:
             by_reason.setdefault(why, []).append(node)
         for why, names in by_reason.items():
             yield f"{title}: {name_members(tuple(names))}: {why}"
-
-
-def describe_record(record: TestRecord) -> str:
-    """Say when a test was, with whom, and what came of it."""
-    who = f"with {name_members(record.partners)}" if record.partners else "alone"
-    return f"round {record.round}, {who}: {record.reason}"

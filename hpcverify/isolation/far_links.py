@@ -141,12 +141,7 @@ def _repeat_link(
 def find_culprit(
     members: Sequence[str], others: Members, gone: Collection[str]
 ) -> Generator[Round, Outcomes, Members]:
-    """
-    Find the one of the *members* of a switch that alone spoils what they do with *others*.
-
-    Empty if there is none: all of them do, as behind a bad uplink, or none by itself. One that is
-    slow with a few partners fails only in a test with many others, which looks like its switch.
-    """
+    """Find the node of *members* that alone fails with *others*; empty if none does by itself."""
     here = tuple(node for node in members if node not in gone)
     left = here
     while len(left) > 1:

@@ -144,7 +144,7 @@ class Journal:
             self._read(path)
         except BlockingIOError:
             self.close()
-            raise ActionError(f"another hpcverify works on isolation {folder.name}") from None
+            raise ActionError(f"another hpcverify process uses isolation {folder.name}") from None
         except StoreError:
             self.close()
             raise
@@ -164,7 +164,7 @@ class Journal:
     def order(self) -> IsolationOrder:
         """What is to be tested."""
         if self._order is None:
-            raise StoreError(f"{self.folder / JOURNAL_NAME} has no beginning: rm -r {self.folder}")
+            raise StoreError(f"{self.folder / JOURNAL_NAME} is truncated. Fix: rm -r {self.folder}")
         return self._order
 
     @property
@@ -243,12 +243,12 @@ def resume_journal(state: Path, wanted: str = "") -> Journal:
         folder = state / FOLDER_NAME / name
         if not ID_PATTERN.fullmatch(name) or not (folder / JOURNAL_NAME).exists():
             known = ", ".join(list_isolations(state)[:5]) or "none"
-            raise ConfigError(f"there is no isolation {name!r}; the last ones: {known}")
+            raise ConfigError(f"no isolation {name!r}; the last isolations: {known}")
         journal = Journal(folder)
         if wanted or journal.is_unfinished:
             return journal
         journal.close()
-    raise ConfigError("there is no isolation to resume: each of them has ended")
+    raise ConfigError("no isolation to resume: all have ended")
 
 
 def list_unfinished(state: Path) -> Iterator[Journal]:
@@ -281,11 +281,7 @@ READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def read_run(path: Path, nodes: Sequence[str] = ()) -> CollectiveRun | None:
-    """
-    Read the document *path*, if it is there, whole, and of just these *nodes*.
-
-    Nothing in it is trusted: a node that runs the test may be broken.
-    """
+    """Read the document *path* if it is complete and of these *nodes*, without trusting it."""
     try:
         file = os.open(path, READ_FLAGS)
     except OSError:

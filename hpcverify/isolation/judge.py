@@ -124,12 +124,7 @@ class PeerReference(Struct):
         runs: Sequence[CollectiveRun | None],
         outcomes: Sequence[GroupOutcome],
     ) -> None:
-        """
-        Take those of *tests* that passed as what others are compared with.
-
-        Controls are taken in any case: if only the fast ones were, any network would seem
-        faster and quieter than it is.
-        """
+        """Take passed *tests* for comparison, and all controls, which show how tests vary."""
         for test, run, outcome in zip(tests, runs, outcomes, strict=True):
             is_control = (
                 test.purpose is GroupPurpose.CONTROL and outcome is not GroupOutcome.UNKNOWN
@@ -212,7 +207,7 @@ class PeerReference(Struct):
         goals: Mapping[_GroupKind, tuple[float, float]],
     ) -> GroupJudgement:
         if run is None:
-            return GroupJudgement(GroupOutcome.UNKNOWN, "it left no result")
+            return GroupJudgement(GroupOutcome.UNKNOWN, "no result")
         places = {place.rank: place for place in run.ranks}
         if run.wrong:
             first = run.wrong[0]
@@ -223,16 +218,16 @@ class PeerReference(Struct):
             )
         if run.missing:
             nodes = ", ".join(dict.fromkeys(places[rank].node for rank in run.missing))
-            return GroupJudgement(GroupOutcome.FAILED, f"no answer from {nodes}")
+            return GroupJudgement(GroupOutcome.FAILED, f"no response from {nodes}")
         if run.unable or not run.timings:
             return GroupJudgement(GroupOutcome.UNKNOWN, run.unable or "nothing was measured")
         ratings = []
         for timing in run.timings:
             goal, least = goals[_find_kind(test, run, timing)]
-            share, of = timing.busbw / goal if goal else 1.0, "what others reach"
+            share, of = timing.busbw / goal if goal else 1.0, "the busbw of other tests"
             floor = floors_of(replace(run, timings=(timing,))).get(timing.operation, 0.0)
             if timing.busbw < floor and share >= least:
-                share, least, of = timing.busbw / floor, 1.0, "the least of this platform"
+                share, least, of = timing.busbw / floor, 1.0, "the minimum of this platform"
             ratings.append((share, least, of, timing))
         share, least, of, worst = min(ratings, key=lambda rating: rating[0] / rating[1])
         speed = f"{worst.operation} {worst.busbw:.4g} GB/s"
@@ -247,7 +242,6 @@ def _is_rate(timing: CollectiveTiming) -> bool:
 
 
 def _find_best(values: Sequence[float]) -> float:
-    """Find the least of the best quarter."""
     return sorted(values)[-max(1, len(values) // 4)]
 
 

@@ -92,13 +92,7 @@ def plan_links(
     period: float,
     random: Random,
 ) -> LinkPlan:
-    """
-    Pair *idle* nodes so that links that are due are tried; *period* is in seconds.
-
-    The value of an idle node is its kind: only nodes of one kind are tested together.
-    *switches* has the switch of each node, as far as it is known. The same *random*
-    gives the same plan.
-    """
+    """Pair *idle* nodes of one kind so that due links are tried within *period* seconds."""
     kinds: dict[Hashable, list[str]] = {}
     for node in sorted(idle, key=lambda _: random.random()):
         kinds.setdefault(idle[node], []).append(node)

@@ -57,12 +57,7 @@ Value = TypeVar("Value")
 def find_outliers(
     excess: Mapping[Unit, Sequence[float]], resolution: float = 0.0
 ) -> dict[Unit, float]:
-    """
-    Find who takes longer than the rest, again and again, and by how much (the median).
-
-    *excess* is what each takes in each step more than the median of all in that step.
-    Differences below *resolution* are none.
-    """
+    """Find units that are repeatedly slower by at least *resolution*, and their median excess."""
     middles = {unit: median(steps) for unit, steps in excess.items() if len(steps) >= MIN_STEPS}
     apart = _find_apart(middles, resolution)
     return {u: more for u, more in apart.items() if _lasts(excess[u], more)}
@@ -94,7 +89,6 @@ def find_unsteady(
 
 
 def _find_apart(middles: Mapping[Unit, float], resolution: float) -> dict[Unit, float]:
-    """Find the few that stand apart from the rest, and how far each is from its median."""
     if len(middles) < MIN_UNITS:
         return {}
     ordered = sorted(middles, key=lambda unit: middles[unit])

@@ -50,7 +50,7 @@ from hpcverify.isolation.journal import (
     read_run,
 )
 from hpcverify.isolation.judge import PeerReference
-from hpcverify.isolation.stages import Isolation, Stages, isolate, try_pairs
+from hpcverify.isolation.stages import Isolation, isolate, try_pairs
 from hpcverify.plan.hostlist import fold
 from hpcverify.records.collectives import SECRET_VARIABLE, CollectiveRun
 from hpcverify.records.documents import write_bytes
@@ -141,7 +141,6 @@ class _Slot(Struct, kw_only=True):
     """A job of the round, before, while and after it is there."""
 
     tests: tuple[int, ...]
-    """Their places in the round."""
     nodes: tuple[str, ...]
     name: str = ""
     """Empty: not submitted yet."""
@@ -160,7 +159,6 @@ class IsolationRunner:
     settings: GroupJobSettings
     spool: Path
     owner: int
-    """The user whose jobs write into the spool."""
     at_once: int
     """The most jobs at a time."""
     say: Callable[[str], None]
@@ -168,7 +166,6 @@ class IsolationRunner:
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     gone: dict[str, str] = field(default_factory=dict[str, str])
-    """Nodes that cannot be tested any more, and why."""
     end_reason: str = ""
     """Why it ended before its time, if it did."""
     _reference: PeerReference = field(default_factory=PeerReference)
@@ -181,19 +178,18 @@ class IsolationRunner:
         self._prefix = f"{JOB_NAME_PREFIX}isolate-{self.journal.order.id}-"
 
     def run(self) -> Isolation:
-        """
-        Test until the cause is known, or the budget is spent.
-
-        Raises:
-            Interrupted: the jobs are cancelled; it can be resumed.
-            VersionError: the journal is of another version.
-            StoreError: the journal or the folder for the documents cannot be written.
-            ActionError: Slurm takes no job, or does not answer.
-
-        """
+        """Test until the cause is known, or the budget is spent."""
         self._make_outbox()
         self._reference.recall(self.journal.order.usual)
-        plan = self._plan()
+        order, random = self.journal.order, Random(self.journal.order.seed)
+        nodes, switches, limits = order.nodes, order.switches, {"inside": order.inside}
+        paired = set(chain.from_iterable(order.pairs))
+        spare = [node for node in nodes if node not in paired]
+        plan = (
+            try_pairs(order.pairs, spare, switches, random, gone=self.gone, **limits)
+            if order.pairs
+            else isolate(nodes, switches, random, gone=self.gone, **limits)
+        )
         number = 1
         try:
             tests = next(plan)
@@ -228,23 +224,13 @@ class IsolationRunner:
                 ours = stat.S_ISDIR(status.st_mode) and status.st_uid in {os.geteuid(), self.owner}
                 if not ours or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                     raise StoreError(  # the documents there could be those of another user
-                        f"{folder} was not made by us (owner {status.st_uid}, mode "
-                        f"{stat.S_IMODE(status.st_mode):04o}): find out who made it, and remove it"
+                        f"{folder} was created by another program (owner {status.st_uid}, mode "
+                        f"{stat.S_IMODE(status.st_mode):04o}). Fix: remove it"
                     )
         except OSError as exc:
             raise StoreError(f"{self._outbox} cannot be made: {exc.strerror}") from exc
 
-    def _plan(self) -> Stages:
-        order, random = self.journal.order, Random(self.journal.order.seed)
-        inside, gone = order.inside, self.gone
-        if not order.pairs:
-            return isolate(order.nodes, order.switches, random, inside=inside, gone=gone)
-        paired = set(chain.from_iterable(order.pairs))
-        spare = [node for node in order.nodes if node not in paired]
-        return try_pairs(order.pairs, spare, order.switches, random, inside=inside, gone=gone)
-
     def _find_outcomes(self, number: int, tests: Round) -> Outcomes:
-        """Find what comes of a round: from the journal, or by testing it."""
         if not self.end_reason and number > len(self.journal.rounds):
             ended = self.journal.concluded
             self.end_reason = ended.end_reason if ended else self._explain_end(tests)
@@ -274,8 +260,8 @@ class IsolationRunner:
             if done + len(tests) <= most:
                 return ""
             return (
-                f"{done} tests could not separate the causes, and without --budget it stops at "
-                f"{most}: look for what all share, or begin anew with --budget"
+                f"{done} tests did not separate the causes, and the limit without --budget is "
+                f"{most}. Fix: check what all nodes share, or start again with --budget"
             )
         jobs = [job for record in rounds for job in record.ended if job.node_minutes]
         took = [job.node_minutes / len(job.nodes) for job in jobs] or [USUAL_TEST_MINUTES]
@@ -335,7 +321,17 @@ class IsolationRunner:
                 raise Interrupted
             try:
                 if running:
-                    running = self._take_in(number, running)
+                    wanted = [slot.job for slot in running if slot.job]
+                    known = self.slurm.list_jobs(self._prefix, wanted)
+                    ours = {slot.name for slot in running}
+                    strays = [j.id for j in known.values() if j.name not in ours and not j.end]
+                    self.slurm.cancel(*strays)
+                    jobs = {job.name: job for job in known.values()}
+                    running = [
+                        slot
+                        for slot in running
+                        if not self._end_if_over(number, slot, jobs.get(slot.name))
+                    ]
                 waiting = self._submit(number, tests, waiting, running)
                 self._away_since = 0.0
             except SlurmError as exc:  # it may be away for a while: what runs goes on
@@ -368,11 +364,7 @@ class IsolationRunner:
         return adopted
 
     def _find_submitted(self, wanted: Sequence[SubmittedJob]) -> dict[str, Job]:
-        """
-        Find the jobs *wanted*, by name; wait for those that Slurm may still be taking in.
-
-        The process that submitted them was killed, perhaps with the request under way.
-        """
+        """Find the jobs *wanted* by name; wait for submissions that were interrupted."""
         is_reported = False
         while True:
             known = {job.name: job for job in self.slurm.list_jobs(self._prefix).values()}
@@ -381,9 +373,7 @@ class IsolationRunner:
             if not any(0 <= age < MAX_SUBMISSION_S for age in ages):
                 return known
             if not is_reported:
-                self.say(
-                    "a job was being submitted when we were killed: waiting for Slurm to show it"
-                )
+                self.say("waiting for Slurm to list a job whose submission was interrupted")
                 is_reported = True
             if self.stop():
                 raise Interrupted
@@ -394,14 +384,6 @@ class IsolationRunner:
 
     def _list_outputs(self, job: str, tests: Sequence[int]) -> list[Path]:
         return [self._outbox / f"{job}.{index}.json" for index in range(len(tests))]
-
-    def _take_in(self, number: int, running: Sequence[_Slot]) -> list[_Slot]:
-        """Take in the jobs that have ended; return the others."""
-        known = self.slurm.list_jobs(self._prefix, [slot.job for slot in running if slot.job])
-        ours = {slot.name for slot in running}
-        self.slurm.cancel(*(j.id for j in known.values() if j.name not in ours and not j.end))
-        jobs = {job.name: job for job in known.values()}
-        return [s for s in running if not self._end_if_over(number, s, jobs.get(s.name))]
 
     def _end_if_over(self, number: int, slot: _Slot, job: Job | None) -> bool:
         paths = self._list_outputs(slot.name, slot.tests)
@@ -483,7 +465,6 @@ class IsolationRunner:
         return left
 
     def _list_busy(self, slot: _Slot, hosts: Mapping[str, Host]) -> list[str]:
-        """List the nodes of *slot* that are waited for; those that are lost are gone."""
         order = self.journal.order
         is_late = bool(slot.since) and self.clock() - slot.since > order.wait
         busy: list[str] = []
@@ -497,7 +478,7 @@ class IsolationRunner:
                 why, is_lost = "is not in Slurm any more", True
             if why and (is_lost or is_late):
                 self.gone[node] = why
-                self.say(f"{node} {why}: it is left out from here on")
+                self.say(f"{node} {why}, so later tests leave it out")
             elif why:
                 busy.append(node)
         return busy
@@ -533,7 +514,6 @@ class IsolationRunner:
 
 
 def _make_slots(tests: Round) -> list[_Slot]:
-    """Make a job of each test; both directions of a pair go with its test."""
     slots: dict[frozenset[str], _Slot] = {}
     for place, test in enumerate(tests):
         members = frozenset(test.members)
@@ -553,12 +533,7 @@ def build_job_spec(
     gpus: int,
     start_within: float,
 ) -> GroupJobSpec:
-    """
-    Build the job of *tests*, each with its document: a step for each, a rank for each GPU.
-
-    *nodes* are those of the tests that are there, and have so many *gpus*; seconds to start
-    it within.
-    """
+    """Build the job of *tests*, a step for each document, with a rank for each of *gpus*."""
     sizes = [word for size in (GPU_SIZES if gpus else CPU_SIZES) for word in ("--size", size)]
     steps: list[JobStep] = []
     for test, document in tests:

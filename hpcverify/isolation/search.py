@@ -105,7 +105,6 @@ MAX_ATTEMPTS = 5
 """To test a group, or a member, whose tests do not come to their end."""
 
 JUDGING = frozenset({GroupPurpose.PAIR, GroupPurpose.WHOLE, GroupPurpose.SEND})
-"""Tests by which members are found bad."""
 
 
 class SearchResult(Struct, frozen=True):
@@ -352,8 +351,8 @@ class _Search(Struct, eq=False):
     def _plan_tests(self) -> Round:
         if self.rounds == MAX_ROUNDS or self.are_most_bad():
             return ()
-        self._give_up_zones()
-        lost = self._forget_lost()
+        self._forget_zones_and_lost()
+        lost = self.list_lost()
         ends = {pair[0] for pair in self.links}  # without them, the others must pass
         taken = {*self.bad, *self.list_suspects(), *self.given_up, *self.excused, *ends, *lost}
         tests: list[GroupTest] = []
@@ -365,7 +364,12 @@ class _Search(Struct, eq=False):
                 if len(whole) == TWO:
                     tests += self._plan_sends(whole, sum(self.wholes.get(frozenset(whole), ())))
                 taken.update(whole)
-        good = self._list_good(taken)
+        # The members that have passed and are in no other test, the surest first.
+        vague = {*chain.from_iterable(self.intermittent)}
+        unsure = {m for m in vague if self.known[m].passes < self.count_needed(m)}
+        good = [m for m, r in self.known.items() if r.passes and m not in unsure | {*taken}]
+        self.random.shuffle(good)
+        good.sort(key=lambda member: -min(self.known[member].passes, CLEARED_PASSES))
         reserved = good[-TWO:] if len(good) > MIN_GOOD else []  # for a control
         good = good[: len(good) - len(reserved)]
         for suspicion in self.suspicions:
@@ -389,33 +393,20 @@ class _Search(Struct, eq=False):
             tests += [GroupTest(pair, GroupPurpose.CONTROL) for pair in _pair_up(near)[:CONTROLS]]
         return tuple(tests)
 
-    def _give_up_zones(self) -> None:
-        """Test no more of a zone with bad members in which no member has passed."""
+    def _forget_zones_and_lost(self) -> None:
+        """Give up zones with bad members in which no member has passed, and lost members."""
         bad = Counter(zone for member in self.bad if (zone := self.zones.get(member)))
         cleared = {m for m, record in self.known.items() if record.passes >= CLEARED_PASSES}
         alive = {self.zones.get(member) for member in cleared}
         dead = {z for z, count in bad.items() if count >= MIN_BAD_OF_ZONE and z not in alive}
         self.given_up = {member for member in self.known if self.zones.get(member) in dead}
         self.suspicions = [s for s in self.suspicions if self.given_up.isdisjoint(s.members)]
-        self.repeats = [whole for whole in self.repeats if self.given_up.isdisjoint(whole)]
-
-    def _forget_lost(self) -> set[str]:
-        """Suspect no lost member. Of a group that failed, the others are tested on."""
         lost = self.list_lost()
-        for suspicion in self.suspicions:
+        for suspicion in self.suspicions:  # of a group that failed, the others are tested
             suspicion.members = tuple(m for m in suspicion.members if m not in lost)
         self.suspicions = [suspicion for suspicion in self.suspicions if suspicion.members]
-        self.repeats = [whole for whole in self.repeats if lost.isdisjoint(whole)]
+        self.repeats = [w for w in self.repeats if (lost | self.given_up).isdisjoint(w)]
         self.clashes = [clash for clash in self.clashes if lost.isdisjoint(clash.origin)]
-        return lost
-
-    def _list_good(self, taken: Collection[str]) -> list[str]:
-        """List the members that have passed and are in no other test, the surest first."""
-        vague = {*chain.from_iterable(self.intermittent)}
-        unsure = {m for m in vague if self.known[m].passes < self.count_needed(m)}
-        good = [m for m, r in self.known.items() if r.passes and m not in unsure | {*taken}]
-        self.random.shuffle(good)
-        return sorted(good, key=lambda member: -min(self.known[member].passes, CLEARED_PASSES))
 
     def _plan_trial(
         self, member: str, good: Sequence[str], taken: Collection[str]
@@ -446,7 +437,6 @@ class _Search(Struct, eq=False):
         return [GroupTest(pair, GroupPurpose.PAIR), *sends, *witness]
 
     def _plan_sends(self, pair: Members, failures: int) -> list[GroupTest]:
-        """Send in both directions, in the job of the test of a *pair* that has failed."""
         if self.of_switches or failures < SENDS_FROM or len(self.suspicions) > MAX_DIRECTIONS:
             return []
         return [GroupTest(way, GroupPurpose.SEND) for way in (pair, pair[::-1])]
@@ -641,7 +631,6 @@ class _Search(Struct, eq=False):
             self.repeats.append(origin)
 
     def _learn_whole(self, whole: Members, *, has_failed: bool) -> None:
-        """Take what came of a group that failed before, though no member was bad."""
         results = self.wholes.setdefault(frozenset(whole), [])
         results.append(has_failed)
         failures = sum(results)

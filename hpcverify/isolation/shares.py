@@ -52,7 +52,7 @@ def read_step_log(lines: Iterable[str], subject: str) -> list[RankShares]:
     if without := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
         names = ",".join(COLUMNS)
         raise ConfigError(
-            f"{subject} has no column {without[0]!r}: its first line must name {names}"
+            f"{subject} has no column {without[0]!r}: its first line must list {names}"
         )
     logged: dict[int, list[list[float]]] = {}
     """By rank, the times of computing, communicating and waiting for input of each step."""
@@ -67,12 +67,9 @@ def read_step_log(lines: Iterable[str], subject: str) -> list[RankShares]:
         raise ConfigError(f"{subject}, line {rows.line_num}: {exc}") from exc
     counts = {len(steps) for steps in logged.values()}
     if len(logged) < MIN_UNITS or min(counts) < MIN_STEPS:
-        raise ConfigError(
-            f"{subject} is too little to judge: at least {MIN_UNITS} ranks are needed, and "
-            f"{MIN_STEPS} steps of each"
-        )
+        raise ConfigError(f"{subject} needs at least {MIN_UNITS} ranks with {MIN_STEPS} steps each")
     if len(counts) > 1:
-        raise ConfigError(f"{subject} has more steps of one rank than of another: cut the rest off")
+        raise ConfigError(f"{subject} does not have the same number of steps for each rank")
     shares = []
     for rank, steps in sorted(logged.items()):
         computing, communicating, waiting = zip(*steps, strict=True)
@@ -88,12 +85,7 @@ def _read_seconds(text: str | None) -> float:
 
 
 def find_slow_ranks_of_training(shares: Sequence[RankShares]) -> tuple[Straggler, ...]:
-    """
-    Find the ranks that slow a job, the worst first; empty if there is none.
-
-    The gain is computed as if a step took the longest own work of any rank and what else
-    that rank needs: an overlap of the two is taken to stay as it is.
-    """
+    """Find ranks that slow a job, the worst first, by their own work in each step."""
     if not shares:
         return ()
     work = {share.rank: share.own_work for share in shares}
@@ -114,7 +106,13 @@ def find_slow_ranks_of_training(shares: Sequence[RankShares]) -> tuple[Straggler
         with_it = _time_longest(healed | {rank: work[rank]})
         gain = (with_it - _time_longest(healed)) / (with_it + rest)
         if gain >= MIN_GAIN:
-            stragglers.append(Straggler(rank, _explain(rank, shares), more, gain))
+            (own,) = (share for share in shares if share.rank == rank)
+            peers = [share for share in shares if share.role == own.role]
+            computes = median(own.computing) - median(median(peer.computing) for peer in peers)
+            works = median(own.own_work) - median(median(peer.own_work) for peer in peers)
+            is_waiting = computes < MIN_EXCESS_SHARE * works
+            how = "waits_for_input" if is_waiting else "computes_slowly"
+            stragglers.append(Straggler(rank, how, more, gain))
     return tuple(sorted(stragglers, key=lambda share: -share.gain))
 
 
@@ -122,11 +120,3 @@ def _time_longest(work: Mapping[int, Sequence[float]]) -> float:
     """Time the median step, which takes as long as the rank with the most work."""
     longest: list[float] = [max(step) for step in zip(*work.values(), strict=True)]
     return median(longest)
-
-
-def _explain(rank: int, shares: Sequence[RankShares]) -> str:
-    (own,) = (share for share in shares if share.rank == rank)
-    like = [share for share in shares if share.role == own.role]
-    computing = median(own.computing) - median(median(share.computing) for share in like)
-    working = median(own.own_work) - median(median(share.own_work) for share in like)
-    return "waits_for_input" if computing < MIN_EXCESS_SHARE * working else "computes_slowly"

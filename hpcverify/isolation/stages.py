@@ -102,13 +102,7 @@ def isolate(
     inside: bool = True,
     gone: Collection[str] = frozenset(),
 ) -> Stages:
-    """
-    Yield rounds of tests of *nodes*, take their outcomes, and say what is faulty.
-
-    *switches* has the switch of each node, as far as it is known. *inside* is whether nodes
-    can be tested alone. Nodes may be *gone* in the meantime, as `search` has it. The same
-    *random* and outcomes give the same rounds.
-    """
+    """Yield rounds of tests of *nodes*, take their outcomes, and return what is faulty."""
     bad_inside: Members = ()
     if inside:
         alone = {node: (node,) for node in nodes}
@@ -220,11 +214,7 @@ def _list_between_switches(
 def _drop_fitting(
     of_nodes: SearchResult, gone: Collection[str]
 ) -> Generator[Round, Outcomes, SearchResult]:
-    """
-    Name no bad nodes that pass with each other: they do not fit the rest, by a version, say.
-
-    A bad node spoils every test that it takes part in.
-    """
+    """Drop bad nodes that pass with each other: they differ from the rest, as by a version."""
     ring = [node for node in of_nodes.bad if node not in gone]
     passed: dict[str, Members] = {}
     for number in range(MAX_PAIRINGS):
@@ -250,12 +240,7 @@ def _drop_fitting(
 def _search_switches(
     at: Mapping[str, Sequence[str]], random: Random, gone: Collection[str], *, doubts: int
 ) -> Generator[Round, Outcomes, SearchResult]:
-    """
-    Search for switches that spoil what is between them, by tests of all their nodes.
-
-    If these fail without any other node, it is not the switch. *doubts* are the groups of nodes
-    that failed and then passed.
-    """
+    """Search for switches that fail without other nodes, by tests of all their nodes."""
     empty: set[str] = set()
     plan = search(make_groups(at, random), random, {}, empty, of_switches=True, doubts=doubts)
     tests = next(plan)

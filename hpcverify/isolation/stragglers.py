@@ -62,7 +62,6 @@ SIDES = ("sends_slowly", "receives_slowly")
 """How a rank is slow whose row, or whose column, of the matrix is."""
 
 Cell = tuple[int, int]
-"""Sender and receiver."""
 Ranks = frozenset[int]
 """Who is judged as one: a rank, or all ranks of a node."""
 Key = TypeVar("Key", bound=Hashable)
@@ -130,7 +129,7 @@ def describe_straggler(straggler: Straggler, places: Sequence[RankPlace]) -> str
         where = f" (node {place.node}, {place.device})" if place else ""
         who = f"rank {straggler.rank}{where}"
     does = HOW_IN_WORDS[straggler.how].format(format_seconds(straggler.seconds))
-    return f"{who} {does}: without it a step would take {straggler.gain:.0%} less"
+    return f"{who} {does}: without this delay a step would take {straggler.gain:.0%} less"
 
 
 def format_seconds(seconds: float) -> str:
@@ -191,7 +190,7 @@ class _StepLog(Struct, frozen=True):
         )
 
     def replay(self, healed: Collection[_Suspect]) -> list[float]:
-        """Run all steps once more with some ranks *healed*; return what each step takes."""
+        """Return the time of each round with all transfers of *healed* ranks healed."""
         arrivals: Mapping[int, Sequence[float]] = self.arrivals
         for steady in (True, False):
             arrivals = _heal(arrivals, _list_ill(healed, steady=steady), steady=steady)
@@ -202,12 +201,7 @@ class _StepLog(Struct, frozen=True):
 def _heal(
     series: Mapping[Key, Sequence[float]], ill: Collection[Key], *, steady: bool
 ) -> dict[Key, Sequence[float]]:
-    """
-    Give the *ill* the times of the median of the others.
-
-    From those of who is slow in most steps only what they take longer in the median is taken:
-    pauses, which the others have as well, stay.
-    """
+    """Give the *ill* the median times of the others, but keep pauses, which others have too."""
     healed = dict(series)
     well = [values for key, values in series.items() if key not in ill]
     if well and ill:
@@ -227,11 +221,7 @@ def _list_ill(healed: Collection[_Suspect], *, steady: bool) -> Ranks:
 def find_slow_ranks(
     series: Series, places: Sequence[RankPlace], min_excess: float = 0.0
 ) -> dict[Ranks, float]:
-    """
-    Find nodes whose ranks are all slow, and then single ranks.
-
-    By *min_excess* of what all take, at least.
-    """
+    """Find nodes whose ranks are all slow, then single ranks, by at least *min_excess*."""
     typical = [median(step) for step in zip(*series.values(), strict=True)]
     excess = {
         rank: [value - middle for value, middle in zip(values, typical, strict=True)]
@@ -272,7 +262,6 @@ def _judge_nodes_first(
     join: Callable[[Sequence[Value]], Value],
     find: Callable[[Mapping[Ranks, Value]], Mapping[Ranks, float]],
 ) -> dict[Ranks, float]:
-    """Find nodes whose ranks are all slow, by what *join* makes of them; then other ranks."""
     excesses: dict[Ranks, float] = {}
     by_node: dict[str, list[int]] = {}
     for place in places:
@@ -350,11 +339,7 @@ class _Matrix:
         return {rank: partners for rank, partners in mine.items() if len(partners) >= MIN_PARTNERS}
 
     def summarize(self, times: Mapping[int, Sequence[Sequence[float]]]) -> dict[int, list[float]]:
-        """
-        Summarize the *times* of each rank with several partners: one for each round.
-
-        The lower median: with most of them it is as slow or slower.
-        """
+        """Summarize the *times* of each rank by the lower median over its partners, per round."""
         return {
             rank: [median_low(values[i] for values in partners) for i in range(self.rounds)]
             for rank, partners in times.items()

@@ -117,7 +117,6 @@ class Floor(Struct, frozen=True, kw_only=True):
 
     promise: Promise
     promised_by: str
-    """As words: its data sheet, or its link."""
     share: float
     """The share of the promise that good parts reach."""
     margin: float
@@ -129,7 +128,6 @@ class Floor(Struct, frozen=True, kw_only=True):
     scale: float = 1.0
     """What a setting leaves of the speed."""
     setting: str = ""
-    """What was set, in words."""
 
     @property
     def is_sound(self) -> bool:
@@ -175,7 +173,7 @@ def find_floor(part: Part, measured: str, otherwise: Verdict = Verdict.FAIL) -> 
     if spec is None:
         return explain_unknown(part)
     promise = spec.find_promise(quantity)
-    unknown = f"no source says what {measured} a good {spec.name} reaches"
+    unknown = f"no published {measured} of a good {spec.name}"
     if promise is None or mode not in MODES:
         return unknown
     if otherwise is Verdict.FAIL:
@@ -318,8 +316,8 @@ def _list_settings(part: Part) -> Iterator[tuple[float, str]]:
         # A board may be sold with a lower limit than the one whose figures we have.
         whole = max(default, spec.tdp_w if spec else 0.0)
         if limit < whole - ROUNDING_WATTS and not shares_module_power(spec, limit, whole):
-            yield limit / whole, f"its power is limited to {limit:g} of {whole:g} W"
+            yield limit / whole, f"power is limited to {limit:g} of {whole:g} W"
     clock = re.fullmatch(CLOCK_PATTERN, part.facts.get("clock_limit", ""))
     if clock:
         limit, highest = map(float, clock.groups())
-        yield limit / highest, f"its clock is set to {limit:g} of {highest:g} MHz"
+        yield limit / highest, f"clock is limited to {limit:g} of {highest:g} MHz"

@@ -233,27 +233,21 @@ def _look_up(part: Part) -> Spec | None:
 
 
 def _find_contradiction(spec: Spec, facts: Mapping[str, str]) -> str:
-    identity = f"its device id or name is that of {spec.name}"
+    identity = f"the device id or name matches {spec.name}"
     capability = facts.get("compute_capability", spec.compute_capability)
     if capability != spec.compute_capability:
-        return f"{identity}, but its compute capability {capability} is not"
+        return f"{identity}, but compute capability {capability} does not"
     if facts.get("name") in spec.other_names:
         return f"{facts['name']} is not in the table of parts, though {identity}"
     gib = float(facts.get("memory", f"{spec.memory_gb} GiB").split()[0])
     low, high = MEMORY_SHOWN_RANGE
     if not low <= gib / spec.memory_gb <= high:
-        return f"{identity}, but its memory of {gib:g} GiB is not"
+        return f"{identity}, but the memory of {gib:g} GiB does not"
     return ""
 
 
 def find_achievable(spec: Spec, quantity: str, mode: str) -> Fraction | None:
-    """
-    Find the share of *quantity* that the part *spec* reaches in a *mode*.
-
-    That of products is ``sustained`` (as we measure), ``expected`` (an estimate of the same),
-    ``other`` (as long, with other operands or another program), ``burst`` (for a second, and as
-    large as ours) or ``best`` (the best of many shapes, for a moment).
-    """
+    """Find the share of *quantity* that the part *spec* reaches in a *mode*, as ``sustained``."""
     return _load_fractions().get((spec.key, quantity, mode))
 
 

@@ -70,14 +70,14 @@ def _name_cause(readings: Mapping[str, SensorReading], *, is_warm: bool) -> str:
     if sides.get("temperature") == 1 and low & {"clock", "power"}:
         return "throttles by heat"
     if low >= {"clock", "power"} and is_warm:
-        return "held back by heat, by its power or by software"
+        return "limited by heat, power or software"
     if low >= {"clock", "power"}:
-        return "held back by its power or by software"
+        return "limited by power or software"
     if "clock" in low:
-        return "a low clock at the power of its peers" if sides.get("power") == 0 else "a low clock"
+        return "low clock at the power of its peers" if sides.get("power") == 0 else "low clock"
     if "power" in low:
-        return "draws less at the clock of its peers, so it waits or throttles in bursts"
-    return "not by its clock, so not by throttling" if "clock" in sides else "its clock is unknown"
+        return "low power at the clock of its peers, so it waits or throttles in bursts"
+    return "normal clock, so not throttled" if "clock" in sides else "clock unknown"
 
 
 def explain_members(members: Iterable[PartValue], peers: Sequence[PartValue]) -> str:

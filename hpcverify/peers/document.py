@@ -97,7 +97,7 @@ def describe_least(least: Mapping[str, float]) -> str:
     first = [f"{format_percent(blind[name])} in {name}" for name in ranked[:LISTED]]
     more = len(ranked) - len(first)
     few = [*first, *([f"more than {format_percent(BLIND * usual)} in {more} more"] if more else [])]
-    sentence = f"one part would be named if it were {format_percent(usual)} worse"
+    sentence = f"a part is reported if it is {format_percent(usual)} worse"
     return f"{sentence}, but {', '.join(few)}" if few else sentence
 
 
@@ -107,7 +107,7 @@ def describe_too_few(document: PeersDocument) -> str:
         return ""
     more = len(document.too_few) - LISTED
     listed = [*document.too_few[:LISTED], *([f"{more} more"] if more > 0 else [])]
-    return f"not compared, as fewer than {MIN_COMPARED} parts have it: {', '.join(listed)}"
+    return f"not compared (fewer than {MIN_COMPARED} parts): {', '.join(listed)}"
 
 
 def list_notes(document: PeersDocument) -> Iterator[str]:
@@ -119,6 +119,6 @@ def list_notes(document: PeersDocument) -> Iterator[str]:
             yield f"{entry.name}: {entry.judgeability.value}: {entry.note}"
     if document.unjudged:
         yield (
-            "not compared, as it is not known which side is worse (is their check installed "
-            f"here?): {', '.join(document.unjudged)}"
+            "not compared, because their check is not installed here: "
+            f"{', '.join(document.unjudged)}"
         )

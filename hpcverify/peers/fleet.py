@@ -193,11 +193,11 @@ def judge_metric(
         note = f"{format_count(len(parts), 'part')}: at least {MIN_COMPARED} make a comparison"
         return replace(entry, judgeability=Judgeability.TOO_FEW, note=note)
     if centre == 0:
-        note = "the usual value is 0, so only its limits judge it"
+        note = "the usual value is 0, so only limits judge it"
         sign = 1 if worse == "high" else -1
         bad = sorted((p for p in parts if sign * p.value > 0), key=lambda p: -sign * p.value)
         listed = _list_first(f"{part.name} ({part.value:g})" for part in bad)
-        note = f"{note}; not 0, the worst first: {listed}" if bad else note
+        note = f"{note}; not 0, worst first: {listed}" if bad else note
         return replace(entry, judgeability=Judgeability.ZERO, note=note)
     low = worse == "low"
     resolution = find_resolution(part.value for part in parts) / abs(centre)
@@ -223,8 +223,8 @@ def judge_metric(
     if named > max(1, MAX_OUTLIER_SHARE * len(comparison.units)):
         units = format_count(len(comparison.units), "node" if comparison.nodes else "part")
         many.append(
-            f"{named} of {units} are far from the rest or have parts that are, which is many: look "
-            "for what they share, such as a setting, a version or a place"
+            f"{named} of {units} are outliers or have outliers. Fix: check what they "
+            "share, such as a setting, a version or a place"
         )
     usual = Judgeability.SPLIT if is_split else Judgeability.JUDGED
     return replace(
@@ -300,7 +300,7 @@ def _describe_kinds(
         else f"{kind}: {len(likes[kind])} parts"
         for kind, centre in sorted(centres.items(), key=lambda item: item[1])
     )
-    return f"two kinds by {field}, each compared by itself ({listed})"
+    return f"two kinds by {field}, each compared separately ({listed})"
 
 
 def _describe_sides(
@@ -311,8 +311,8 @@ def _describe_sides(
     apart = format_percent(centres["worse"] - centres["better"])
     return (
         f"two kinds: {len(likes['worse'])} of {len(comparison.parts)} parts are {apart} worse than "
-        "the others, and no version says why, so each kind is compared by itself: if they differ "
-        f"by design, write [[kinds]] into site.toml; the {few} ones are {_list_first(names)}"
+        "the others, unexplained by a version, so each kind is compared separately. Fix: if this "
+        f"is by design, add [[kinds]] to site.toml; the {few} parts: {_list_first(names)}"
     )
 
 
@@ -335,7 +335,6 @@ def _name_groups(comparison: PeerComparison, field: str) -> None:
 
 
 def _name_nodes(comparison: PeerComparison) -> None:
-    """Name the nodes that are far as a whole; a few nodes are compared as groups are."""
     floor = comparison.floor.floor
     nodes = {n: who for n, who in comparison.nodes.items() if len(who) >= MIN_DRAGGED}
     if len(nodes) >= MIN_PEERS:
@@ -373,7 +372,7 @@ def _describe_unnamed(judged: LevelJudgement, comparison: PeerComparison) -> Ite
     far = [(i, distance) for i, distance in ranked if distance - judged.centre >= least]
     if far:
         yield (
-            "chance may explain those that are far: one part is named from "
-            f"{format_percent(judged.least)} on; not named, the worst first: "
+            "chance may explain the outliers: a part is reported from "
+            f"{format_percent(judged.least)}; not reported, worst first: "
             + _list_first(f"{comparison.parts[i].name} ({format_percent(d)})" for i, d in far)
         )

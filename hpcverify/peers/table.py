@@ -82,14 +82,12 @@ def choose_columns(
     }
     roles = {role: column for role, column in {**roles, **named}.items() if column}
     if not {"node", "part"} & roles.keys():
-        raise ConfigError(
-            "no column names the node or the part; name it, as in --columns node=machine"
-        )
+        raise ConfigError("no column has the node or the part. Fix: --columns node=COLUMN")
     usual = tuple(plain[name] for name in (*PLACES, *VERSIONS) if name in plain)
     chosen = tuple(groups) or usual
     others = tuple(c for c in header if c not in {*roles.values(), *chosen, *usual})
     if "value" not in roles and ("metric" in roles or not others):
-        raise ConfigError("no column has the values; name it, as in --columns value=milliseconds")
+        raise ConfigError("no column has the values. Fix: --columns value=COLUMN")
     return Columns(roles, chosen, () if "value" in roles else others)
 
 
@@ -173,7 +171,6 @@ def _read_text(cell: object) -> str:
 
 
 def _read_number(cell: object, row: int, what: str) -> float:
-    """Read a number; NaN if the cell says nothing."""
     if isinstance(cell, (int, float)):
         return float(cell)
     text = "" if cell is None else str(cell).strip()

@@ -16,7 +16,6 @@ class BmcAccess(Struct, frozen=True, kw_only=True):
     """A file with the certificates to trust; empty: those of the system."""
     verify: bool = True
     seconds: float = 120.0
-    """The time for all questions together."""
 
     def __repr__(self) -> str:
         """Leave out the password."""

@@ -120,7 +120,7 @@ def _refuse_stray_limits(check: Check[Any], subject: str) -> None:
     for own, metric in check.metrics.items():
         for name in filter(None, metric.limits):
             if not may_cover(own, name) and not may_cover(name, own):
-                stray = f"has a limit for {name!r}, which it does not measure"
+                stray = f"has a limit for {name!r}, which the metric does not cover"
                 raise BrokenCheckError(f"{subject}.metrics[{own!r}] {stray}")
 
 

@@ -300,12 +300,17 @@ def load_site(path: Path | None = None) -> Site:
         raise ConfigError(f"{path} cannot be read: {exc.strerror}") from exc
     if not there and os.environ.get("HPCVERIFY_CONFIG") and path == site_path():
         raise ConfigError(
-            f"HPCVERIFY_CONFIG names {path}, which does not exist: create it, or unset the variable"
+            f"{path} (HPCVERIFY_CONFIG) does not exist. Fix: create it, or unset the variable"
         )
     files = [*([path] if there else []), *_list_drop_ins(drop_in_folder(path))]
     if not files:
         return Site()
-    sources = tuple(map(_read_source, files))
+    sources: tuple[SiteSource, ...] = ()
+    for file in files:
+        refuse_if_others_can_change(file)
+        raw = load_toml(file)
+        source = SiteSource(str(file), convert_config(raw, SiteFile, str(file)), raw)
+        sources = (*sources, source)
     content = sources[0].content
     if len(sources) > 1:
         from hpcverify.plan.drop_ins import merge_files  # noqa: PLC0415 - most hooks need it not
@@ -315,7 +320,6 @@ def load_site(path: Path | None = None) -> Site:
 
 
 def _list_drop_ins(folder: Path) -> list[Path]:
-    """List the drop-ins in *folder*, the strongest last; names with a dot first are of editors."""
     try:
         names = sorted(os.listdir(folder))  # noqa: PTH208 - cheaper: each hook does this
     except OSError as exc:
@@ -324,14 +328,8 @@ def _list_drop_ins(folder: Path) -> list[Path]:
         raise ConfigError(f"{folder} cannot be read: {exc.strerror}") from exc
     refuse_if_others_can_change(folder)
     if strange := next((name for name in names if not name.isprintable()), None):
-        raise ConfigError(f"{folder}: the name {strange!r} is not printable UTF-8: rename it")
+        raise ConfigError(f"{folder}: the name {strange!r} is not printable UTF-8. Fix: rename it")
     return [folder / name for name in names if name.endswith(".toml") and name[0] != "."]
-
-
-def _read_source(path: Path) -> SiteSource:
-    refuse_if_others_can_change(path)
-    raw = load_toml(path)
-    return SiteSource(str(path), convert_config(raw, SiteFile, str(path)), raw)
 
 
 def look_up_uid(user: str) -> int:
@@ -357,35 +355,25 @@ def suites_dir() -> Path:
 
 def state_dir() -> Path:
     """Return the directory of this user's runs and store."""
-    path = _state_path()
-    refuse_folder_of_others(path)
-    return path
-
-
-def _state_path() -> Path:
     if chosen := os.environ.get("HPCVERIFY_STATE"):
         path = Path(chosen)
     elif os.geteuid() == 0:
         path = Path("/var/lib/hpcverify")
     else:
-        home = os.environ.get("XDG_STATE_HOME") or _find_home() / ".local/state"
+        try:
+            home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+        except RuntimeError:
+            raise ConfigError(
+                f"user {os.geteuid()} has no entry in passwd and HOME is not set. Fix: set "
+                "HPCVERIFY_STATE to a directory for runs"
+            ) from None
         path = Path(home) / "hpcverify"
     if not str(path).isprintable():  # no document could hold it
         raise ConfigError(
-            f"the state directory {str(path)!r} is not printable UTF-8: set "
-            "HPCVERIFY_STATE to another"
+            f"the state directory {str(path)!r} is not printable UTF-8. Fix: change HPCVERIFY_STATE"
         )
+    refuse_folder_of_others(path)
     return path
-
-
-def _find_home() -> Path:
-    try:
-        return Path.home()
-    except RuntimeError:
-        raise ConfigError(
-            f"user {os.geteuid()} has no entry in passwd and HOME is not set: set HPCVERIFY_STATE "
-            "to a directory for runs"
-        ) from None
 
 
 def node_name() -> str:
@@ -426,13 +414,13 @@ def _read_bytes(path: Path) -> bytes:
     try:
         mode = os.fstat(opened).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode) or stat.S_ISDIR(mode)):
-            raise ConfigError(f"{path} is not a regular file: replace it by one")
+            raise ConfigError(f"{path} is not a regular file")
         with os.fdopen(opened, "rb", closefd=False) as file:
             content = file.read(MAX_CONFIG_BYTES + 1) or b""
     finally:
         os.close(opened)
     if len(content) > MAX_CONFIG_BYTES:
-        raise ConfigError(f"{path} is larger than {MAX_CONFIG_BYTES >> 20} MiB: split it")
+        raise ConfigError(f"{path} exceeds {MAX_CONFIG_BYTES >> 20} MiB. Fix: split it")
     return content
 
 

@@ -23,12 +23,7 @@ def merge_files(raws: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def find_file(files: Sequence[tuple[str, Any]], place: Sequence[str | int]) -> str | None:
-    """
-    Name the one of *files*, each a path with its content, that decides what is at *place*.
-
-    They are the strongest last, and a place is as ``("fleet", "spool")``. A number counts
-    through a list of tables as `merge_files` makes it. None: no file says it.
-    """
+    """Find the file, of *files* from weak to strong, that sets *place*; None if none does."""
     values = list(reversed(files))
     for key in place:
         if isinstance(key, str):

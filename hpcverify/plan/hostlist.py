@@ -38,10 +38,10 @@ def expand(hostlist: str) -> list[str]:
         shown = f"{hostlist[:SHOWN_CHARACTERS]}\N{HORIZONTAL ELLIPSIS}"
     refused = f"{shown!r} is not a list of nodes, such as n[1-4],n7"
     if not hostlist.strip():
-        raise ConfigError(f"{refused}: it names no node")
+        raise ConfigError(f"{refused}: no node listed")
     terms = TERM_PATTERN.findall(hostlist)
     if ",".join(terms) != hostlist:
-        raise ConfigError(f"{refused}: a name is empty, or a bracket is left open")
+        raise ConfigError(f"{refused}: a name is empty, or a bracket is not closed")
     names: dict[str, None] = {}
     for term in terms:
         pieces = re.split(r"\[([^\[\]]*)\]", term.strip())
@@ -51,7 +51,7 @@ def expand(hostlist: str) -> list[str]:
         known = [[ends for ends in ranges if ends] for ranges in brackets]
         counts = (sum(int(last) - int(first) + 1 for first, last in ranges) for ranges in known)
         if len(names) + prod(counts) > MAX_NODES:
-            raise ConfigError(f"{refused}: it names more than {MAX_NODES}")
+            raise ConfigError(f"{refused}: more than {MAX_NODES}")
         numbers = [
             [
                 f"{i:0{len(first)}}"

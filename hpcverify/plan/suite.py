@@ -155,7 +155,7 @@ def _list_suite_files() -> Iterator[Path]:
 def load_suite(name: str) -> Suite:
     """Read the suite *name*, the site's own first."""
     if name == FABRIC_SUITE:
-        raise ConfigError(f"no node runs the suite {name} by itself: {FABRIC_HOW}")
+        raise ConfigError(f"the suite {name} does not run on a single node: {FABRIC_HOW}")
     for path in _list_suite_files():
         if path.stem == name:
             # Anyone who can change a suite that ships can change our code as well.
@@ -213,18 +213,17 @@ def refuse_endless(todo: Plan) -> None:
         subject = f"suite {todo.suite}: check {step.name}: seconds = {seconds:g}"
         if seconds >= todo.budget:
             raise ConfigError(
-                f"{subject} does not fit into the suite's budget of {todo.budget:g} s: "
-                "give the suite more, or the check less"
+                f"{subject} does not fit into the suite's budget of {todo.budget:g} s. "
+                "Fix: raise the budget, or lower seconds"
             )
         if seconds >= step.timeout:
             raise ConfigError(
                 f"{subject} does not fit into the check's timeout of {step.timeout:g} "
-                "s: give it a longer one, or fewer seconds"
+                "s. Fix: raise the timeout, or lower seconds"
             )
 
 
 def _refuse_untrusted_packages(site: Site) -> None:
-    """As root, run no check that others can change."""
     if not site.check_packages:
         return
     from importlib.util import find_spec  # noqa: PLC0415 - only for a site's own
@@ -236,8 +235,8 @@ def _refuse_untrusted_packages(site: Site) -> None:
             raise ConfigError(f"{_name_packages_file(site)} {package!r}: {exc}") from exc
         if spec is None or spec.submodule_search_locations is None:
             raise ConfigError(
-                f"{_name_packages_file(site)} {package!r} cannot be imported: install "
-                "it, or take it out of check_packages"
+                f"{_name_packages_file(site)} {package!r} cannot be imported. Fix: "
+                "install it, or remove it from check_packages"
             )
         for folder in spec.submodule_search_locations:
             # If others can add a module, theirs may be imported instead of ours.
@@ -334,7 +333,7 @@ def _build_overrides(
             nodes = _expand_nodes(setting, subject) if setting.nodes else [""]
             if both := taken & {(part, each) for each in nodes}:
                 where = ", ".join(filter(None, min(both))).replace(ANY_PART, "any part")
-                raise ConfigError(f"{subject}: two limits for {where}: keep one")
+                raise ConfigError(f"{subject}: two limits for {where}. Fix: keep one")
             taken.update((part, each) for each in nodes)
             rank = (bool(setting.nodes), part != ANY_PART, rank_pattern(metric), rank_pattern(part))
             if not setting.nodes or node in nodes:
@@ -353,7 +352,6 @@ def _expand_nodes(setting: Setting, subject: str) -> list[str]:
 def _build_override(
     check: Check[Any], name: str, metric: str, setting: Setting, source: str
 ) -> Rule:
-    """Convert a limit from a file to the unit that the check measures in."""
     named = check.find_metric(metric)
     measured = [named] if named else []
     if is_pattern(metric):
@@ -365,8 +363,8 @@ def _build_override(
     if len(units) > 1 and (setting.low, setting.high) != (None, None):
         several = " and ".join(sorted(repr(unit) for unit in units))
         raise ConfigError(
-            f"{source}: limits.{name}.{metric!r}: it covers measurements in {several}: "
-            "give a limit for each unit"
+            f"{source}: limits.{name}.{metric!r}: covers measurements in {several}. "
+            "Fix: set a limit for each unit"
         )
     try:
         low, high = (
@@ -395,27 +393,26 @@ def _refuse_unmeetable(
     made = [hit[1] for hit in hits if hit]
     if not any(has_bound(rule) for rule in made):
         raise ConfigError(
-            f"{subject}.{override.metric!r}: it has no bound: give low, high or a fraction"
+            f"{subject}.{override.metric!r} has no bound. Fix: set low, high or a fraction"
         )
     for rule in made:
         if rule.low is not None and rule.high is not None and rule.low > rule.high:
             raise ConfigError(
-                f"{subject}.{override.metric!r}: with what it inherits, low {rule.low:g} is "
-                f"above high {rule.high:g}: give both"
+                f"{subject}.{override.metric!r}: with inherited bounds, low {rule.low:g} is "
+                f"above high {rule.high:g}. Fix: set both"
             )
 
 
 def _explain_unsound(setting: Setting) -> str | None:
-    """Say why a limit makes no sense, if so."""
     low, high = setting.low, setting.high
     fractions = [setting.of_spec, setting.of_siblings, setting.of_baseline]
     settings = (low, high, *fractions, setting.otherwise, setting.remedy, setting.optional)
     if all(value is None for value in settings):
-        return "it has no bound: give low, high or a fraction"
+        return "the limit has no bound. Fix: set low, high or a fraction"
     if low is not None and high is not None and low > high:
         return f"low {low:g} is above high {high:g}"
     if any(f is not None and not 0 < f <= MAX_FRACTION for f in fractions):
-        return f"a fraction must lie between 0 and {MAX_FRACTION}: 0.85, not 85"
+        return f"a fraction must be between 0 and {MAX_FRACTION}, as 0.85"
     if setting.otherwise in (Verdict.PASS, Verdict.SKIP):
         return "otherwise must be warn, error or fail"
     return None

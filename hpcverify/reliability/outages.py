@@ -125,7 +125,6 @@ class _Week(Struct, frozen=True):
 
 
 def _cut_weeks(since: Sequence[float], outages: Collection[Outage], now: float) -> list[_Week]:
-    """Cut the time from the first of *since* to *now* into equal weeks; none if they are few."""
     first = min(since, default=now)
     count = int((now - first) / WEEK_DAYS)
     if count < MIN_WEEKS:
@@ -166,13 +165,7 @@ def _find_widest(*estimates: Estimate | None) -> Estimate:
 
 
 def _estimate_sum(sizes: Iterable[float], whole: float) -> Estimate | None:
-    """
-    Estimate the sum of the *sizes* of events that come by chance, by *whole*.
-
-    As many events of equal size, (sum s)^2 / sum s^2, have a sum that varies as much. Their
-    number has the interval of a Poisson count (Garwood 1936): exact where there is nothing but
-    events of one size, and right where these are few.
-    """
+    """Estimate the sum of *sizes* of random events, by *whole* (Garwood 1936, by equal events)."""
     known = [size for size in sizes if size > 0]
     if not known:
         return None

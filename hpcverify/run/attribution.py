@@ -74,7 +74,7 @@ def find_xids(
     findings = [item for item in answer.items if isinstance(item, Finding)]
     problem = "; ".join(item.text for item in answer.items if isinstance(item, Coverage))
     if answer.outcome.verdict is not Verdict.PASS:
-        problem = f"the telemetry worker did not answer: {answer.outcome.reason}"
+        problem = f"the telemetry worker did not respond: {answer.outcome.reason}"
     return GpuXids(
         found=tuple(f for f in findings if f.code != ERROR_STATE_CODE),
         error_states=tuple(f for f in findings if f.code == ERROR_STATE_CODE),
@@ -110,7 +110,6 @@ class Phase(Struct, frozen=True, kw_only=True):
     """The workers that measured at once, and how they ended."""
 
     contexts: Mapping[str, Context]
-    """By worker."""
     answers: Mapping[str, Answer]
     allowance: Allowance
 
@@ -122,7 +121,6 @@ class LateWorker(Struct, frozen=True, kw_only=True):
     overrun: Overrun
     allowance: Allowance
     like: tuple[Answer, ...]
-    """The answers of those others."""
 
     @property
     def ended(self) -> tuple[float, ...]:
@@ -237,16 +235,16 @@ def _explain(answer: Answer, late: LateWorker, budget: float, xids: GpuXids) -> 
         return replace(answer, items=(*answer.items, finding))
     if late.is_short_of_budget:
         reason = (
-            f"{outcome.reason}, when the suite's budget of {budget:g} s ran out: give the "
-            "suite more, or its checks less"
+            f"{outcome.reason}, when the suite's budget of {budget:g} s ran out. Fix: raise the "
+            "budget, or shorten its checks"
         )
         remedy = Remedy.FIX_CONFIGURATION
     elif late.gpu:
         from hpcverify.telemetry.vendors import name_vendor  # noqa: PLC0415 - hardly ever, 10 ms
 
         word = LOG_WORDS.get(name_vendor(late.context.inventory))
-        look = f"see the kernel log (dmesg{f' | grep -i {word}' if word else ''}), and run again"
-        reason = f"{outcome.reason}{_compare(late)}{noted}: {look}"
+        look = f"dmesg{f' | grep -i {word}' if word else ''}, and run again"
+        reason = f"{outcome.reason}{_compare(late)}{noted}. Fix: {look}"
         remedy = Remedy.INSPECT
     else:
         reason, remedy = outcome.reason, outcome.remedy
@@ -256,9 +254,9 @@ def _explain(answer: Answer, late: LateWorker, budget: float, xids: GpuXids) -> 
 def _build_finding(late: LateWorker, noted: str, xids: GpuXids) -> Finding:
     overrun, slowest, part = late.overrun, max(late.ended), late.context.device.part
     text = (
-        f"it hung in {late.activity} for {overrun.doing_seconds:.0f} s until it was ended; "
-        f"{len(late.ended)} other GPUs finished the whole check in {slowest:.0f} s{noted}: reset "
-        "it, and run again"
+        f"hung in {late.activity} for {overrun.doing_seconds:.0f} s until its worker was ended; "
+        f"{len(late.ended)} other GPUs finished the check in {slowest:.0f} s{noted}. Fix: reset "
+        "the GPU, and run again"
     )
     evidence = {
         "operation": late.activity,
@@ -273,20 +271,20 @@ def _compare(late: LateWorker) -> str:
     if not late.is_gpu:
         return ""
     if late.ended:
-        return f", where {len(late.ended)} other GPUs took up to {max(late.ended):.0f} s"
+        return f", while {len(late.ended)} other GPUs took at most {max(late.ended):.0f} s"
     waiting = sum(bool(other.doing) and not other.part for other in late.late)
     if waiting and late.is_within_gpu:
         return f", while {waiting} other GPUs waited for it"
     if late.late:
-        return f", as on {len(late.late)} more of its kind"
-    return "" if late.like else ", and there is no other GPU of its kind to compare it with"
+        return f", as on {len(late.late)} identical GPUs"
+    return "" if late.like else "; the node has no identical GPU to compare with"
 
 
 def describe_overrun(overrun: Overrun) -> Outcome:
     """Say that a worker overran, as far as that can be said of it alone."""
     place = f" in {overrun.doing}" if overrun.doing else ""
     if overrun.stuck:
-        reason = f"hung{place}: {overrun.stuck}, cannot be ended: reboot the node"
+        reason = f"hung{place}: {overrun.stuck}, cannot be ended. Fix: reboot the node"
         cause, remedy = Cause.HUNG, Remedy.REBOOT
     else:
         reason = f"no end after {overrun.seconds:.0f} s"
@@ -303,7 +301,7 @@ def describe_unused_gpus(late: Mapping[str, LateWorker], check: str) -> Iterator
         if worker.is_lost_to_run:
             part_id = worker.context.device.part
             text = (
-                f"it did not come back from {worker.activity or 'its work'} in {check}, so nothing "
-                f"more runs on it: see {check}"
+                f"did not return from {worker.activity or 'its work'} in {check}, so later checks "
+                f"do not use this GPU: see {check}"
             )
             yield Finding(NOT_USED, part_id, text)

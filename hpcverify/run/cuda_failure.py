@@ -89,14 +89,7 @@ def explain_cuda_failure(
 
 
 def find_context_errors(parts: Collection[str]) -> dict[str, str]:
-    """
-    Find which of the GPUs *parts* are broken in this process, and the error of each.
-
-    CUDA gives the error of a broken context back to every later call on it
-    (driver_types.h: "any further CUDA work will return the same error"). The others run a
-    few kernels, since a check that begins with one GPU did not come to them: where torch
-    does not fit the driver, no GPU runs those.
-    """
+    """Find GPUs with a broken context, which returns its error to every call, by a few kernels."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {}
@@ -151,5 +144,4 @@ def _build_outcome(error: CudaError, exc: BaseException) -> Outcome:
 
 
 def _shorten(exc: BaseException) -> str:
-    """Take the first line of *exc*; torch's others are the same for all errors."""
     return str(exc).strip().partition("\n")[0][:MAX_MESSAGE_CHARACTERS]

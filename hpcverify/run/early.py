@@ -76,7 +76,6 @@ def start_worker(checks: Iterable[str]) -> Generator[ForkedWorker]:
 
 
 def _run_worker(reading: int, files: WorkerFiles, parent: int) -> None:
-    """Be the worker; never returns."""
     from hpcverify.run import worker  # noqa: PLC0415 - loaded long ago
 
     status = 1

@@ -14,16 +14,13 @@ class Overrun(Struct, frozen=True, kw_only=True):
     """What is known of a worker that was still busy when its time was up."""
 
     seconds: float
-    """How long it had."""
     doing: str = ""
-    """What it was doing, if it said so."""
     part: str = ""
     """The part that was doing it; empty if it may have been waiting for others."""
     doing_seconds: float = 0.0
     hindrance: str = ""
     """What kept it from working, with the fix: a signal, or too few cores."""
     stuck: str = ""
-    """Its process, if even KILL did not end it."""
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -32,7 +29,6 @@ class Answer(Struct, frozen=True, kw_only=True):
     items: tuple[Item, ...] = ()
     outcome: Outcome
     overrun: Overrun | None = None
-    """If we ended the worker because its time was up."""
 
 
 class Executor(Protocol):

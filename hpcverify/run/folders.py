@@ -53,10 +53,12 @@ def temporary_folder(
         path = root / f"{prefix}{os.urandom(4).hex()}"
         path.mkdir(mode=PRIVATE_MODE)
     except OSError as exc:
-        fix = "make it or mount it writable, or set scratch in the site file to another"
+        fix = "create it or mount it writable, or change scratch in the site file"
         if make:  # it lies in the state
-            fix = "see df and findmnt, or set HPCVERIFY_STATE to another"
-        raise UnusableError(f"directory {root} cannot be used: {exc.strerror}; {fix}") from exc
+            fix = "see df and findmnt, or change HPCVERIFY_STATE"
+        raise UnusableError(
+            f"directory {root} cannot be used ({exc.strerror}). Fix: {fix}"
+        ) from exc
     try:
         yield path
     finally:
@@ -74,11 +76,8 @@ class RunFolders(Struct, frozen=True):
     """The folders of one run, all empty."""
 
     shared: Path
-    """What its workers share."""
     scratch: Path
-    """What its checks write."""
     scratch_problem: ScratchProblem | None = None
-    """If nothing can be written to *scratch*."""
 
 
 @contextmanager
@@ -125,8 +124,9 @@ def explain_silence(root: Path) -> str:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, os.WNOHANG)
     return (
-        f"directory {root} has not answered in {ANSWER_SECONDS:g} s, and process {pid} of ours may "
-        "still wait for it: see its server or disk, and the kernel log"
+        f"directory {root} did not respond within {ANSWER_SECONDS:g} s; process {pid} may still "
+        "wait for "
+        "it. Fix: check its server or disk, and the kernel log"
     )
 
 
@@ -152,7 +152,7 @@ def _remove_leftovers(root: Path, prefix: str, say: Callable[[str], None]) -> No
     if others:
         first, owner = min(others)
         more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
-        say(f"{first} belongs to user {owner}{more} and was left alone: remove it if need be")
+        say(f"{first} belongs to user {owner}{more} and was not removed. Fix: remove it")
 
 
 def _read_owner(name: str, top: int) -> int | None:

@@ -83,12 +83,7 @@ class RunState(Struct, kw_only=True):
 
 
 class RunBase(Struct, kw_only=True):
-    """
-    What all checks of all rounds of one run of *plan* on *node* share.
-
-    Workers share *folder*, and checks write to *scratch*. If that cannot be written, there is a
-    *scratch_problem*: then checks that load the node are an ERROR, and the passive ones run.
-    """
+    """What all checks of one run of *plan* share; *scratch_problem* leaves only passive checks."""
 
     plan: Plan
     node: str
@@ -123,9 +118,7 @@ class Round(Struct, frozen=True, kw_only=True):
     number: int
     inventory: Inventory
     history: NodeHistory
-    """Earlier runs, and the rounds before this one."""
     holders: tuple[wire.GpuHolder, ...]
-    """Processes of others on the GPUs."""
     seed: int
     run: RunBase
 
@@ -138,7 +131,6 @@ class StepRun(Struct, kw_only=True):
     before_load: tuple[CarryOver, ...] = ()
     """What a passive check carried over when it ran before the load."""
     _contexts: tuple[Context, ...] = ()
-    """The contexts of all workers that measured."""
     _phases: list[attribution.Phase] = []
     _cut_workers: frozenset[str] = frozenset()
     """Workers of a later round that were ended because the budget ran out."""
@@ -218,7 +210,6 @@ class StepRun(Struct, kw_only=True):
                 yield from gpus
 
     def _settle(self, seconds: float, released: tuple[str, ...]) -> tuple[Coverage | Finding, ...]:
-        """Wait until the load of an earlier check is over, and report the wait."""
         now = self.round
         now.run.state.released = frozenset()
         left = now.run.count_seconds_left()
@@ -239,7 +230,6 @@ class StepRun(Struct, kw_only=True):
         return tuple(item for item in answer.items if isinstance(item, Coverage | Finding))
 
     def _measure(self) -> dict[str, Answer]:
-        """Have all workers measure; those of one phase at once."""
         step, now = self.step, self.round
         params = msgspec.to_builtins(step.params)
         if step.check.placement is Placement.DEVICES_TOGETHER:
@@ -410,7 +400,7 @@ def _void_votes(answer: Answer, wrong: frozenset[str]) -> Answer:
     """Void the votes of parts that an earlier check proved *wrong*, and say so."""
     voted = [i for i in answer.items if isinstance(i, Finding) and i.code == ANSWER_CODE]
     void = [vote for vote in voted if vote.part_id in wrong]
-    text = "has no vote, since an earlier check of this run proved it wrong"
+    text = "does not vote: an earlier check of this run proved it faulty"
     notes = [Coverage(part_id, text) for part_id in dict.fromkeys(vote.part_id for vote in void)]
     # Their data stay: a check may need them to explain what it found of other parts.
     marked = (
@@ -428,7 +418,7 @@ def _make_directory(path: Path) -> None:
         full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
         fix = "free some space" if full else "see df, findmnt and the kernel log"
         raise Unable(
-            f"the directory {path} cannot be made ({exc.strerror}): {fix}",
+            f"the directory {path} cannot be created ({exc.strerror}). Fix: {fix}",
             Cause.NO_SPACE if full else Cause.MISSING,
             Remedy.INSPECT,
         ) from exc
@@ -446,7 +436,7 @@ def estimate_seconds(step: Step, contexts: Iterable[Context]) -> float | None:
         SystemExit,
     ) as exc:  # code of a site, which runs in the engine: it costs its own check
         raise Unable(
-            f"its estimate raised {type(exc).__name__}: {exc}: fix the check",
+            f"the estimate of the check raised {type(exc).__name__}: {exc}",
             Cause.CRASHED,
             Remedy.FIX_CHECKER,
         ) from exc
@@ -519,7 +509,7 @@ def probe_node(
     problem = Finding(
         code="probe_failed",
         part_id="node",
-        text=f"the hardware could not be listed: {answer.outcome.reason}",
+        text=f"listing the hardware failed: {answer.outcome.reason}",
     )
     return Inventory(devices=(HOST_DEVICE,), problems=(problem,)), ()
 
@@ -527,7 +517,7 @@ def probe_node(
 def refuse_used_gpus(holders: Sequence[wire.GpuHolder], inventory: Inventory) -> None:
     """Raise `UnverifiedError` if others use the GPUs."""
     if holders:
-        raise UnverifiedError(f"{describe_holders(holders, inventory)}: wait for its end")
+        raise UnverifiedError(f"{describe_holders(holders, inventory)}. Fix: wait until it ends")
 
 
 def select_devices(inventory: Inventory, kind: str) -> Inventory:

@@ -23,14 +23,14 @@ MIN_GPUS_ALIKE = 2
 VERSIONS_FIX = (
     "install a driver that this torch supports, or a torch that supports the driver, and run again"
 )
-DRIVER_FIX = "see the kernel log for its lines (dmesg), reboot the node, and run again"
+DRIVER_FIX = "see dmesg, reboot the node, and run again"
 HARDWARE_XIDS = frozenset(
     {48, 63, 64, 74, 79, 94, 95, 140, *range(144, 151), 155, 168, *range(171, 174)}
 )
 """The Xids of uncorrectable errors of memory and links, and of a GPU that is lost (NVIDIA, Xid
 catalog). Where only hardware causes an error, others, as those of a job that crashed meanwhile,
 name no GPU for it."""
-ALONE_FIX = "run a check that gives each GPU a process of its own, as hpcverify run --check gemm"
+ALONE_FIX = "hpcverify run --check gemm, which uses one process per GPU"
 
 AskForXids = Callable[[Collection[str], float], GpuXids]
 """Finds the Xids of the GPUs since a time on the clock of `Outcome.start`."""
@@ -44,13 +44,7 @@ def explain_gpu_errors(
     holders: Collection[GpuHolder] = (),
     common: frozenset[str] = frozenset(),
 ) -> tuple[dict[str, Answer], frozenset[str]]:
-    """
-    Explain the errors of CUDA in *answers* by what is known of all GPUs.
-
-    Its Xids stand beside each. An error that software can cause too is no FAIL if no GPU
-    can be named for it, or if all GPUs raised it: in this check, or in an earlier one of
-    the run, which *common* has the codes of. Returns the answers, and those codes.
-    """
+    """Explain CUDA errors by all GPUs, their Xids, and *common* codes; return answers and codes."""
     gpus = [d.part for d in inventory.devices if d.kind == "cuda"]
     named = {
         name: _read_log(_name_holders(answer, name, holders), name, gpus)
@@ -79,7 +73,7 @@ def _name_holders(answer: Answer, part: str, holders: Collection[GpuHolder]) -> 
     pids = [str(holder.pid) for holder in holders if holder.part == part]
     if answer.outcome.code != cuda_errors.BUSY or not pids:
         return answer
-    reason = f"process {', '.join(pids)} holds it: {answer.outcome.reason}"
+    reason = f"in use by process {', '.join(pids)}: {answer.outcome.reason}"
     return replace(answer, outcome=replace(answer.outcome, reason=reason))
 
 
@@ -166,21 +160,19 @@ def _explain_without_gpu(
         return answer
     first = next(e for e in errors if e not in left)
     title = first.evidence.get("error", first.code)
-    reason = (
-        f"a GPU raised an error, or all did, and CUDA did not report which ({title}): {ALONE_FIX}"
-    )
+    reason = f"CUDA did not report which GPU raised the error ({title}). Fix: {ALONE_FIX}"
     cause, remedy = Cause.CRASHED, Remedy.INSPECT
     alike = [error.code for error in errors if error.code in common]
     if cuda_errors.UNKNOWN in alike:
         reason = (
-            f"every GPU raised the same error ({title}), so the driver has failed, rather than "
-            f"each GPU: {DRIVER_FIX}"
+            f"every GPU raised the same error ({title}), so the driver failed, not the "
+            f"GPUs. Fix: {DRIVER_FIX}"
         )
         cause, remedy = Cause.CRASHED, Remedy.REBOOT
     elif alike:
         reason = (
-            f"every GPU raised the same error ({title}), so the driver or torch is wrong, rather "
-            f"than each GPU broken: {VERSIONS_FIX}"
+            f"every GPU raised the same error ({title}), so driver and torch do not match. "
+            f"Fix: {VERSIONS_FIX}"
         )
         cause, remedy = Cause.MISCONFIGURED, Remedy.FIX_CONFIGURATION
     ended = replace(

@@ -27,13 +27,7 @@ class NodeHistory(Struct, frozen=True, kw_only=True):
 def extend_history(
     history: NodeHistory, results: Sequence[Result], inventory: Inventory
 ) -> NodeHistory:
-    """
-    Add to *history* what a round found.
-
-    Its *inventory* becomes the reference for the next round if the check `inventory`
-    accepted it. If that check did not run, the reference is everything that this round
-    or the earlier reference has.
-    """
+    """Add a round to *history*; *inventory* is the new reference if the check accepted it."""
     marks = dict(history.carry_overs)
     for r in results:
         known = (*marks.get(r.check, ()), *r.marks)
@@ -53,7 +47,6 @@ def extend_history(
 
 
 def _merge_inventories(inventory: Inventory, previous: Inventory | None) -> Inventory:
-    """Add to *inventory* the devices that only *previous* has, and their parts."""
     if previous is None:
         return inventory
     missed = list_missing_devices(inventory, previous)

@@ -58,7 +58,6 @@ HURRIED_REAP_SECONDS = 0.3
 MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 0.005, 0.05
 """Seconds to wait for outcomes before we look whether a worker died: short at first."""
 REAP_POLL_SECONDS = 0.0005
-"""Seconds between looks whether a worker is gone."""
 MAX_QUEUE_SHARE, MIN_QUEUE_SECONDS = 0.5, 10.0
 """How long a worker may wait for a core before that is why it is late."""
 MAX_LOG_BYTES = 2**18
@@ -85,8 +84,8 @@ def describe_starvation(queued: float, seconds: float) -> str:
     if queued < max(MIN_QUEUE_SECONDS, MAX_QUEUE_SHARE * seconds):
         return ""
     return (
-        f"it waited {queued:.0f} s for a core: end what else runs on the node (top shows it), "
-        "and run again"
+        f"the worker waited {queued:.0f} s for a core. Fix: end other processes on the node (see "
+        "top), and run again"
     )
 
 
@@ -232,13 +231,7 @@ class LocalExecutor(Struct):
             self._workers[name] = WorkerHandle(process, process.files)
 
     def run(self, tasks: Mapping[str, wire.Task], timeout: float) -> dict[str, Answer]:
-        """
-        Run each task on the worker with its name, all at once.
-
-        Returns an answer for every task. A worker that could not start, died, was still
-        busy after *timeout* seconds, or was stopped gives an ERROR outcome, with what it
-        had found so far.
-        """
+        """Run each task on the worker with its name, all at once, and return an answer for each."""
         start = time.monotonic()
         self._request_number += 1
         items: dict[str, list[wire.Item]] = {name: [] for name in tasks}
@@ -299,7 +292,6 @@ class LocalExecutor(Struct):
         return self._workers[name]
 
     def _poll(self, name: str, items: list[wire.Item]) -> wire.Outcome | None:
-        """Add what the worker *name* yielded to *items*; return its outcome, if it has one."""
         worker = self._workers[name]
         died = worker.describe_death()  # before reading, so that nothing is missed
         for response in worker.read_responses(self._request_number):
@@ -324,7 +316,9 @@ class LocalExecutor(Struct):
         words = f"; last line of its log: {last}" if last and not where else ""
         reason, cause = f"its worker {died}{where}{words}", Cause.CRASHED
         if LOST_PEER_WORDS in log:
-            reason = "torch ended its worker because another GPU did not answer: see the others"
+            reason = (
+                "torch ended its worker because another GPU did not respond: see the other GPUs"
+            )
             cause = Cause.TIMEOUT
         return wire.Outcome(
             verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=Remedy.RERUN, trace=log
@@ -363,11 +357,7 @@ class LocalExecutor(Struct):
         return hung
 
     def _reap(self, workers: Iterable[WorkerHandle], *, hurry: bool) -> list[WorkerHandle]:
-        """
-        Wait until killed *workers* are gone, but not for long once someone wants the node.
-
-        Returns those that hang: so soon as in a hurry, that is known of none.
-        """
+        """Wait until killed *workers* are gone, in a hurry not for long; return those that hang."""
         began = time.monotonic()
         waits = {worker.pid: KernelWait(worker.pid) for worker in workers}
         while alive := [worker for worker in workers if worker.describe_death() is None]:

@@ -55,7 +55,6 @@ class NodeLock(Struct, frozen=True):
     """How we got the node."""
 
     waited: bool
-    """Whether another run had it first."""
     other_holder: LockHolder | None = None
     """Another user's process that has the socket, which does not stop root."""
 
@@ -88,10 +87,9 @@ def node_lock(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Generator[NodeLock]:
     """
-    Hold the node while the block runs; yield how we got it.
+    Hold the node while the block runs, after up to *wait* seconds for another run.
 
-    Waits up to *wait* seconds for another run to end, or until *should_stop* says so.
-    After that, root goes on beside another user's process that holds the socket.
+    Then root continues next to another user's process that holds the socket.
     """
     patience = LockWait(wait, should_stop)
     with (
@@ -125,7 +123,7 @@ def find_lock_holder(name: str = SOCKET_NAME, *, folder: Path = LOCK_FOLDER) -> 
 
 def _build_refusal(holder: LockHolder) -> UnverifiedError:
     return UnverifiedError(
-        f"another run is under way on this node ({holder.description}): wait until it ends"
+        f"another run uses this node ({holder.description}). Fix: wait until it ends"
     )
 
 
@@ -134,12 +132,7 @@ def _build_refusal(holder: LockHolder) -> UnverifiedError:
 
 @contextmanager
 def _hold_root_lock(folder: Path, lock_wait: LockWait) -> Generator[bool]:
-    """
-    As root, hold the file; as another user, make sure that root does not.
-
-    Yields whether we hold it. Without a file, as in a read-only container or where /run is
-    full, the socket alone decides.
-    """
+    """As root, hold the file; as another user, wait for it. Without a file the socket decides."""
     if os.geteuid() != ROOT:
         if not lock_wait.wait_until(lambda: _find_root_holder(folder) is None):
             raise _build_refusal(_find_root_holder(folder) or LockHolder())

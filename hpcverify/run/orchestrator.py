@@ -35,7 +35,6 @@ from hpcverify.run.wire import GpuHolder
 from hpcverify.summary.progress import Progress
 
 WORKER_END_CAUSES = frozenset({Cause.CRASHED, Cause.TIMEOUT, Cause.HUNG})
-"""A worker ended early, or was ended."""
 PROBE_BUDGET_SHARE = 0.85
 """The share of the budget that the probe may use: the rest is for the checks, which report
 what the probe met."""
@@ -55,11 +54,9 @@ class Verification(RunBase, kw_only=True):
     history: NodeHistory
     progress: Progress
     force: bool = False
-    """Whether to load GPUs that others use."""
     device_kind: str = ""
     """If given, only devices of this kind are verified."""
     max_bytes: int = documents.MAX_DOCUMENT_BYTES
-    """The most that the document may have."""
     seed: int = field(default_factory=lambda: int.from_bytes(os.urandom(4)) >> 1)
     _skipped: dict[str, str] = field(default_factory=dict[str, str])
     """Why checks were skipped, as far as it was reported: later rounds do not repeat it."""
@@ -92,7 +89,6 @@ class Verification(RunBase, kw_only=True):
         )
 
     def _begin_round(self, number: int, history: NodeHistory) -> Round:
-        """List the hardware; the first round also starts the sampling."""
         inventory, holders = self._probe(sample=self.is_sampled and number == 1)
         inventory = gather.drop_devices(inventory, self.state.unused)
         return Round(
@@ -148,11 +144,10 @@ class Verification(RunBase, kw_only=True):
             )
         sizes = [size for _, size in costs]
         if sum(sizes) + 2 * max(sizes) > self.max_bytes:  # the next may be larger
-            return "its document would be too large to be read again"
+            return "its document would exceed the size limit"
         return ""
 
     def _explain_cut_short(self, now: Round, results: tuple[Result, ...]) -> str:
-        """Say which checks have none of *results* because the budget ran out."""
         finished = {result.check for result in results}
         missing = [step.name for step in self.plan.steps if step.name not in finished]
         if not missing:
@@ -230,7 +225,6 @@ class Verification(RunBase, kw_only=True):
         return result, unused
 
     def _find_obstacle(self, step: Step, now: Round, *, spent: bool) -> Result | None:
-        """Return a result if *step* must not begin."""
         if self.executor.should_stop():
             return build_not_run_result(step, "interrupted before it began", Cause.INTERRUPTED)
         if spent:
@@ -238,7 +232,7 @@ class Verification(RunBase, kw_only=True):
             return build_not_run_result(step, reason, Cause.TIMEOUT)
         if step.is_active and now.holders and not self.force:
             users = gather.describe_holders(now.holders, now.inventory)
-            reason = f"{users}: wait for its end, or use --force"
+            reason = f"{users}. Fix: wait until it ends, or use --force"
             return build_not_run_result(step, reason, Cause.BUSY)
         return None
 
@@ -255,12 +249,7 @@ def could_not_run(result: Result) -> bool:
 
 
 def make_run_id(started: datetime) -> str:
-    """
-    Make the id of a run: its start, and what tells it from others of that second.
-
-    In 48 bits, since the hooks of 10,000 nodes may start in one second: in 24, three of them
-    would have the id of another, and count as judged.
-    """
+    """Make the id of a run: its start and 48 random bits, as 10,000 nodes may start at once."""
     return f"{started:%Y%m%d-%H%M%S}-{os.urandom(6).hex()}"
 
 

@@ -30,7 +30,7 @@ from hpcverify.model import (
 from hpcverify.plan.suite import Step
 from hpcverify.run.conclude import judge_result
 
-SEEN_EARLIER = "seen before the load and not after it"
+SEEN_EARLIER = "seen before the load, but not after it"
 
 
 def keep_first(first: Result, why: str) -> Result:

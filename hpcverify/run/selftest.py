@@ -32,9 +32,7 @@ class SelftestResult(Struct, frozen=True, kw_only=True):
     check: str
     trials: tuple[Trial, ...]
     shortfalls: tuple[Shortfall, ...]
-    """Why a device could not try them."""
     skips: tuple[Coverage, ...] = ()
-    """Devices that the check is not for."""
 
     @property
     def wrong_trials(self) -> tuple[Trial, ...]:

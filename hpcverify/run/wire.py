@@ -58,7 +58,6 @@ class Settle(CheckTask, frozen=True, kw_only=True):
 
     timeout: float
     released: tuple[str, ...] = ()
-    """GPUs whose workers were ended."""
     release_timeout: float = 0.0
     contexts: tuple[Context, ...]
 
@@ -152,13 +151,11 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     start: float = 0.0
     end: float = 0.0
     trace: str = ""
-    """The traceback of a bug, for the log."""
     is_worker_spent: bool = False
     """Whether the worker can take no other request, as after a CUDA error."""
 
 
 Item = Measurement | Finding | Series | Coverage | CarryOver | Fact | Trial | ProbeResult
-"""One thing that a task yields."""
 Response = Item | Outcome
 """One line from a worker: an item, or the end of the task."""
 RESPONSE_KINDS: dict[str, type[Response]] = {

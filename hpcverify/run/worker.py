@@ -205,7 +205,7 @@ class WorkerServer:
             if not applicable:
                 return
         if self._sampler is None:
-            yield Coverage("node", "whether the devices had settled was not observed")
+            yield Coverage("node", "settling of the devices was not observed")
             return
         seconds, late = settle(self._sampler, task.timeout)
         yield Coverage("node", f"began after {seconds:.0f} s of settling")
@@ -213,7 +213,6 @@ class WorkerServer:
             yield Coverage(part, "was still warm or busy when this began")
 
     def _measure_unowned(self) -> dict[str, int]:
-        """Measure the memory of GPUs that no process owns, by GPU."""
         if not any("driver" in gpu.facts for gpu in self._inventory.of_kind("gpu")):
             return {}
         from hpcverify.telemetry import settling, vendors  # noqa: PLC0415 - only one worker does
@@ -226,7 +225,7 @@ class WorkerServer:
             return
         if self._sampler is None or not self._sampler.reaches(task.end):
             raise Unable(
-                "the telemetry stopped during the check: what it missed cannot be judged",
+                "the telemetry stopped during the check, so the rest cannot be judged",
                 Cause.CRASHED,
                 Remedy.RERUN,
             )
@@ -243,8 +242,8 @@ def _explain_node_failure(exc: BaseException, task: wire.Task) -> wire.Outcome |
     reason, cause = explain_shortage(exc), Cause.NO_RESOURCES
     if isinstance(task, wire.Measure) and not task.context.scratch.is_dir():
         reason = (
-            f"the scratch directory {task.context.scratch} is gone: it was unmounted "
-            "or removed while the check ran"
+            f"the scratch directory {task.context.scratch} was unmounted or "
+            "removed while the check ran"
         )
         cause = Cause.MISSING
     if not reason:
@@ -296,8 +295,8 @@ def _read_bmc(check: Check[Any], task: wire.ReadBmc) -> Iterator[CheckItem]:
     yield from (Fact(name, value) for name, value in reading.facts.items())
     if reading.unreadable:
         raise Unable(
-            f"the BMC at {task.access.address} cannot show {', '.join(reading.unreadable)}: if it "
-            "still does not tomorrow, reset it",
+            f"the BMC at {task.access.address} did not return {', '.join(reading.unreadable)}. "
+            "Fix: reset it if this persists until tomorrow",
             Cause.MISCONFIGURED,
             Remedy.INSPECT,
         )

@@ -121,7 +121,6 @@ def _add_case(
 
 
 def _solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
-    """Solve a symmetric, positive definite system of equations, by elimination."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     for i, pivot in enumerate(rows):
         for row in rows[i + 1 :]:
@@ -195,7 +194,7 @@ def describe_weighting(weighting: Weighting) -> str:
     if weighting.basis is WeightBasis.FITTED:
         return f"by weights fitted to the last {count}"
     if weighting.basis is WeightBasis.CHANCE:
-        return f"no model: nothing explains the last {count} better than chance"
+        return f"no model explains the last {count} better than chance"
     if weighting.cases < MIN_CASES_TO_FIT:
         few = f"{count} are known, {MIN_CASES_TO_FIT} are needed to fit weights to"
         return f"by published data: {few}"

@@ -71,14 +71,10 @@ class Partition(Struct, frozen=True, kw_only=True):
     tier: int
     """``PriorityTier``: with preempt/partition_prio, the higher one preempts."""
     root_only: bool
-    """Whether only root's jobs ever start there."""
     grace: str = "0"
-    """``GraceTime``, in seconds."""
     state: str = "UP"
     hostlist: str = ""
-    """Its nodes, as Slurm writes them."""
     open_to_all: bool = False
-    """Whether any user may submit jobs to it."""
 
     @property
     def is_preemptible(self) -> bool:
@@ -102,7 +98,6 @@ class HookSettings(Struct, frozen=True, kw_only=True):
 
     version: tuple[int, int]
     conf: str = ""
-    """The path of slurm.conf."""
     prolog: tuple[str, ...] = ()
     """Paths or patterns, in their order."""
     epilog: tuple[str, ...] = ()
@@ -112,6 +107,4 @@ class HookSettings(Struct, frozen=True, kw_only=True):
     prolog_timeout: int | None = None
     """``PrologEpilogTimeout`` in seconds; None: there is no limit."""
     scheduler: tuple[str, ...] = ()
-    """``SchedulerParameters``."""
     enforced: tuple[str, ...] = ()
-    """``AccountingStorageEnforce``."""

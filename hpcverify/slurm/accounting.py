@@ -42,7 +42,7 @@ def parse_user_jobs(printed: str) -> Iterator[UserJob]:
     rows = [line.split("|") for line in printed.splitlines()]
     known = [row for row in rows if len(row) == len(JOB_COLUMNS)]
     if rows and not known:
-        raise SlurmError(f"sacct does not print what was asked for: {printed.strip()[:80]!r}")
+        raise SlurmError(f"sacct printed unexpected output: {printed.strip()[:80]!r}")
     for user, partition, state, start, end, nodes in known:
         if not (user.isdecimal() and start.isdecimal() and (end.isdecimal() or end == RUNS)):
             continue

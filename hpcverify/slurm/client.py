@@ -180,7 +180,7 @@ class Slurm:
         printed = self.run(["sbatch", "--parsable", *options, str(script)])
         match = re.match(r"(\d+)(?:;|\s|$)", printed)
         if match is None:
-            raise SlurmError(f"sbatch gave no job id but {printed[:80]!r}")
+            raise SlurmError(f"sbatch printed {printed[:80]!r} instead of a job id")
         return int(match[1])
 
     def cancel(self, *ids: int) -> None:
@@ -225,11 +225,9 @@ class Slurm:
 
     def reserve(self, name: str, *nodes: str, minutes: int = 0) -> None:
         """
-        Keep *nodes* for our user's jobs that ask for the reservation *name*.
+        Reserve *nodes* for our user's jobs for *minutes*, or without end; running jobs continue.
 
-        It ends after so many *minutes*, if any. It may overlap with others; a job that asks
-        for several gets the nodes of one. Jobs that run there continue. The nodes may show
-        the reservation only some seconds later: use `list_reservations`.
+        The nodes may show the reservation only some seconds later: use `list_reservations`.
         """
         where = [
             f"reservationname={_require_single_name(name)}",
@@ -249,7 +247,6 @@ def _split_words(values: Iterable[str]) -> tuple[str, ...]:
 
 
 def _parse_number(value: str) -> int:
-    """Read the number that *value* begins with, as ``300 sec``."""
     found = re.match(r"\d+", value)
     return int(found[0]) if found else 0
 
@@ -257,7 +254,7 @@ def _parse_number(value: str) -> int:
 def _find_setting(name: str, config: str) -> str:
     match = re.search(rf"^{name}\s*=\s*(\S+)", config, re.MULTILINE)
     if match is None:
-        raise SlurmError(f"scontrol show config does not name {name}")
+        raise SlurmError(f"scontrol show config does not list {name}")
     return match[1]
 
 
@@ -276,7 +273,9 @@ def _parse_partition(line: str) -> Partition:
             open_to_all=all(fields[f"Allow{by}"] == "ALL" for by in ("Groups", "Accounts", "Qos")),
         )
     except (KeyError, ValueError) as exc:
-        raise SlurmError(f"scontrol's answer on a partition is incomplete: {line[:80]!r}") from exc
+        raise SlurmError(
+            f"the output of scontrol show partition is incomplete: {line[:80]!r}"
+        ) from exc
 
 
 def parse_minutes(limit: str) -> float:

@@ -53,7 +53,7 @@ def run_command(
     environ = os.environ if environ is None else environ
     conf = environ.get("SLURM_CONF", "")
     if conf and not Path(conf).exists():  # the command would look for it for a long time
-        raise SlurmError(f"SLURM_CONF names {conf}, which does not exist")
+        raise SlurmError(f"{conf} (SLURM_CONF) does not exist")
     try:
         env = clean_environment(environ)
         if command[0] == "sbatch":  # Slurm shows a job's environment to everybody
@@ -61,8 +61,8 @@ def run_command(
         done = run_tool(command, timeout=timeout, env=env)
     except Unable as exc:
         hints = {
-            Cause.MISSING: "is not installed or not in PATH: install Slurm's client tools",
-            Cause.TIMEOUT: f"did not end within {timeout:g} s: see `scontrol ping`",
+            Cause.MISSING: "is not installed or not in PATH. Fix: install Slurm's client tools",
+            Cause.TIMEOUT: f"did not end within {timeout:g} s. Fix: scontrol ping",
         }
         hint = hints.get(exc.cause)
         raise SlurmError(f"{command[0]} {hint}" if hint else str(exc)) from exc
@@ -86,7 +86,7 @@ def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _find_error_line(done: CompletedTool) -> str:
     if NO_CONFIG_TEXT in done.stderr:
-        return "it finds no slurm.conf: set SLURM_CONF, or put it into /etc/slurm"
+        return "slurm.conf not found. Fix: set SLURM_CONF, or copy slurm.conf to /etc/slurm"
     # If one of several nodes is unknown, scontrol prints that last, on its output.
     for printed, which in ((done.stderr, 0), (done.stdout, -1)):
         lines = printed.decode(errors="replace").split("\n")

@@ -62,7 +62,7 @@ def explain_wrong_setting(name: str, value: str, spool: str) -> str:
         case "HPCVERIFY_STATE":
             return "" if Path(value).is_absolute() else "is not an absolute path"
         case "HPCVERIFY_SPOOL":
-            return "" if value == spool else f"the site file says {spool}"
+            return "" if value == spool else f"differs from {spool} in the site file"
         case "HPCVERIFY_DEADLINE":
             whole = value.isdecimal() and 1 <= int(value) <= MAX_HOOK_S
             return "" if whole else f"is not a number of seconds from 1 to {MAX_HOOK_S}"

@@ -70,7 +70,7 @@ def from_json(printed: str) -> dict[str, Host]:
     try:
         answer = msgspec.json.decode(printed, type=_Answer)
     except msgspec.MsgspecError as exc:
-        raise SlurmError(f"scontrol's JSON is not what it should be: {exc}") from exc
+        raise SlurmError(f"the JSON of scontrol is invalid: {exc}") from exc
     if answer.errors:
         raise SlurmError(f"scontrol reports {answer.errors[0]}")
     return _index_hosts([_build_host(node) for node in answer.nodes])
@@ -102,7 +102,7 @@ def _read_number(number: int | _Number) -> int:
 def from_text(printed: str) -> dict[str, Host]:
     """Parse ``scontrol show node``, but not with ``-o``, which drops line breaks of reasons."""
     if not printed.endswith("\n\n"):  # as each record does
-        raise SlurmError(f"scontrol's answer is incomplete: … {printed[-80:]!r}")
+        raise SlurmError(f"the output of scontrol is incomplete: … {printed[-80:]!r}")
     return _index_hosts([_parse_record(text) for text in _RECORD.split(printed) if text.strip()])
 
 
@@ -111,7 +111,7 @@ def _parse_record(text: str) -> Host:
     # The first of each: what people write (reason, comment) comes after them all.
     fields = {match[1]: match[2] for match in reversed(list(_FIELD.finditer(text)))}
     if name is None or not {"State", "BootTime"} <= fields.keys():
-        raise SlurmError(f"scontrol's answer is incomplete: {text[:80]!r}")
+        raise SlurmError(f"the output of scontrol is incomplete: {text[:80]!r}")
     state, flags = read_state(fields["State"].split("+"))
     reason, user, time = _parse_reason(text)
     return Host(
@@ -150,7 +150,7 @@ def read_state(words: Iterable[str]) -> tuple[str, frozenset[str]]:
         plain.append(_STATE_ALIASES.get(bare.upper(), bare.upper()))
     state = next((word for word in plain if word in BASE_STATES), None)
     if state is None:
-        raise SlurmError(f"scontrol gives a node no known state: {plain}")
+        raise SlurmError(f"scontrol printed an unknown node state: {plain}")
     return state, frozenset(flags | set(plain) - {state, ""})
 
 
@@ -167,7 +167,7 @@ def count_gpus(gres: str) -> int:
 def _index_hosts(hosts: list[Host]) -> dict[str, Host]:
     by_name = {host.name: host for host in hosts}
     if not hosts:
-        raise SlurmError("scontrol names no node: an empty answer does not count")
+        raise SlurmError("scontrol did not list any node")
     if len(by_name) != len(hosts):
-        raise SlurmError("scontrol names a node twice: its answer is ambiguous")
+        raise SlurmError("scontrol listed a node twice")
     return by_name

@@ -18,7 +18,7 @@ STATE_PHRASES = {
     "FAIL": "is drained",
     "MAINT": "is reserved for maintenance",
     "MIXED": "is busy",
-    "NOT_RESPONDING": "does not answer Slurm",
+    "NOT_RESPONDING": "does not respond to Slurm",
     "PLANNED": "is planned for a job",
     "POWERED_DOWN": "is powered down",
     "POWERING_DOWN": "is powered down",

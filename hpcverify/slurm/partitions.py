@@ -29,7 +29,7 @@ def check_slurm(fleet: Fleet, slurm: Slurm) -> Iterator[str]:
     try:
         preemption, partitions = slurm.read_preemption(), slurm.list_partitions()
     except SlurmError as exc:
-        yield f"Slurm's settings could not be read: {exc}"
+        yield f"reading the settings of Slurm failed: {exc}"
         return
     yield from check_partitions(fleet, preemption, partitions)
 
@@ -40,7 +40,7 @@ def check_partitions(
     """Yield a sentence for each surprise in *partitions*."""
     ours = partitions.get(fleet.partition)
     if ours is None:
-        yield f"fleet.partition: Slurm has no partition {fleet.partition}"
+        yield f"fleet.partition: partition {fleet.partition} does not exist in Slurm"
         return
     others = [partition for partition in partitions.values() if partition is not ours]
     nodes = {
@@ -62,8 +62,8 @@ def check_partitions(
             if other.is_preemptible and above:
                 yield (
                     f"users' jobs in {', '.join(above)} preempt users' jobs in {other.name}, "
-                    f"which has PreemptMode={other.preempt_mode}: set PreemptMode=OFF there, "
-                    "unless you mean it"
+                    f"which has PreemptMode={other.preempt_mode}. Fix: set PreemptMode=OFF there, "
+                    "unless this is intended"
                 )
     never = set(chain.from_iterable(nodes.values())) - nodes[ours.name]
     if never:
@@ -72,16 +72,16 @@ def check_partitions(
 
 def _check_job_access(fleet: Fleet, ours: Partition) -> Iterator[str]:
     if ours.state != "UP":
-        yield f"partition {ours.name} is {ours.state}: no verification starts"
+        yield f"partition {ours.name} is {ours.state}, so verifications do not start"
     if ours.root_only and fleet.user != "root":
         yield (
-            f"partition {ours.name} has RootOnly=YES, but jobs are to run as "
-            f"{fleet.user}: use AllowGroups, or run them as root"
+            f"partition {ours.name} has RootOnly=YES, but jobs run as {fleet.user}. "
+            "Fix: use AllowGroups, or set fleet.user = root"
         )
     if ours.open_to_all and not ours.root_only:
         yield (
-            f"partition {ours.name} is open to all users: set RootOnly=YES, or "
-            f"AllowGroups for {fleet.user}"
+            f"partition {ours.name} is open to all users. Fix: set RootOnly=YES, or "
+            f"AllowGroups={fleet.user}"
         )
     try:
         needed = compute_minutes(load_suite(fleet.suite).budget)
@@ -90,7 +90,7 @@ def _check_job_access(fleet: Fleet, ours: Partition) -> Iterator[str]:
     if needed > ours.max_minutes:
         yield (
             f"partition {ours.name} has MaxTime={ours.max_minutes:g} minutes, and suite "
-            f"{fleet.suite} may take {needed}: no sweep will start"
+            f"{fleet.suite} may take {needed}, so sweeps do not start"
         )
 
 
@@ -111,7 +111,7 @@ def _check_preemption(fleet: Fleet, preemption: Preemption, ours: Partition) -> 
     if ours.grace != "0":
         yield (
             f"partition {ours.name} has GraceTime={ours.grace}: a verification gets "
-            "SIGTERM only after that time; set GraceTime=0"
+            "SIGTERM only after that time. Fix: set GraceTime=0"
         )
 
 
@@ -119,11 +119,11 @@ def _check_tiers(ours: Partition, other: Partition) -> Iterator[str]:
     if ours.tier > other.tier and other.is_preemptible:
         yield (
             f"VERIFICATIONS PREEMPT USERS' JOBS in partition {other.name}: its "
-            f"PriorityTier is {other.tier}, that of {ours.name} is {ours.tier}; raise it "
+            f"PriorityTier is {other.tier}, and {ours.name} has {ours.tier}. Fix: raise it "
             f"above {ours.tier}"
         )
     elif ours.tier >= other.tier:
         yield (
             f"jobs in partition {other.name} wait for verifications: its PriorityTier "
-            f"is {other.tier}, that of {ours.name} is {ours.tier}; raise it above {ours.tier}"
+            f"is {other.tier}, and {ours.name} has {ours.tier}. Fix: raise it above {ours.tier}"
         )

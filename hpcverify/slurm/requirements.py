@@ -41,7 +41,6 @@ RUN_TIME_FOLDER = "/run"
 SITE_SCRIPT, OUR_SCRIPT = "90-site", "00-hpcverify"
 """In a folder of programs: Slurm starts the last name first (measured: 22.05, 24.11)."""
 Script = tuple[str, ...]
-"""The lines of a script."""
 ONCE = '[ -z "$HPCVERIFY_CHAIN" ] || exit 0'
 """A line of our scripts: one that a program of the site starts, which started it, ends."""
 QOS = "verify"
@@ -84,7 +83,6 @@ class Requirement(Struct, frozen=True):
     subject: str
     state: str
     instructions: tuple[Instruction, ...] = ()
-    """What meets it."""
     fix: str = ""
     """The same in words, where lines cannot say it."""
 
@@ -136,7 +134,6 @@ def _need_health_check(settings: HookSettings, hook: Path) -> Requirement:
 def _need_program(
     stage: Stage, name: str, values: tuple[str, ...], hook: Path, settings: HookSettings
 ) -> Requirement:
-    """Require that *hook* is among the programs of the setting *name*."""
     ours = Instruction(Place.END, (f"{name}={hook}",))
     copies = [value for value in values if _is_copy(value, hook)]
     state = _describe(", ".join(values), hook)
@@ -198,11 +195,11 @@ def _call_site(*lines: str) -> Script:
 def _explain_taken(value: str, place: Path, hook: Path, scripts: Mapping[Path, Script]) -> str:
     """Say what to do if *place*, where our *scripts* would go, has others; empty if it has none."""
     if value == str(place):  # as on a host that is no node: the site's own program is not known
-        return f"have {value} start {hook}: on this host it does not"
+        return f"make {value} start {hook}, which it does not do on this host"
     there = os.path.lexists(place)
     if there and any(_read_script(path).splitlines() != [*x] for path, x in scripts.items()):
         fix = "remove it on every node, and run this again"
-        return f"look at {place}: it is not what starts {hook}; {fix}"
+        return f"{place} exists, but does not start {hook}; {fix}"
     return ""
 
 
@@ -210,7 +207,7 @@ def _explain_unclear(name: str, value: str) -> str:
     """Say what to do about a program that a script of ours could not start; empty if it could."""
     if Path(value).is_absolute():
         return ""
-    return f"write the absolute path of {value} in {name}: where a script would look is not known"
+    return f"write the absolute path of {value} in {name}"
 
 
 def _choose_name(pattern: str) -> str:
@@ -228,7 +225,7 @@ def _need_prolog_timeout(settings: HookSettings) -> Requirement:
         state = "Slurm waits for a prolog without limit"
         instruction = Instruction(Place.END, (f"{name}={PROLOG_SECONDS}",))
         return Requirement(Stage.REFUSE, name, state, (instruction,))
-    fix = f"raise it to {PROLOG_SECONDS}: Slurm drains a node whose prolog takes longer"
+    fix = f"raise it to {PROLOG_SECONDS}; Slurm drains a node whose prolog exceeds it"
     return Requirement(Stage.REFUSE, name, f"{seconds} s", fix="" if seconds > MAX_HOOK_S else fix)
 
 
@@ -238,7 +235,7 @@ def _need_requeue(settings: HookSettings) -> Requirement:
         return Requirement(Stage.REFUSE, name, NOHOLD)
     place = Place.REPLACE if values else Place.END
     instruction = Instruction(place, (f"{name}={','.join((*values, NOHOLD))}",))
-    state = "the job of a user that our prolog refuses would be held"
+    state = "Slurm would hold a job that the prolog refuses"
     return Requirement(Stage.REFUSE, name, state, (instruction,))
 
 
@@ -250,7 +247,7 @@ def list_partition_requirements(
     fix = ""
     if preemption.kind == NO_PREEMPTION and preemption.mode != "OFF":
         state = f"{preemption.kind} with PreemptMode={preemption.mode}"
-        fix = f"choose how jobs preempt beside {preemption.mode}: a line of ours would end that"
+        fix = f"choose a PreemptType that works with PreemptMode={preemption.mode}"
     elif preemption.kind == NO_PREEMPTION:
         # Of partitions that say nothing, Slurm takes the mode of the cluster: off until now.
         above = Instruction(Place.ABOVE, ("PartitionName=DEFAULT PreemptMode=OFF",))
@@ -377,13 +374,11 @@ def _describe(value: str, hook: Path) -> str:
 
 
 def _find_folder(settings: HookSettings) -> Path:
-    """Return the folder of slurm.conf, where a script of the site may lie."""
     folder = Path(settings.conf).parent
     temporary = settings.conf.startswith(f"{RUN_TIME_FOLDER}/") or not folder.is_absolute()
     return DEFAULT_FOLDER if temporary else folder
 
 
 def _write_script(path: Path, lines: Script) -> str:
-    """Write the command that makes the script *path* of *lines*; it overwrites nothing."""
     name = shlex.quote(str(path))
     return f"(set -C; printf '%s\\n' {shlex.join(lines)} >{name}) && chmod 0755 {name}"

@@ -18,17 +18,17 @@ def from_text(printed: str) -> dict[str, Reservation]:
     if any(line.startswith(_NO_RESERVATIONS_TEXT) for line in lines):
         return {}
     if not lines:
-        raise SlurmError("scontrol says nothing about reservations, not even that there are none")
+        raise SlurmError("scontrol printed nothing about reservations")
     reservations: dict[str, Reservation] = {}
     for line in lines:
         fields = {match[1]: match[2] for match in reversed(list(_FIELD.finditer(line)))}
         if fields.keys() != {"ReservationName", "Nodes", "Flags", "State"}:
-            raise SlurmError(f"scontrol's answer is incomplete: {line[:80]!r}")
+            raise SlurmError(f"the output of scontrol is incomplete: {line[:80]!r}")
         name, hostlist = fields["ReservationName"], fields["Nodes"]
         try:  # one of licences alone has no nodes
             nodes = () if hostlist in {"", "(null)"} else tuple(expand(hostlist))
         except ConfigError as exc:
-            raise SlurmError(f"scontrol names a reservation of no node: {exc}") from exc
+            raise SlurmError(f"scontrol listed a reservation without nodes: {exc}") from exc
         flags = frozenset(fields["Flags"].split(",")) - {"", "(null)"}
         reservations[name] = Reservation(name=name, nodes=nodes, flags=flags)
     return reservations

@@ -26,7 +26,6 @@ from msgspec import Struct
 from hpcverify.slurm import Job
 
 SCRIPT_PATH = Path(__file__).with_name("sweep.sh")
-"""What every job runs."""
 SETTINGS_LINE = "# `hpcverify fleet sweep` writes the settings of this job below this line.\n"
 
 JOB_NAME_PREFIX = "hpcverify-"
@@ -66,7 +65,6 @@ class _Job(Struct, frozen=True, kw_only=True):
     """All that a node has."""
     name: str
     minutes: int
-    """The job's time limit."""
     deadline_hours: float
     """It is given up if it cannot start by then."""
     partition: str
@@ -95,7 +93,6 @@ class JobStep(Struct, frozen=True, kw_only=True):
     """One program on all nodes of a job, as a rank for each GPU."""
 
     arguments: tuple[str, ...]
-    """The arguments of hpcverify."""
     order: tuple[str, ...] = ()
     """The nodes in the order of their ranks; empty: as Slurm has them."""
 
@@ -241,9 +238,7 @@ class Ending(StrEnum):
     ARRIVING = "arriving"
     """It ended by itself a moment ago; its document may still be on the way."""
     FINISHED = "finished"
-    """It ended by itself, and left a document."""
     PREEMPTED = "preempted"
-    """It gave way to a user's job."""
     NODE_FAIL = "node_fail"
     """The node stopped answering, or did not boot."""
     TIMEOUT = "timeout"
@@ -295,13 +290,7 @@ RUNNING, COMPLETING, SUSPENDED, …, and states that a later Slurm may add."""
 def classify_ending(
     job: Job | None, *, document: bool, now: float, max_arrival: float = MAX_ARRIVAL_S
 ) -> Ending:
-    """
-    Say how *job* ended; None is one that Slurm does not know.
-
-    A *document* counts by itself, however its job ended. *now* is in seconds since
-    1970, by Slurm's controller; we wait for a document until *max_arrival* seconds
-    after a job ended by itself.
-    """
+    """Classify the end of *job*, with a *document* or not, *now* in seconds since 1970."""
     if job is None:
         return Ending.FINISHED if document else Ending.VANISHED
     if "launch" in job.reason.lower():  # launch_failed_requeued_held, JobLaunchFailure
@@ -329,18 +318,18 @@ ENDING_TEXTS = {
     Ending.ARRIVING: "ended, waiting for its document",
     Ending.FINISHED: "ended, with a document",
     Ending.PREEMPTED: "gave way to a user's job",
-    Ending.NODE_FAIL: "lost its node: it does not answer Slurm",
-    Ending.TIMEOUT: "was ended by Slurm at its time limit: raise the budget of the suite",
-    Ending.CANCELLED: "was cancelled by a person, or because the node's prolog failed: "
+    Ending.NODE_FAIL: "lost its node, which does not respond to Slurm",
+    Ending.TIMEOUT: "was ended by Slurm at its time limit. Fix: raise the budget of the suite",
+    Ending.CANCELLED: "was cancelled by a user, or because the prolog of the node failed: "
     "scontrol show node {node}",
-    Ending.OUT_OF_MEMORY: "ran out of memory, and was ended",
-    Ending.NEVER_STARTED: "never started: its node was not free before the deadline",
+    Ending.OUT_OF_MEMORY: "was ended because it ran out of memory",
+    Ending.NEVER_STARTED: "did not start: its node was not free before the deadline",
     Ending.LAUNCH_FAILED: "could not be started by Slurm: scontrol show node {node}",
-    Ending.UNDEPLOYED: "ended with exit status {status}: hpcverify cannot be run on "
-    "{node}; install it at the same path as here",
-    Ending.FAILED: "ended with exit status {status} and left no document: check that "
+    Ending.UNDEPLOYED: "ended with exit status {status}: hpcverify cannot run on {node}. "
+    "Fix: install it at the same path as here",
+    Ending.FAILED: "ended with exit status {status} without a document. Fix: check that "
     "{node} can write to the spool, and see the logs in its state directory",
-    Ending.VANISHED: "is no longer known to Slurm, and left no document",
+    Ending.VANISHED: "is no longer known to Slurm, and did not leave a document",
 }
 
 

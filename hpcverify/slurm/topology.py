@@ -26,7 +26,7 @@ def from_text(printed: str) -> dict[str, str]:
     lines = [dict(_FIELD.findall(line)) for line in printed.splitlines() if line.strip()]
     known = {"SwitchName", "BlockName", "AggregatedBlock"}
     if any(known.isdisjoint(line) for line in lines):
-        raise SlurmError(f"scontrol's answer on the topology is not one: {printed[:80]!r}")
+        raise SlurmError(f"scontrol printed an invalid topology: {printed[:80]!r}")
     leaves = [
         (line.get("BlockName") or line["SwitchName"], line.get("Nodes", ""))
         for line in lines
@@ -36,7 +36,7 @@ def from_text(printed: str) -> dict[str, str]:
     try:
         return index_switches(there)
     except ConfigError as exc:
-        raise SlurmError(f"scontrol names a switch of no node: {exc}") from exc
+        raise SlurmError(f"scontrol listed a switch without nodes: {exc}") from exc
 
 
 def index_switches(switches: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -107,12 +107,7 @@ def find_mount(path: Path, root: Path = Path("/")) -> Mount | None:
 
 
 def describe_mount(folder: Path, inventory: Inventory, root: Path = Path("/")) -> Iterator[Part]:
-    """
-    Describe what is mounted below *folder*, where checks write, by what stays the same.
-
-    That is a disk of *inventory* and the volume on it. The name of the device, which
-    may be another one after a reboot, is given only where neither is known.
-    """
+    """Describe the mount of *folder*, where checks write, by its disk in *inventory* and volume."""
     there = next(p for p in (folder, *folder.parents) if p.exists())
     mount = find_mount(there, root)
     if mount is None:
@@ -163,7 +158,6 @@ def list_disks_below(mount: Mount, root: Path = Path("/")) -> frozenset[str]:
 
 
 def _find_source(mount: Mount, root: Path) -> str | None:
-    """Find the number of the device that *mount* names as its source."""
     blocks, name = root / "sys/class/block", Path(mount.source).name
     if not mount.source.startswith("/dev/"):
         return None

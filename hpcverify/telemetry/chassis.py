@@ -58,14 +58,12 @@ class Defect(StrEnum):
     PREDICTED = "predicted"
     """It works, and expects its own failure."""
     INPUT_LOST = "input lost"
-    """A power supply without power from its feed."""
     INPUT_WRONG = "input out of range"
     MISMATCHED = "mismatched"
     """A power supply of another model than its siblings, or set up wrongly."""
     LOW = "low"
     """Below a low threshold, or a battery that runs down."""
     HIGH = "high"
-    """Above a high threshold."""
 
 
 INLET_NAME = re.compile(r"(?:\b|_)(?:inlet|ambient|intake)(?:\b|_)|^(?:inlet|amb)", re.IGNORECASE)
@@ -102,7 +100,6 @@ class ChassisSensor(Struct, frozen=True, kw_only=True):
     health: SensorHealth
     defect: Defect = Defect.NONE
     said: str = ""
-    """The state in the words of the BMC."""
     value: float | None = None
     unit: str = ""
     """One of ``°C``, ``RPM``, ``%``, ``V``, ``A``, ``W``, or as the BMC writes it."""
@@ -139,7 +136,6 @@ class Redundancy(Struct, frozen=True, kw_only=True):
     kind: SensorKind
     state: RedundancyState
     said: str = ""
-    """The state in the words of the BMC."""
 
 
 class ChassisEvent(Struct, frozen=True, kw_only=True):
@@ -159,7 +155,6 @@ class ChassisEvent(Struct, frozen=True, kw_only=True):
     message_id: str = ""
     """The id of the message in a registry of Redfish, such as ``IDRAC.2.8.PSU0003``."""
     text: str = ""
-    """What happened, such as ``Failure detected``."""
     asserted: bool | None = True
     """False where this entry says that it is over; None if it does not say."""
     severity: SensorHealth = SensorHealth.UNKNOWN
@@ -175,9 +170,7 @@ class EventLog(Struct, frozen=True, kw_only=True):
     clock: float | None = None
     """What the clock of the BMC said when the log was read, in seconds since 1970."""
     capacity: int | None = None
-    """The entries that it can hold, if known."""
     is_full: bool = False
-    """Whether new entries are dropped."""
     unread_reason: str = ""
     """Why there are no events, if they could not be read."""
     is_reported: bool = False

@@ -89,13 +89,7 @@ def load_rows() -> tuple[CudaError, ...]:
 
 
 def find_cuda_error(text: str, platform: str = "") -> CudaError | None:
-    """
-    Find the row of the error that *text*, the message of an exception, reports.
-
-    None if it is not an error of CUDA or HIP. A message of CUDA that is not in the table is
-    `UNEXPLAINED`. By default the text says which *platform* raised it; but some builds for
-    ROCm call theirs CUDA errors (torch 2.11: AMDResearch/hpcfund issue 86).
-    """
+    """Find the row of an error *text*; None if not of CUDA or HIP. Some ROCm builds print CUDA."""
     platform = platform or ("hip" if re.search(HIP_PATTERN, text) else "cuda")
     rows = [row for row in load_rows() if row.platform == platform]
     opened = False

@@ -91,7 +91,7 @@ def index_rows(path: Path, kind: type[Row]) -> dict[str, Row]:
     rows = load_rows(path, kind)
     by_code = {row.code: row for row in rows}
     if len(by_code) < len(rows):
-        raise ValueError(f"{path.name} has two rows of one code")
+        raise ValueError(f"{path.name} lists a code twice")
     return by_code
 
 

@@ -92,9 +92,7 @@ class PcieLink(Struct, frozen=True, kw_only=True):
     generation: int | None
     width: int | None
     max_generation: int | None
-    """What GPU and slot can do together."""
     gpu_max_generation: int | None
-    """What the GPU alone can do."""
     max_width: int | None
     counters: Mapping[str, int]
     """Since the driver started: ``replays``, ``replay_rollovers``, ``recoveries``

@@ -50,7 +50,7 @@ DEVICES = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")
 HELLO_SECONDS = 15.0
 """How long the first request may take."""
 PACKAGE = "freeipmi-tools"
-FIX = "see dmesg for ipmi; restart it (bmc-device --cold-reset), or pull power"
+FIX = "Fix: bmc-device --cold-reset, or disconnect power; see dmesg for ipmi"
 BOARD_SERIAL = "sys/class/dmi/id/board_serial"
 NO_IDENTITY = re.compile(r"[0fF\W]*|.*unknown.*|to be filled.*|default.*", re.IGNORECASE)
 """What firmware gives for a GUID or a serial number that was never set."""
@@ -160,7 +160,7 @@ def read_chassis(device: Path, root: Path, tool: ToolRunner, patience: float) ->
         done = ask("bmc-info", "--get-device-id", hello=min(patience, HELLO_SECONDS))
         about = _parse_fields(done)
         if "Firmware Revision" not in about:
-            reason = f"{ask.name} does not answer ({_quote(done)}): {FIX}"
+            reason = f"{ask.name} does not respond ({_quote(done)}). {FIX}"
             raise Unable(reason, Cause.HUNG, Remedy.INSPECT)
         guid = ask("bmc-info", "--get-system-guid").stdout.decode(errors="replace").strip()
         serial = sysfs.read_text(root / BOARD_SERIAL) or ""
@@ -169,7 +169,7 @@ def read_chassis(device: Path, root: Path, tool: ToolRunner, patience: float) ->
         listed = ask("ipmi-sensors", "-vv", "--output-sensor-state", *ask.cache_options)
     sensors, redundancy = parse_sensors(listed.stdout.decode("latin-1"))
     if not sensors and listed.returncode:
-        reason = f"{ask.name} does not list its sensors ({_quote(listed)}): see ipmi-sensors"
+        reason = f"{ask.name} does not list its sensors ({_quote(listed)}). Fix: run ipmi-sensors"
         raise Unable(reason, Cause.UNMEASURED, Remedy.INSPECT)
     return Chassis(
         bmc=Bmc(
@@ -206,11 +206,12 @@ class _Asker:
             if exc.cause is not Cause.TIMEOUT:
                 raise
             if hello:
-                reason = f"{self.name} has not answered within {hello:g} s: {FIX}"
+                reason = f"{self.name} did not respond within {hello:g} s. {FIX}"
                 raise Unable(reason, Cause.HUNG, Remedy.INSPECT) from exc
             reason = (
-                f"{self.name} answers, but not within {self.patience:g} s ({program} {words[0]}): "
-                "measure how long that takes by hand, and set params.chassis.patience"
+                f"{self.name} did not complete {program} {words[0]} within {self.patience:g} s. "
+                "Fix: "
+                "measure how long this takes by hand, and set params.chassis.patience"
             )
             raise Unable(reason, Cause.TIMEOUT) from exc
 
@@ -232,7 +233,9 @@ def _read_log(ask: _Asker, identity: str) -> EventLog:
     listed = ask("ipmi-sel", "-vv", "--no-header-output", *form, *ask.cache_options)
     events = tuple(parse_events(listed.stdout.decode("latin-1")))
     if len(events) < entries:  # an entry that is left out would look like a cleared log
-        return EventLog(identity=identity, unread_reason=f"{len(events)} of {entries} entries came")
+        return EventLog(
+            identity=identity, unread_reason=f"only {len(events)} of {entries} entries were read"
+        )
     clock = _parse_fields(ask("bmc-device", "--get-sel-time")).get("SEL Time", "")
     return EventLog(
         identity=identity,
@@ -243,7 +246,6 @@ def _read_log(ask: _Asker, identity: str) -> EventLog:
 
 
 def _quote(done: CompletedTool) -> str:
-    """Quote the last line of the error output."""
     message = done.stderr.decode(errors="replace").strip()
     return message.rpartition("\n")[2] or "no error message"
 
@@ -416,7 +418,6 @@ def _read_value(record: SensorRecord, name: str) -> tuple[float | None, str]:
 
 
 def _read_threshold(record: SensorRecord, *names: str) -> float | None:
-    """Read the first of the thresholds *names* that the sensor has."""
     values = (_read_value(record, f"{name} Threshold")[0] for name in names)
     return next((value for value in values if value is not None), None)
 

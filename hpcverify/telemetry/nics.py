@@ -110,7 +110,6 @@ SWITCH_MANAGEMENT = "SMDL=SW_MNG"
 """In the vital product data of the functions by which an HGX B200 or B300 manages its NVSwitches;
 in all else they are ConnectX-7 adapters (NVIDIA Fabric Manager User Guide)."""
 FUNCTIONS = range(8)
-"""The functions that a device of PCI may have."""
 
 NETWORK = ("node", "the network")
 """Stands for the ports if not even their list can be read."""
@@ -124,19 +123,16 @@ class PortReading(Struct, frozen=True, kw_only=True):
     """What a port said of itself."""
 
     part_id: str
-    """The id of its part."""
     label: str
     layer: str
     model: str = ""
     board: str = ""
     firmware: str = ""
     address: str = ""
-    """On the PCI bus."""
     state: str
     """In the words of the kernel; empty if it refused to tell."""
     is_up: bool
     is_disabled: bool
-    """Whether somebody switched it off."""
     is_linked: bool
     """Whether the cable carries a signal, even if the port is not in service yet."""
     is_internal: bool = False
@@ -162,9 +158,7 @@ class PortReadings(Struct, frozen=True):
 
     ports: tuple[PortReading, ...]
     silent: tuple[tuple[str, str], ...] = ()
-    """Those that did not answer in time."""
     refusing: tuple[tuple[str, str], ...] = ()
-    """Those that answered with an error."""
 
 
 class PortPlace(Struct, frozen=True, kw_only=True):
@@ -463,12 +457,7 @@ def _parse_rate(shown: str) -> tuple[float | None, int | None]:
 
 
 def sum_port_rates(root: Path) -> float:
-    """
-    Sum the rates of all active RDMA ports of the node, in GB/s of one direction.
-
-    The pieces of a physical function share its cable, and count once: virtual functions,
-    subfunctions, and the planes of an XDR port (``smi1`` beside ``mlx5_0``, Mellanox/rdmamap#17).
-    """
+    """Sum the rates of all active RDMA ports, in GB/s; pieces of a physical function count once."""
     rates: dict[Path | None, float] = {}
     for adapter in sysfs.list_entries(root / "sys/class/infiniband"):
         rate = sum(

@@ -34,12 +34,7 @@ def count_handed_on_gpus(root: Path = Path("/")) -> int:
 
 
 def list_amd_gpus(root: Path = Path("/")) -> tuple[Path, ...]:
-    """
-    List the folders of the AMD GPUs that belong to this node, by address.
-
-    One that draws on a screen counts only if it has a unique id: the small GPU inside of a
-    CPU has none, and nobody computes on it.
-    """
+    """List the folders of AMD GPUs; a VGA device without unique id is a small GPU inside a CPU."""
     return tuple(
         device
         for device in _list_gpus(root, AMD_VENDOR, AMD_CLASSES)

@@ -24,7 +24,6 @@ VIEW_CAUSES = {
 """Problems of the view, with the cause of the ERROR that they amount to."""
 
 DRIVER_CODES = ("driver_not_loaded", "driver_mismatch", "nvml_failed")
-"""Problems of the driver, which hides all GPUs."""
 
 BROKEN_CODES = (
     "gpu_lost",
@@ -33,7 +32,6 @@ BROKEN_CODES = (
     "gpu_inforom_corrupted",
     "gpu_unpowered",
 )
-"""Problems of the hardware."""
 
 CUT_UP_CODES = ("gpu_mig", "gpu_partitioned")
 """A GPU in several pieces, by NVIDIA's name for that or by AMD's."""

@@ -80,7 +80,6 @@ def read_settings(root: Path = Path("/")) -> dict[str, str]:
 
 
 def _read_choice(path: Path) -> str | None:
-    """Read which word is chosen, as in ``always [madvise] never``."""
     return (sysfs.read_text(path) or "").partition("[")[2].partition("]")[0] or None
 
 

@@ -32,7 +32,6 @@ MAX_UNOWNED_BYTES = GIB
 PERIOD_SECONDS = 0.5
 
 Ask = Callable[[], GpuAnswers[Setup]]
-"""Reads the set-up of all GPUs."""
 
 
 def settle(
@@ -85,16 +84,16 @@ def await_release(
     for part in parts:
         if part in held:
             text = (
-                f"{held[part] / GIB:.1f} GiB of its memory are in use and no process owns "
-                f"them, {seconds:.0f} s after a worker on it was ended: reset it (nvidia-smi "
-                "-r), or reboot the node"
+                f"{held[part] / GIB:.1f} GiB of its memory are still in use, but not owned by a "
+                f"process, {seconds:.0f} s after its worker ended. Fix: nvidia-smi -r, or reboot "
+                "the node"
             )
             yield Finding(UNOWNED_CODE, part, text)
         elif part in before and part in now:
-            text = f"its memory was free again {seconds:.0f} s after a worker on it was ended"
+            text = f"its memory was free again {seconds:.0f} s after its worker ended"
             yield Coverage(part, text)
         else:
-            text = "unknown whether its memory was free again after a worker on it was ended"
+            text = "unknown whether its memory was free again after its worker ended"
             yield Coverage(part, text)
 
 

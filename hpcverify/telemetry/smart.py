@@ -92,9 +92,7 @@ class Health(Struct, frozen=True):
 
     values: Mapping[str, float] = {}
     warnings: Mapping[str, str] = {}
-    """By code, such as `FAILING`."""
     unread_reason: str = ""
-    """Why there are none."""
 
     def compute_growth(self, before: Health) -> dict[str, float]:
         """Say by how much each count of errors differs from *before*."""
@@ -115,17 +113,9 @@ def read(
     timeout: float = TIMEOUT_SECONDS,
     wake: bool = True,
 ) -> Health:
-    """
-    Ask the disk that the kernel calls *disk*; None is no disk that could be asked.
-
-    Without *wake*, a disk that has spun down is not asked.
-
-    Raises:
-        Unable: smartctl did not end, which no healthy disk makes it do.
-
-    """
+    """Query *disk*, unless it has spun down and not *wake*; Unable if smartctl does not end."""
     if disk is None:
-        return Health(unread_reason="no single disk of this node lies behind the scratch directory")
+        return Health(unread_reason="the scratch directory is not on one disk of this node")
     command = ["smartctl", "--json", "-a", *(["--nocheck=standby"] * (not wake)), f"/dev/{disk}"]
     try:
         done = tool(command, timeout=timeout)
@@ -143,21 +133,21 @@ def parse(output: bytes) -> Health:
     try:
         document = json.loads(output)
     except ValueError:
-        return Health(unread_reason="smartctl printed no JSON: version 7.0 or later is needed")
+        return Health(
+            unread_reason="smartctl did not print JSON. Fix: install smartmontools 7.0 or later"
+        )
     values = {name: float(value) for name, value in _read_values(document)}
     warnings = _join_warnings(_read_warnings(document, values))
     if values or "passed" in document.get("smart_status", {}):
         return Health(values, warnings)
     messages = document.get("smartctl", {}).get("messages", [])
     text = "; ".join(message["string"] for message in messages)
-    return Health(unread_reason=text or "the disk has no SMART")
+    return Health(unread_reason=text or "the disk does not support SMART")
 
 
 NVME_LOG_BYTES = 512
 NVME_ADMIN_IOCTL = 0xC0484E41
-"""NVME_IOCTL_ADMIN_CMD of linux/nvme_ioctl.h."""
 NVME_ADMIN_COMMAND = struct.Struct("<BBHIIIQQII6III")
-"""struct nvme_passthru_cmd, in the same place."""
 GET_LOG_PAGE, HEALTH_LOG = 0x02, 0x02
 ALL_NAMESPACES = 0xFFFFFFFF
 KELVIN_OFFSET = 273

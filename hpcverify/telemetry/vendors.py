@@ -54,12 +54,7 @@ def find_source(vendor: str) -> GpuSource | None:
 
 
 def write_torch_ids(properties: Any, vendor: str) -> str:
-    """
-    Write the ids that the part may have which torch describes by *properties*.
-
-    For a GPU of AMD that is the unique id, which HIP's UUID holds as text (66383837-… is
-    "f887…"), and the PCI address; a space is between them.
-    """
+    """Write the ids of the part that torch describes; for AMD the unique id and PCI address."""
     if vendor != AMD:
         return str(properties.uuid)
     text = bytes.fromhex(str(properties.uuid).replace("-", "")).decode(errors="replace")

@@ -28,7 +28,6 @@ from hpcverify.telemetry.vendors import SourceFinder
 ADDRESS_PATTERN = r"(?P<address>(?:[0-9A-Fa-f]{4,8}:)[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?"
 XID_PATTERN = rf"NVRM: Xid \((?:PCI:)?{ADDRESS_PATTERN}[^)]*\): (?P<xid>\d+)\b,? ?(?P<rest>.*)"
 XID_MARKER = b"Xid ("
-"""The literal of the lines that matter."""
 XID_SAMPLE = "xid"
 """The name under which NVML's own events are sampled."""
 
@@ -46,7 +45,6 @@ class GpuXid(Struct, frozen=True, kw_only=True):
     xid: int
     time: float | None
     line: str = ""
-    """The line of the kernel log, if it was there."""
 
     @property
     def text(self) -> str:
@@ -121,7 +119,7 @@ def list_error_states(
         if state.action is not None and state.action not in OTHER_ACTIONS
     }
     for part_id, action in actions.items():
-        yield Finding(ERROR_STATE_CODE, part_id, f"the driver asks for this action: {action}")
+        yield Finding(ERROR_STATE_CODE, part_id, f"the driver requests {action}")
     if actions or memory.findings:
         return
     for part_id, readings in memory.answers.items():

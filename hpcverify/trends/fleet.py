@@ -239,7 +239,6 @@ def judge_histories(
 
 
 def _compute_chance(ratios: Sequence[float], past: FleetPast, least: float) -> float:
-    """Compute by which chance the runs moved, now and a run ago; 1: they did not."""
     now, then = _find_move(ratios, past, least), _find_move(ratios[:-1], past, least)
     return max(now.chance, then.chance) if now.size * then.size > 0 else 1.0
 
@@ -277,7 +276,6 @@ def _find_move(ratios: Sequence[float], past: FleetPast, least: float) -> _Move:
 def _describe_change(
     history: PartHistory, levels: FleetLevels, sign: int, find_limit: FindLimit = find_no_limit
 ) -> PartChange:
-    """Describe the step of a part, or its trend if a line explains its runs better."""
     ratios, scale = history.ratios, abs(history.levels[-1])
     # The first run of the new level is where two medians explain the runs best.
     split = min(
@@ -385,11 +383,11 @@ def describe_shared(shared: SharedChange) -> str:
     if shared.marks:
         marks = " and ".join(map(str, shared.marks))
         parts = f"{shared.changed} of {format_count(shared.compared, 'part')}"
-        return f"rollout: {parts} with {marks} became {by}: not a fault of the parts"
+        return f"rollout: {parts} with {marks} became {by}, which is not a fault of the parts"
     when = f"{'around' if shared.kind == STEP else 'in a trend until'} {find_date(shared.day)}"
     return (
-        f"the median of {format_count(shared.compared, 'part')} became {by} {when}: "
-        "look for what they share, such as cooling or software"
+        f"the median of {format_count(shared.compared, 'part')} became {by} {when}. "
+        "Fix: check what they share, such as cooling or software"
     )
 
 

@@ -289,7 +289,7 @@ FULL = ChassisFault(
 HUNG = ChassisFault(
     "the BMC never answers",
     lambda m: m.stop(),
-    *(ERROR, INSPECT, "has not answered within", Cause.HUNG),
+    *(ERROR, INSPECT, "did not respond within", Cause.HUNG),
 )
 """Their tests have a BMC of their own."""
 CHASSIS_FAULTS = (*STATES, *EVENTS)

@@ -379,7 +379,7 @@ def test_a_bmc_that_hangs_is_named_and_nothing_is_lost(
     before = dict(node.kept)
     HUNG.inject(machine)
     with pytest.raises(
-        Unable, match=r"the BMC at \S+/dev/ipmi0 has not answered within 1 s"
+        Unable, match=r"the BMC at \S+/dev/ipmi0 did not respond within 1 s"
     ) as told:
         node.look(patience=1)
     assert (told.value.cause, told.value.remedy) == (HUNG.cause, HUNG.remedy)

@@ -367,7 +367,7 @@ def test_leak_detectors_that_a_bmc_cannot_show_are_noted_and_not_an_error(watch:
     reading = read_service(Broken(bmc.tree, bmc.log, bmc.parts), "bmc")
 
     assert reading.unreadable == ()
-    assert reading.notes == ("the BMC cannot show its leak detectors (LeakDetection: HTTP 500)",)
+    assert reading.notes == ("the leak detectors cannot be read (LeakDetection: HTTP 500)",)
 
 
 # -- the event log, in vendors' own words

@@ -291,9 +291,9 @@ def test_coverage_shows_all_pairs_and_names_the_slowest(tmp_path: Path) -> None:
 def test_a_gpu_that_hung_in_an_earlier_check_is_said_to_be_left_out(tmp_path: Path) -> None:
     ctx = node(tmp_path, H100, 3)
     *kept, hung = ctx.inventory.devices
-    problem = Finding(NOT_USED, hung.part, "it did not come back from its work in gemm")
+    problem = Finding(NOT_USED, hung.part, "did not return from its work in gemm")
     left = replace(ctx.inventory, devices=tuple(kept), problems=(problem,))
     told = [f for f in ran(replace(ctx, inventory=left)) if isinstance(f, Coverage)]
     [about] = [one for one in told if one.part_id == hung.part]
-    assert about.text.startswith(f"{hung.label} was left out of all pairs: it did not come back")
+    assert about.text.startswith(f"{hung.label} was left out of all pairs: did not return")
     assert not any("left out" in f.text for f in ran(ctx) if isinstance(f, Coverage))

@@ -93,7 +93,7 @@ def test_a_healthy_board_wants_nothing_however_often_it_is_asked(lab: Lab) -> No
 @pytest.mark.parametrize(
     ("fault", "verdict", "remedy", "reason"),
     [
-        ("recovery_action = na", "warn", "inspect", "that its siblings can"),
+        ("recovery_action = na", "warn", "inspect", "that its siblings support"),
         ("inforom.valid = 0", "fail", "contact_vendor", "infoROM"),
         ("lost = 1", "fail", "reboot", "lost"),
     ],

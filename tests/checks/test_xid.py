@@ -575,7 +575,7 @@ def test_a_log_that_should_have_the_end_of_the_earlier_boot_and_lacks_it_warns(
     assert findings(found) == [("log_gap", "node")]
     judgement = judge_items(CHECK, found)
     assert judgement.verdict is Verdict.WARN
-    assert f"and the boot at {format_moment(BOOTED)} was not seen" in judgement.reason
+    assert f"and the boot at {format_moment(BOOTED)} are lost" in judgement.reason
 
 
 def test_a_reboot_of_a_node_that_never_keeps_its_log_is_listed(

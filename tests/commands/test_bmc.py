@@ -319,8 +319,8 @@ def test_when_most_bmcs_are_silent_it_is_told_once(fleet_of_bmcs: BmcFleet) -> N
 
     assert done.returncode == 3
     assert done.stderr.startswith(
-        "hpcverify: 3 of 4 BMCs cannot be read, so this is about their network, or [bmc], and no "
-        "node gets a run: "
+        "hpcverify: 3 of 4 BMCs cannot be read, so their network or [bmc] is at fault, and "
+        "their nodes get no run: "
     )
     assert len(done.stderr.splitlines()) == 1
     assert [node for node in NODES if fleet_of_bmcs.list_runs(node)] == ["n3"]
@@ -335,7 +335,7 @@ def test_three_refused_passwords_end_the_round(fleet_of_bmcs: BmcFleet) -> None:
     assert done.returncode == 3
     assert fleet_of_bmcs.count_logins() == 3
     last = done.stderr.splitlines()[-1]
-    assert "3 BMCs in a row refuse the password, so no other is asked: " in last
+    assert "3 BMCs in a row refuse the password, so the round ends: " in last
     assert last.endswith("; not asked: 1")
 
 
@@ -357,7 +357,7 @@ def test_what_a_bmc_cannot_show_is_an_error_and_the_rest_counts(fleet_of_bmcs: B
 
     partial = fleet_of_bmcs.find_result("n1")
     assert (partial.verdict, partial.cause) == (Verdict.ERROR, Cause.MISCONFIGURED)
-    assert f"cannot show {POWER}: HTTP 500" in partial.reason
+    assert f"did not return {POWER}: HTTP 500" in partial.reason
     assert partial.findings == ()  # power supplies that were not read are not gone
 
     bmc.tree[THERMAL]["Fans"][0] |= {"Reading": 0, "Status": CRITICAL}
@@ -433,7 +433,7 @@ def test_the_password_is_nowhere_but_in_its_file(fleet_of_bmcs: BmcFleet) -> Non
         (0o604, None, "can be read by other users"),
         (0o600, 'user = "x"\npassword = hunter2', "not TOML"),
         (0o600, 'user = "x"\npasswort = "hunter2"', "did you mean password?"),
-        (0o600, 'password = "hunter2"', "it needs user and password"),
+        (0o600, 'password = "hunter2"', "has no user and password"),
         (0o600, 'user = 3\npassword = "hunter2"', "Expected `str`"),
         (
             0o600,
@@ -486,7 +486,7 @@ def test_without_a_table_the_command_says_what_it_needs(fleet_of_bmcs: BmcFleet)
     fleet_of_bmcs.cli.site(f'[fleet]\nspool = "{fleet_of_bmcs.folder / "spool"}"')
     done = fleet_of_bmcs.ask()
     assert done.returncode == 2
-    assert '[bmc] needs address = "{node}-bmc"' in done.stderr
+    assert '[bmc] is incomplete. Fix: set address, as "{node}-bmc"' in done.stderr
 
 
 def test_without_urllib3_the_command_that_installs_it_is_told(fleet_of_bmcs: BmcFleet) -> None:

@@ -15,7 +15,7 @@ def test_the_rank_that_slows_a_job_is_named(cli: Cli, tmp_path: Path) -> None:
     done = cli("fabric", "test", "--step-log", str(log))
 
     assert done.returncode == 1, done.stderr
-    told = "rank 1 computes 200 ms longer than the others in each step: without it a step would"
+    told = "rank 1 computes 200 ms longer than the others in each step: without this delay"
     assert done.stdout.startswith(told)
 
 

@@ -164,7 +164,7 @@ def test_a_node_is_told_which_floors_it_is_held_to_and_how_sure_they_are(
 def test_floors_are_scaled_by_a_power_limit_and_it_is_named(cli: Cli, lab: Lab) -> None:
     on_gpus(cli, lab, *board_of("h100-sxm5-80gb"), "gpu.*.power.limit_mw = 500000")
     found = advice(cli, 3)
-    assert "scaled, since its power is limited to 500 of 700 W" in found["floors"]["state"]
+    assert "scaled, since power is limited to 500 of 700 W" in found["floors"]["state"]
     assert "sustained 437.1 TFLOP/s else warn" in found["floor bf16"]["state"]
 
 
@@ -299,7 +299,7 @@ def test_a_complete_node_of_a_cluster_needs_no_fix(cli: Cli, tmp_path: Path) -> 
     ("name", "value", "why"),
     [
         ("HPCVERIFY", '"/bin/true"', "is not a program"),
-        ("HPCVERIFY_SPOOL", "/elsewhere", "the site file says"),
+        ("HPCVERIFY_SPOOL", "/elsewhere", "differs from"),
         ("HPCVERIFY_DEADLINE", "15s", "is not a number of seconds"),
         ("HPCVERIFY_USERS", "root", "must be user ids"),
         ("HPCVERIFY_STATE", "state", "is not an absolute path"),

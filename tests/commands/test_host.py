@@ -92,6 +92,6 @@ def test_mounts_names_and_gpus_that_hang_are_named_within_the_budget_and_the_res
     assert ["filer" in names[0], "login" in names[1]] == [True, True]
     measured = {m["name"] for m in host["measurements"]}
     assert {"cores", "memory.total", "space.size"} <= measured
-    assert "nvmlInit has not returned" in results["inventory"]["reason"]
+    assert "nvmlInit did not return" in results["inventory"]["reason"]
     assert results["nic"]["verdict"] != "error"
     assert run["complete"]

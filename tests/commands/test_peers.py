@@ -88,7 +88,7 @@ def test_of_two_nodes_it_says_that_they_are_not_compared(cli: Cli, tmp_path: Pat
     table.write_text("host,tflops\nn1,500\nn2,400\n")
     done = cli("fleet", "peers", str(table))
     assert done.returncode == 0
-    assert "not compared, as fewer than 3 parts have it: tflops" in done.stdout
+    assert "not compared (fewer than 3 parts): tflops" in done.stdout
 
 
 def test_parquet_is_read_as_csv_is(cli: Cli, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_without_a_history_it_says_how_to_get_one(cli: Cli) -> None:
     ("text", "arguments", "message"),
     [
         ("", (), "is empty"),
-        ("a,b\n1,2\n", (), "no column names the node or the part"),
+        ("a,b\n1,2\n", (), "no column has the node or the part"),
         ("host,metric\n1,2\n", (), "no column has the values"),
         ('node,"a; b; c"\nn1,x\n', (), "no column has the values"),
         ("host,ms,ms\n1,2,3\n", (), "each column needs a name of its own"),

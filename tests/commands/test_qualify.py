@@ -15,7 +15,7 @@ def test_without_a_gpu_it_is_one_line_and_nothing_is_left(cli: Cli, tmp_path: Pa
 
     assert done.returncode == 3
     assert done.stderr.strip() == (
-        "hpcverify: there is no GPU to qualify here: neither the driver nor the PCI bus lists one; "
+        "hpcverify: no GPU to qualify: neither the driver nor the PCI bus lists a GPU; "
         "see hpcverify doctor"
     )
     assert not (tmp_path / "out").exists()
@@ -27,7 +27,7 @@ def test_a_driver_that_is_broken_is_named(cli: Cli, lab: Lab, tmp_path: Path) ->
     done = cli("qualify", "-o", str(tmp_path / "out"))
 
     assert done.returncode == 3
-    assert "there is no GPU to qualify here" in done.stderr
+    assert "no GPU to qualify" in done.stderr
     assert "mismatch" in done.stderr.lower()
 
 

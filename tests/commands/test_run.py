@@ -303,10 +303,10 @@ def test_a_scratch_that_has_become_read_only_keeps_no_passive_check_from_its_ver
     )
 
     assert passive.returncode == 0, passive.stderr
-    assert f"{scratch} cannot be used: Read-only file system" in passive.stderr
+    assert f"{scratch} cannot be used (Read-only file system" in passive.stderr
     assert both.returncode == 3
     assert (steady["verdict"], steady["cause"]) == ("error", "missing")
-    assert f"{scratch} cannot be used: Read-only file system" in steady["reason"]
+    assert f"{scratch} cannot be used (Read-only file system" in steady["reason"]
     assert inventory["verdict"] == "pass"
 
 

@@ -59,7 +59,7 @@ def test_a_directory_that_does_not_answer_costs_a_line_and_holds_up_nothing(
     with silent_file_system(directory):
         done = cli("run", "--suite", "acme")
     assert done.returncode == 0
-    assert f"no metrics: directory {directory} has not answered in 2 s" in done.stderr
+    assert f"no metrics: directory {directory} did not respond within 2 s" in done.stderr
 
 
 def test_a_directory_that_is_missing_costs_nothing(cli: Cli, directory: Path) -> None:

@@ -70,7 +70,7 @@ def package(cli: Cli, tmp_path: Path) -> Path:
         ),
         (
             write_check(more="metrics={'x.*': Metric('ms', 'low', '').fail('y.delta', low=1)}"),
-            "CHECK.metrics['x.*'] has a limit for 'y.delta', which it does not measure",
+            "CHECK.metrics['x.*'] has a limit for 'y.delta', which the metric does not cover",
         ),
         (
             "from hpcverify.check import Params\n"

@@ -83,7 +83,7 @@ def test_what_was_isolated_is_told_and_acted_on(
     tried = try_links(controller, (), None, lambda: False, paper.slurm.sleep)
 
     assert report_isolations(controller, tried) == 1
-    assert capsys.readouterr().out.startswith("n7 spoils collectives with ")
+    assert capsys.readouterr().out.startswith("n7 slows or fails collectives with ")
     assert paper.ledger.read_node("n7").state is State.SUSPECT
 
 

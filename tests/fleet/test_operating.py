@@ -262,7 +262,7 @@ def test_config_check_goes_on_when_slurm_does_not_answer(asked: Fleet) -> None:
         asked.cluster.until(asked.cluster.idle)
 
     assert done.returncode == 0
-    assert "note: Slurm's settings could not be read: scontrol show" in done.stdout
+    assert "note: reading the settings of Slurm failed: scontrol show" in done.stdout
 
 
 def test_jobs_have_the_account_and_the_options_of_the_site(fleet: Fleet) -> None:

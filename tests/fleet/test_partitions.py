@@ -51,7 +51,7 @@ def test_a_partition_whose_jobs_users_would_preempt_is_named() -> None:
 
     assert note == (
         "users' jobs in debug preempt users' jobs in batch, which has "
-        "PreemptMode=REQUEUE: set PreemptMode=OFF there, unless you mean it"
+        "PreemptMode=REQUEUE. Fix: set PreemptMode=OFF there, unless this is intended"
     )
 
 
@@ -73,12 +73,12 @@ def test_partitions_that_cannot_preempt_each_other_are_not_named(changes: dict[s
             "VERIFICATIONS PREEMPT USERS' JOBS in partition batch",
         ),
         (verify(grace="5"), a_partition("batch"), "GraceTime=5"),
-        (verify(state="DRAIN"), a_partition("batch"), "is DRAIN: no verification"),
+        (verify(state="DRAIN"), a_partition("batch"), "is DRAIN, so verifications"),
         (verify(root_only=False), a_partition("batch"), "is open to all users"),
         (verify(max_minutes=1.0), a_partition("batch"), "MaxTime=1 minutes, and suite"),
         (verify(hostlist="n[1-2]"), a_partition("batch"), "not in partition verify: n[3-4]"),
         (verify(hostlist=""), a_partition("batch"), "not in partition verify: n[1-4]"),
-        (a_partition("vrfy"), a_partition("batch"), "Slurm has no partition verify"),
+        (a_partition("vrfy"), a_partition("batch"), "partition verify does not exist in Slurm"),
     ],
 )
 def test_what_is_amiss_with_our_partition_is_named_alone(

@@ -131,7 +131,7 @@ def test_accounting_that_does_not_answer_is_said_and_stops_nothing(sensor: Senso
     sensor.slurm.ended = "sacct: no such column\n"
     sensor.slurm.avoided = "1|n3\n2|n3\n3|n3\n4|n[1-\n"
     assert sensor.sweep() == {"n3": State.SUSPECT}
-    assert sensor.said[0].startswith("users' jobs are not looked at: sacct does not print")
+    assert sensor.said[0].startswith("users' jobs are not looked at: sacct printed")
 
 
 def test_jobs_that_are_hidden_are_no_calm(sensor: Sensor) -> None:

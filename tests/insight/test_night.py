@@ -152,7 +152,7 @@ def test_a_night_without_an_outlier_says_what_would_have_been_seen(nights: Night
 
     assert judged.outliers == ()
     assert "no outliers" in told.getvalue()
-    assert "one part would be named if it were 2" in told.getvalue()
+    assert "a part is reported if it is 2" in told.getvalue()
 
 
 def test_one_bad_night_names_nobody(nights: Nights) -> None:

@@ -101,13 +101,13 @@ def test_one_that_was_killed_before_its_first_line_is_passed_over(tmp_path: Path
 
     assert journal.order.id == make_order(1).id
     journal.close()
-    with pytest.raises(StoreError, match="has no beginning"):
+    with pytest.raises(StoreError, match="is truncated"):
         _ = resume_journal(tmp_path, make_order(2).id).order
 
 
 def test_only_one_process_works_on_an_isolation(tmp_path: Path) -> None:
     journal = create_journal(tmp_path, make_order())
-    with pytest.raises(ActionError, match="another hpcverify works on isolation"):
+    with pytest.raises(ActionError, match="another hpcverify process uses isolation"):
         resume_journal(tmp_path)
     journal.close()
     resume_journal(tmp_path).close()

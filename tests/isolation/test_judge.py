@@ -47,7 +47,7 @@ PASSED, FAILED, UNKNOWN = GroupOutcome.PASSED, GroupOutcome.FAILED, GroupOutcome
 def test_a_group_far_below_the_others_of_its_round_fails() -> None:
     judged = judge(PeerReference(), *(make_run(bw) for bw in (40, 40, 39, 20)))
     assert list_outcomes(judged) == [PASSED, PASSED, PASSED, FAILED]
-    assert judged[3].reason == "all_reduce 20 GB/s, 50% of what others reach"
+    assert judged[3].reason == "all_reduce 20 GB/s, 50% of the busbw of other tests"
 
 
 FORTY = [make_run(40)] * 4
@@ -118,7 +118,7 @@ def test_a_slow_cluster_does_not_pass_by_its_own_measure() -> None:
     judged = judge(PeerReference(), *[replace(slow, ranks=ranks, algorithm="ring")] * 4)
 
     assert set(list_outcomes(judged)) == {FAILED}
-    assert judged[0].reason == "all_reduce 40 GB/s, 18% of the least of this platform"
+    assert judged[0].reason == "all_reduce 40 GB/s, 18% of the minimum of this platform"
 
 
 def test_the_worst_of_several_timings_decides() -> None:
@@ -146,13 +146,13 @@ def test_a_wrong_result_fails_however_fast_it_came() -> None:
 
 def test_a_missing_rank_fails_and_names_its_node() -> None:
     judged = judge(PeerReference(), replace(make_run(40), timings=(), missing=(2, 5)))
-    assert judged == [GroupJudgement(FAILED, "no answer from n2, n5")]
+    assert judged == [GroupJudgement(FAILED, "no response from n2, n5")]
 
 
 @pytest.mark.parametrize(
     ("run", "why"),
     [
-        (None, "it left no result"),
+        (None, "no result"),
         (replace(make_run(40), unable="no NCCL"), "no NCCL"),
         (replace(make_run(40), timings=()), "nothing was measured"),
     ],

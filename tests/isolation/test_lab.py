@@ -158,8 +158,8 @@ def test_a_dry_run_shows_the_plan_and_what_is_wrong_is_one_line(fleet: Fleet) ->
         ("n1",): "fewer than two nodes can be tested",
         ("n[1,6]",): "fewer than two nodes can be tested: n6 is drained (fans)",
         ("--reservation", "none"): "no reservation is called 'none'",
-        ("--resume",): "there is no isolation to resume",
-        ("--resume", "x"): "there is no isolation 'x'",
+        ("--resume",): "no isolation to resume",
+        ("--resume", "x"): "no isolation 'x'",
         ("--resume", "x", "--dry-run"): "--resume goes on with what was ordered",
     }
     for arguments, why in refused.items():

@@ -65,7 +65,7 @@ def test_a_node_that_fails_alone_is_accused_alone(tmp_path: Path) -> None:
 def test_a_rank_that_is_missing_accuses_its_node_and_no_partner(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 16, SimulatedCluster(missing=("n4",))).run()
     assert list_faulty(answer) == ["n4"]
-    assert "no answer from n4" in answer.faulty[0].summary
+    assert "no response from n4" in answer.faulty[0].summary
 
 
 def test_a_link_names_no_node(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ def test_tests_that_give_way_are_repeated_and_nobody_is_blamed_for_them(
     assert list_faulty(answer) == [bad]
     assert not any((answer.links, answer.switches, answer.together, answer.is_widespread))
     accused = answer.faulty[0]
-    assert all(one.reason == f"no answer from {bad}" for one in accused.failed)
+    assert all(one.reason == f"no response from {bad}" for one in accused.failed)
     assert len([one for one in accused.failed if one.purpose is GroupPurpose.PAIR]) >= 4
     ended = [job for job in paper.slurm.tests.values() if job.state != "COMPLETED"]
     assert ended, "something came between"

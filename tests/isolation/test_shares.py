@@ -94,9 +94,9 @@ def test_the_step_log_of_a_job_says_who_slows_it() -> None:
         (write_log(extra="1,nan,0.1,"), "line 26: a time is not a number of seconds"),
         (write_log(extra="one,1,0.1,"), "line 26: invalid literal"),
         (write_log(extra="1"), "line 26: a time is not a number of seconds"),
-        (write_log(extra="1,0.1,0.1,"), "more steps of one rank"),
-        (write_log(ranks=2), "too little to judge: at least 3 ranks"),
-        (write_log(steps=7), "8 steps of each"),
+        (write_log(extra="1,0.1,0.1,"), "the same number of steps"),
+        (write_log(ranks=2), "needs at least 3 ranks"),
+        (write_log(steps=7), "8 steps each"),
     ],
 )
 def test_what_is_no_step_log_is_refused_in_one_line(lines: list[str], told: str) -> None:

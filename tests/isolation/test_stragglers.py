@@ -224,7 +224,7 @@ def test_a_straggler_is_told_with_its_node_its_part_and_the_gain() -> None:
     whole = describe_straggler(Straggler(8, "sends_slowly", 0.0004, 0.3, "n1"), places)
 
     assert text == (
-        "rank 13 (node n1, GPU 5) arrives 41 ms late at each step: without it a step would "
+        "rank 13 (node n1, GPU 5) arrives 41 ms late at each step: without this delay a step would "
         "take 22% less"
     )
     assert whole.startswith("node n1 (all its ranks) takes 400 us longer to send")

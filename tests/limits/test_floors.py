@@ -264,7 +264,7 @@ def test_a_power_limit_that_the_site_chose_scales_every_floor(spec: Spec) -> Non
     verdict, reason = judged(spec, {"fp16.sustained": 1.0}, power_limit=half)
     assert verdict in (Verdict.WARN, Verdict.FAIL)
     watts = half.removesuffix(" W")
-    assert f"its power is limited to {watts} W: floor scaled by 0.6" in reason
+    assert f"power is limited to {watts} W: floor scaled by 0.6" in reason
 
 
 def test_a_node_with_capped_power_passes_at_the_speed_that_is_left() -> None:
@@ -284,7 +284,7 @@ def test_below_half_of_its_power_a_part_is_only_warned_about() -> None:
 def test_a_board_that_is_sold_with_less_power_is_held_to_less() -> None:
     floor = floor_of(part_of(of("b200-sxm"), power_limit="750 of 750 W"), "bf16.sustained")
     assert floor.scale == 0.75
-    assert floor.setting == "its power is limited to 750 of 1000 W"
+    assert floor.setting == "power is limited to 750 of 1000 W"
 
 
 @pytest.mark.parametrize(("watts", "scale"), [(700, 1.0), (450, 0.5)])
@@ -306,7 +306,7 @@ def test_a_lowered_clock_scales_the_floor_and_is_named() -> None:
         of("a100-sxm4-80gb"), {"bf16.sustained": 1.0}, clock_limit="1005 of 1410 MHz"
     )
     assert verdict is Verdict.FAIL
-    assert "its clock is set to 1005 of 1410 MHz: floor scaled by 0.71" in reason
+    assert "clock is limited to 1005 of 1410 MHz: floor scaled by 0.71" in reason
 
 
 def test_of_power_and_clock_the_lower_counts() -> None:
@@ -329,4 +329,4 @@ def test_an_unknown_part_has_no_floor_and_is_said_to_be_unknown() -> None:
 
 @pytest.mark.parametrize("measured", ["p2p.ring", "memory.used", "temperature", "bf16.spread"])
 def test_what_no_sheet_promises_has_no_floor(measured: str) -> None:
-    assert "no source says" in str(find_floor(part_of(of("h100-sxm5-80gb")), measured))
+    assert "no published" in str(find_floor(part_of(of("h100-sxm5-80gb")), measured))

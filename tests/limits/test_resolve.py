@@ -96,7 +96,7 @@ def test_what_nobody_knows_a_good_part_to_reach_is_left_to_siblings(name: str) -
     made = resolve({name: Rule(of_spec=0.8, of_siblings=0.9)}, found, GPUS, has_no_past)
 
     assert {limit.low for limit in made} == {90.0}
-    assert f"no source says what {name} a good NVIDIA H100" in made[0].source
+    assert f"no published {name} of a good NVIDIA H100" in made[0].source
 
 
 def node_of(count: int, **facts: str) -> Inventory:

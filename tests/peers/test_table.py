@@ -83,7 +83,7 @@ def test_what_a_tool_does_not_know_is_no_value(said: str) -> None:
         (HEADER, ("g1", "c7", "5", "noon", "1", "1"), "row 1: the time 'noon' is not a number"),
         (("gpu", "metric"), ("g1", "1"), "no column has the values"),
         (("gpu",), ("g1",), "no column has the values"),
-        (("value", "speed"), ("1", "1"), "no column names the node or the part"),
+        (("value", "speed"), ("1", "1"), "no column has the node or the part"),
     ],
 )
 def test_what_cannot_be_read_is_named(

@@ -35,7 +35,7 @@ def test_a_file_that_was_named_must_be_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HPCVERIFY_CONFIG", str(tmp_path / "none.toml"))
-    with pytest.raises(ConfigError, match=r"HPCVERIFY_CONFIG names .*none\.toml"):
+    with pytest.raises(ConfigError, match=r"none\.toml \(HPCVERIFY_CONFIG\) does not exist"):
         load_site()
 
 

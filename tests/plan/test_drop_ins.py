@@ -211,7 +211,7 @@ def test_what_is_no_file_is_named_and_no_hook_waits_for_it(tmp_path: Path) -> No
         load_site(path)
     odd.unlink()
     odd.symlink_to("/dev/zero")
-    with pytest.raises(ConfigError, match=r"site.d/b.toml is larger than 4 MiB"):
+    with pytest.raises(ConfigError, match=r"site.d/b.toml exceeds 4 MiB"):
         load_site(path)
 
 

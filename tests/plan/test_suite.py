@@ -68,7 +68,9 @@ def test_an_unknown_suite_gets_a_hint() -> None:
 
 
 def test_what_is_between_nodes_is_no_suite_that_a_node_runs() -> None:
-    with pytest.raises(ConfigError, match="no node runs the suite fabric by itself: hpcverify iso"):
+    with pytest.raises(
+        ConfigError, match="the suite fabric does not run on a single node: hpcverify iso"
+    ):
         load_suite("fabric")
     assert "fabric" not in list_suites()
 

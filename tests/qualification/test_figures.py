@@ -71,7 +71,7 @@ def test_a_copy_stands_beside_its_link_and_the_power_of_the_soak_beside_tdp() ->
 def test_replays_stand_beside_the_thousand_that_were_wanted() -> None:
     run = a_run(a_result("training", *measure_all("replays", [870] * 4, "")))
 
-    assert next(collect_figures(run)).compared == (("what was wanted", 1000),)
+    assert next(collect_figures(run)).compared == (("requested", 1000),)
 
 
 def test_a_quantity_of_the_sheet_in_another_unit_is_not_compared_with_it() -> None:

@@ -56,7 +56,7 @@ def test_a_line_has_the_columns_of_the_table_and_its_units() -> None:
 
 
 def test_a_check_that_failed_gives_no_line_and_says_so() -> None:
-    why = "gemm: it did not pass, so its figures are not those of a good part"
+    why = "gemm did not pass, so its figures are not from a good part"
     assert reached(products(Verdict.FAIL)) == ([], [why])
 
 

@@ -90,7 +90,7 @@ def test_what_a_link_of_somebody_else_leads_to_stays_as_it_is(tmp_path: Path) ->
     os.chown(shared / "r.html", SOMEBODY, SOMEBODY, follow_symlinks=False)
     told = refused(shared / "r.html")
 
-    assert f"{shared}/r.html is a link that user 4242 could have put there" in told
+    assert f"{shared}/r.html is a link that user 4242 may have created" in told
     assert secret.read_text() == "root's"
     assert (shared / "r.html").is_symlink()
 

@@ -110,7 +110,7 @@ def test_what_all_gpus_raise_is_the_fault_of_no_gpu_in_any_check_of_the_run(
     run = rehearse(gpus=2).run("--check", "gemm", "--check", "p2p", faults="illegal@*:after=3")
 
     assert {(r.verdict, r.cause) for r in run.results} == {(Verdict.ERROR, Cause.MISCONFIGURED)}
-    assert all("driver or torch is wrong" in r.reason for r in run.results)
+    assert all("driver and torch do not match" in r.reason for r in run.results)
 
 
 def test_of_gpus_in_one_process_the_full_one_is_named(rehearse: Rehearse) -> None:

@@ -52,7 +52,7 @@ def test_a_power_limit_of_the_site_is_no_fault_of_the_gpus(
     assert node.run("--check", "gemm", faults=capped).verdict is Verdict.PASS
     half = node.run("--check", "gemm", faults=HALF)
     assert half.verdict is Verdict.FAIL
-    assert "its power is limited to 500 of 700 W: floor scaled by 0.71" in half.results[0].reason
+    assert "power is limited to 500 of 700 W: floor scaled by 0.71" in half.results[0].reason
 
 
 def ask_doctor(node: Node, faults: str) -> dict[str, dict[str, str]]:

@@ -39,7 +39,7 @@ def test_a_gpu_that_hung_is_left_alone_and_the_others_go_on(rehearse: Rehearse) 
     assert (gemm.verdict, gemm.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
     assert not gemm.rulings[HUNG_CODE].conclusive
     assert (later.verdict, later.cause) == (Verdict.ERROR, Cause.HUNG)
-    assert "did not come back from fp64 products in gemm" in short.reason
+    assert "did not return from fp64 products in gemm" in short.reason
     assert list_labels(run, finding.part_id, short.part_id) == ["GPU 2", "GPU 2"]
     assert list_labels(run, *sorted({m.part_id for m in later.measurements})) == ["GPU 0", "GPU 1"]
 

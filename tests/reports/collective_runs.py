@@ -67,7 +67,7 @@ def _list_delays(ranks: tuple[RankPlace, ...], late: int | None) -> Iterator[Ran
 def an_isolation(nodes: int = 48) -> IsolationAnswer:
     """Make an answer in which n7 sends slowly to all of the *nodes*."""
     names = tuple(f"n{i}" for i in range(1, nodes + 1))
-    reason = "all_reduce 16 GB/s, 40% of what others reach"
+    reason = "all_reduce 16 GB/s, 40% of the busbw of other tests"
     failed, passed = GroupOutcome.FAILED, GroupOutcome.PASSED
     test = TestRecord(
         round=1, purpose=GroupPurpose.PAIR, partners=("n20",), outcome=failed, reason=reason

@@ -30,10 +30,10 @@ def test_the_faulty_node_stands_first_with_its_evidence(sender: IsolationAnswer)
     page = Dom(render(sender))
 
     assert "n7 spoils collectives" in page.text
-    assert "it sends slowly" in page.text
+    assert "sends slowly" in page.text
     failed = [row for row in page.rows if row[2:3] == ["failed"]]
     assert failed
-    assert all("16 GB/s, 40% of what others reach" in row[3] for row in failed)
+    assert all("16 GB/s, 40% of the busbw of other tests" in row[3] for row in failed)
     assert sum(row[3].startswith("all_reduce ") for row in failed) >= 3
     assert "n[1-6,8-16]" in page.text
     assert "15 nodes" in page.text
@@ -54,7 +54,7 @@ def test_a_link_accuses_nobody(tmp_path: Path) -> None:
 
     said = Dom(render(answer)).text
     assert "A link is slow: n" in said
-    assert "neither is slow with others" in said
+    assert "neither is slow with other nodes" in said
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_link_accuses_nobody(tmp_path: Path) -> None:
         ({}, "No fault found"),
         ({"untested": {"n1": "is busy"}}, "No fault found for certain"),
         ({"switches": ("leaf3",)}, "A switch spoils collectives: leaf3"),
-        ({"between": (("s0", "s6"),)}, "between some node of s0 and some node of s6 it is slow"),
+        ({"between": (("s0", "s6"),)}, "a node of s0 and a node of s6 are slow with each other"),
     ],
 )
 def test_the_headline_is_the_worst_that_is_known(changes: dict[str, object], headline: str) -> None:
@@ -98,4 +98,4 @@ def test_an_answer_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["report", str(cut), "-o", str(tmp_path / "page.html")])
 
     assert isinstance(done.exception, StoreError)
-    assert "is not the answer of an isolation" in str(done.exception)
+    assert "is not the result of an isolation" in str(done.exception)

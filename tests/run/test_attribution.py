@@ -81,8 +81,8 @@ def test_a_gpu_that_hangs_where_its_siblings_ended_long_before_is_accused_by_nam
 
     assert (finding.code, finding.part_id) == (HUNG_CODE, "gpu-2")
     assert finding.text == (
-        "it hung in bf16 products for 180 s until it was ended; 3 other GPUs finished the whole "
-        "check in 41 s: reset it, and run again"
+        "hung in bf16 products for 180 s until its worker was ended; 3 other GPUs finished "
+        "the check in 41 s. Fix: reset the GPU, and run again"
     )
     assert found["gpu-2"].outcome.cause is Cause.TIMEOUT
 
@@ -93,7 +93,7 @@ def test_the_xid_of_that_moment_stands_beside_a_hang(tmp_path: Path) -> None:
     alone = explained(tmp_path, late(HANGS), device=GPUS[2], xids=xids)
     (finding,) = list_findings(found)
 
-    assert "in 41 s (the kernel log has Xid 109 at 03:12:05 UTC): reset it" in finding.text
+    assert "in 41 s (the kernel log has Xid 109 at 03:12:05 UTC). Fix: reset" in finding.text
     assert finding.evidence["kernel_log"] == "NVRM: Xid 109"
     assert "Xid 109 at 03:12:05" in alone["gpu-2"].outcome.reason
 
@@ -108,7 +108,7 @@ INNOCENT = {
     "it may have waited for others": replace(HANGS, part=""),
     "another part was at work": replace(HANGS, part="gpu-1"),
     "nobody knows what it did": replace(HANGS, doing="", part=""),
-    "a signal had stopped it": replace(HANGS, hindrance="a signal had stopped it"),
+    "stopped by a signal": replace(HANGS, hindrance="stopped by a signal"),
     "it came so far only now": replace(HANGS, doing_seconds=3),
     "it had little longer than the others": replace(HANGS, seconds=45),
     "its siblings took nearly as long": replace(HANGS, seconds=240),
@@ -149,7 +149,7 @@ def test_gpus_of_another_model_are_no_siblings(tmp_path: Path) -> None:
     mixed = replace(NODE, parts=parts)
     found = explained(tmp_path, ended(4), ended(4), late(HANGS), ended(4), inventory=mixed)
     assert list_findings(found) == []
-    assert "no other GPU of its kind" in found["gpu-2"].outcome.reason
+    assert "no identical GPU" in found["gpu-2"].outcome.reason
 
 
 def test_all_gpus_hanging_alike_are_to_be_looked_at(tmp_path: Path) -> None:
@@ -159,8 +159,8 @@ def test_all_gpus_hanging_alike_are_to_be_looked_at(tmp_path: Path) -> None:
     assert list_findings(found) == []
     assert {a.outcome.remedy for a in found.values()} == {Remedy.INSPECT}
     assert found["gpu-2"].outcome.reason == (
-        "no end after 200 s in products on GPU 2, for 180 s, as on 3 more of its kind: see the "
-        "kernel log (dmesg | grep -i xid), and run again"
+        "no end after 200 s in products on GPU 2, for 180 s, as on 3 identical GPUs. Fix: "
+        "dmesg | grep -i xid, and run again"
     )
 
 
@@ -168,7 +168,7 @@ def test_a_lone_gpu_that_hangs_is_to_be_looked_at(tmp_path: Path) -> None:
     found = explained(tmp_path, late(HANGS), device=GPUS[2])
     assert list_findings(found) == []
     assert found["gpu-2"].outcome.remedy is Remedy.INSPECT
-    assert "there is no other GPU of its kind" in found["gpu-2"].outcome.reason
+    assert "no identical GPU" in found["gpu-2"].outcome.reason
 
 
 def test_a_gpu_whose_siblings_gave_up_on_it_is_not_said_to_have_none(tmp_path: Path) -> None:
@@ -176,8 +176,8 @@ def test_a_gpu_whose_siblings_gave_up_on_it_is_not_said_to_have_none(tmp_path: P
     found = explained(tmp_path, gave_up, gave_up, late(HANGS), gave_up)
 
     assert found["gpu-2"].outcome.reason == (
-        "no end after 200 s in bf16 products on GPU 2, for 180 s: see the kernel log "
-        "(dmesg | grep -i xid), and run again"
+        "no end after 200 s in bf16 products on GPU 2, for 180 s. Fix: "
+        "dmesg | grep -i xid, and run again"
     )
 
 
@@ -187,7 +187,9 @@ def test_a_gpu_that_others_wait_for_is_to_be_looked_at_and_they_are_said_to_wait
     waits = late(Overrun(seconds=200, doing="the wait for the others", doing_seconds=190))
     found = explained(tmp_path, waits, waits, late(HANGS), waits)
     assert list_findings(found) == []
-    assert "for 180 s, while 3 other GPUs waited for it: see" in found["gpu-2"].outcome.reason
+    assert (
+        "for 180 s, while 3 other GPUs waited for it. Fix: dmesg" in found["gpu-2"].outcome.reason
+    )
     assert "in the wait for the others" in found["gpu-0"].outcome.reason
 
 
@@ -199,8 +201,8 @@ def test_a_hang_between_two_gpus_that_one_process_drives_names_them_and_accuses_
 
     assert (outcome.cause, outcome.remedy) == (Cause.TIMEOUT, Remedy.INSPECT)
     assert outcome.reason == (
-        "no end after 90 s in a copy to GPU 2 on GPU 0, for 80 s: see the kernel "
-        "log (dmesg | grep -i xid), and run again"
+        "no end after 90 s in a copy to GPU 2 on GPU 0, for 80 s. Fix: "
+        "dmesg | grep -i xid, and run again"
     )
 
 
@@ -210,8 +212,8 @@ def test_a_gpu_whose_process_is_stuck_needs_a_reboot_and_is_named(tmp_path: Path
 
     assert (outcome.cause, outcome.remedy) == (Cause.HUNG, Remedy.REBOOT)
     assert outcome.reason == (
-        "hung in bf16 products on GPU 2: process 7, which waits in nv_wait, cannot be ended: "
-        "reboot the node"
+        "hung in bf16 products on GPU 2: process 7, which waits in nv_wait, cannot be ended. "
+        "Fix: reboot the node"
     )
 
 
@@ -225,7 +227,7 @@ def test_a_budget_that_ran_out_on_all_alike_is_blamed(tmp_path: Path) -> None:
 
     assert (outcome.cause, outcome.remedy) == (Cause.TIMEOUT, Remedy.FIX_CONFIGURATION)
     assert outcome.reason.endswith(
-        "when the suite's budget of 420 s ran out: give the suite more, or its checks less"
+        "when the suite's budget of 420 s ran out. Fix: raise the budget, or shorten its checks"
     )
 
 
@@ -347,10 +349,10 @@ def test_a_run_fails_for_the_gpu_that_hangs_and_uses_it_no_more(tmp_path: Path) 
     assert [finding.code for finding in first.findings] == [HUNG_CODE]
     assert [task.parts for task in asked if isinstance(task, FindXids)] == [("gpu-2",)]
     assert first.rulings[HUNG_CODE].conclusive is False
-    assert first.reason.startswith("GPU 2: it hung in bf16 products")
+    assert first.reason.startswith("GPU 2: hung in bf16 products")
     assert told == [["cpu"], [g.part for g in GPUS], ["cpu"], ["gpu-0", "gpu-1", "gpu-3"]]
     assert (then.verdict, then.cause, then.remedy) == (Verdict.ERROR, Cause.HUNG, Remedy.INSPECT)
-    assert "did not come back from bf16 products in gemm" in then.reason
+    assert "did not return from bf16 products in gemm" in then.reason
 
 
 def test_gpus_that_did_not_come_back_are_not_used_in_the_next_round(tmp_path: Path) -> None:
@@ -382,7 +384,7 @@ def test_the_peers_of_a_gpu_that_hangs_go_on_without_it(tmp_path: Path) -> None:
         (HANGS, True),
         (replace(HANGS, doing_seconds=29), False),
         (replace(HANGS, part=""), False),
-        (replace(HANGS, hindrance="a signal had stopped it"), False),
+        (replace(HANGS, hindrance="stopped by a signal"), False),
         (Overrun(seconds=200, stuck="process 7"), True),
     ],
 )
@@ -417,7 +419,7 @@ def test_a_bug_in_an_estimate_ends_its_check_and_not_the_run(tmp_path: Path) -> 
     first, second = verify(tmp_path, FakeExecutor(inventory=NODE), broken, sound).results
 
     assert (first.verdict, first.remedy) == (Verdict.ERROR, Remedy.FIX_CHECKER)
-    assert first.reason == "its estimate raised ZeroDivisionError: a bug: fix the check"
+    assert first.reason == "the estimate of the check raised ZeroDivisionError: a bug"
     assert second.verdict is Verdict.PASS
 
 

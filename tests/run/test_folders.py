@@ -77,7 +77,7 @@ def test_what_is_called_like_ours_and_is_not_is_left_alone_and_told_of_once(tmp_
         os.chown(path, SOMEBODY, 0)
     (told,) = use(tmp_path)
 
-    assert told.startswith(f"{theirs[0]} belongs to user 4242 (and 2 more) and was left alone")
+    assert told.startswith(f"{theirs[0]} belongs to user 4242 (and 2 more) and was not removed")
     assert all((path / "kept").exists() for path in theirs)
 
 
@@ -93,7 +93,7 @@ def test_a_scratch_that_hangs_is_named_and_blocks_nothing(tmp_path: Path) -> Non
     ):
         problem = folders.scratch_problem
         assert problem is not None
-        assert f"directory {scratch} has not answered in 2 s" in problem.reason
+        assert f"directory {scratch} did not respond within 2 s" in problem.reason
         assert problem.remedy is Remedy.INSPECT
         assert said == []
         assert folders.scratch.is_relative_to(folders.shared)
@@ -105,7 +105,7 @@ def test_a_scratch_that_is_missing_is_wrongly_configured_and_no_broken_part(tmp_
         problem = folders.scratch_problem
 
     assert problem is not None
-    assert f"{scratch} cannot be used: No such file or directory; make it" in problem.reason
+    assert f"{scratch} cannot be used (No such file or directory). Fix: create it" in problem.reason
     assert problem.remedy is Remedy.FIX_CONFIGURATION
 
 
@@ -171,7 +171,7 @@ def test_links_within_are_removed_and_never_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "fix"), [(True, "set HPCVERIFY_STATE"), (False, "set scratch in the site")]
+    ("make", "fix"), [(True, "change HPCVERIFY_STATE"), (False, "change scratch in the site")]
 )
 def test_a_root_that_cannot_be_used_is_named_with_what_would_help(
     tmp_path: Path, *, make: bool, fix: str
@@ -180,7 +180,7 @@ def test_a_root_that_cannot_be_used_is_named_with_what_would_help(
     root = tmp_path / "file" / "root"
 
     with (
-        pytest.raises(UnusableError, match=f"{root} cannot be used: Not a.*{fix}"),
+        pytest.raises(UnusableError, match=f"{root} cannot be used .Not a.*{fix}"),
         temporary_folder(root, "n1", say=print, make=make),
     ):
         pass

@@ -254,5 +254,5 @@ def test_who_holds_a_gpu_is_said() -> None:
         (GpuHolder("gpu-0", 42),),
     )
 
-    assert told["gpu-0"].outcome.reason == "process 42 holds it: busy"
+    assert told["gpu-0"].outcome.reason == "in use by process 42: busy"
     assert told["gpu-1"].outcome.reason == "busy"

@@ -110,7 +110,7 @@ def test_a_worker_that_torch_ends_for_a_lost_peer_did_not_crash(
     other = run(executor, tmp_path, "abort_after", "terminate called\n").outcome
 
     assert (lost.cause, lost.remedy) == (Cause.TIMEOUT, Remedy.RERUN)
-    assert "because another GPU did not answer" in lost.reason
+    assert "because another GPU did not respond" in lost.reason
     assert other.cause is Cause.CRASHED
     assert "its worker killed by SIGABRT" in other.reason
 
@@ -130,7 +130,7 @@ def test_the_last_words_of_a_worker_are_found_before_the_stacks_that_follow_them
         executor, tmp_path, "abort_after", f"terminate called\n  what(): CUDA error: lost{STACK}"
     ).outcome
 
-    assert "because another GPU did not answer" in lost.reason
+    assert "because another GPU did not respond" in lost.reason
     assert other.reason.endswith("last line of its log: what(): CUDA error: lost")
     assert "CUDA error: lost" in other.trace
 
@@ -192,7 +192,7 @@ def test_a_check_that_somebody_stopped_asks_for_no_larger_budget(tmp_path: Path)
 
     assert (outcome.cause, outcome.remedy) == (Cause.TIMEOUT, Remedy.RERUN)
     assert outcome.reason == (
-        "no end after 3 s: a signal had stopped it (SIGSTOP): find out who sent that, and run again"
+        "no end after 3 s: stopped by a signal (SIGSTOP). Fix: find its sender, and run again"
     )
 
 
@@ -291,7 +291,7 @@ def test_a_worker_that_hardly_got_a_core_is_hindered(
     starved: bool,  # noqa: FBT001
 ) -> None:
     told = describe_starvation(queued, seconds)
-    assert ("it waited 60 s for a core" in told) is starved
+    assert ("waited 60 s for a core" in told) is starved
     assert bool(told) is starved
 
 

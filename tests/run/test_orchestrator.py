@@ -89,7 +89,11 @@ def test_a_check_runs_where_it_belongs_beside_whom_it_should(
     assert executor.closed
 
 
-HIDDEN = Finding("partial_view", "node", "CUDA_VISIBLE_DEVICES=0 shows 3 of 4 GPUs: unset it")
+HIDDEN = Finding(
+    "partial_view",
+    "node",
+    "CUDA_VISIBLE_DEVICES=0 shows 3 of 4 GPUs. Fix: unset it",
+)
 FALLEN = Finding("gpu_lost", "gpu-9", "GPU is lost")
 
 
@@ -240,7 +244,7 @@ def test_a_probe_that_fails_is_an_error_and_never_a_node_without_gpus(tmp_path: 
     run = verified(tmp_path, Blind())
 
     assert run.verdict is Verdict.ERROR
-    assert "could not be listed: it broke" in only(run).reason
+    assert "listing the hardware failed: it broke" in only(run).reason
 
 
 def test_being_told_to_stop_leaves_a_run_that_is_not_complete(tmp_path: Path) -> None:
@@ -732,7 +736,7 @@ def test_a_document_that_could_not_be_read_again_is_not_filled(tmp_path: Path) -
     run = verified(tmp_path, FakeExecutor(), rounds=9, max_bytes=2000)
     assert 1 < len(run.results) < 9
     assert documents.count_bytes(run.results) < 2000
-    assert "too large to be read again" in run.left_out
+    assert "exceed the size limit" in run.left_out
 
 
 def test_a_run_that_is_told_to_stop_begins_no_other_round(tmp_path: Path) -> None:

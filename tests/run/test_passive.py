@@ -150,7 +150,7 @@ def test_what_was_seen_before_the_load_is_kept(tmp_path: Path) -> None:
     result = read_twice(tmp_path, make_answer(FELL_OFF), make_answer(NOTED))
     assert result.verdict is Verdict.FAIL
     assert [f.code for f in result.findings] == ["noted", "xid_79"]
-    assert result.findings[1].text == "it fell off the bus (seen before the load and not after it)"
+    assert result.findings[1].text == "it fell off the bus (seen before the load, but not after it)"
     assert set(result.rulings) == {"noted", "xid_79"}
 
 

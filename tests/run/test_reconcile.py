@@ -89,8 +89,8 @@ def test_the_vote_of_a_part_that_was_proven_wrong_is_void_and_its_data_stay(tmp_
         [f.data for f in task.findings if f.code == ANSWER_CODE] for task in asked(executor)
     )
     assert (before, after) == ([vote.data], [vote.data | {"void": True}])
-    assert [(c.part_id, c.text.partition(",")[0]) for c in later.coverage] == [
-        ("gpu-1", "has no vote")
+    assert [(c.part_id, c.text.partition(":")[0]) for c in later.coverage] == [
+        ("gpu-1", "does not vote")
     ]
 
 

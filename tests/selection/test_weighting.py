@@ -97,5 +97,5 @@ def test_it_is_said_where_the_weights_are_from() -> None:
 
     assert said[0].startswith("by published data: 0 outages of this site are known, 50")
     assert said[1].startswith("by published data: 20 outages")
-    assert said[2].startswith("no model: nothing explains the last 20 outages")
+    assert said[2].startswith("no model explains the last 20 outages")
     assert said[3].startswith("by weights fitted to the last 200 outages of this site (prior ")

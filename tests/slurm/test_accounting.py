@@ -42,7 +42,7 @@ def test_a_job_that_runs_has_no_end() -> None:
 
 def test_an_answer_in_another_form_is_an_error() -> None:
     assert list(parse_user_jobs("")) == []
-    with pytest.raises(SlurmError, match="does not print what was asked for: '1000 gpu'"):
+    with pytest.raises(SlurmError, match="printed unexpected output: '1000 gpu'"):
         list(parse_user_jobs("1000 gpu\n"))
 
 

@@ -13,7 +13,7 @@ UNCONFIGURED = "echo 'scontrol: fatal: Could not establish a configuration sourc
 FAILING = {
     "sh -c: Invalid user id": "echo half; echo; echo Invalid user id >&2; echo more >&2; exit 1",
     "exit status 3": "exit 3",
-    r"it finds no slurm\.conf: set SLURM_CONF": UNCONFIGURED,
+    r"slurm\.conf not found\. Fix: set SLURM_CONF": UNCONFIGURED,
     "exit status -9": "kill -9 $$",
 }
 
@@ -34,7 +34,7 @@ def test_a_command_that_fails_is_told_in_its_words_with_the_fix(
 
 
 def test_a_slurm_conf_that_is_not_there_is_named_at_once() -> None:
-    with pytest.raises(SlurmError, match=r"SLURM_CONF names /x/slurm\.conf, which does not exist"):
+    with pytest.raises(SlurmError, match=r"/x/slurm\.conf \(SLURM_CONF\) does not exist"):
         run_command(["sleep", "60"], environ={"SLURM_CONF": "/x/slurm.conf"})
 
 

@@ -253,7 +253,7 @@ def test_nothing_that_is_there_is_overwritten(tmp_path: Path) -> None:
     ]
     for item, name in zip(taken, own, strict=True):
         assert item.instructions == ()
-        assert f"look at {tmp_path / name}: it is not what starts {HOOKS}/" in item.fix
+        assert f"{tmp_path / name} exists, but does not start {HOOKS}/" in item.fix
 
 
 def test_what_was_written_on_this_host_is_printed_for_the_others(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_a_script_of_ours_is_not_started_by_itself(tmp_path: Path) -> None:
     )
     health = list_missing(settings)["HealthCheckProgram"]
     assert health.instructions == ()
-    assert f"have {ours} start {HOOKS}/healthcheck" in health.fix
+    assert f"make {ours} start {HOOKS}/healthcheck" in health.fix
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_a_script_of_ours_that_starts_a_hook_elsewhere_is_named(
     settings = HookSettings(version=version, prolog=(f"{tmp_path}/*",))
     prolog = list_missing(settings)["Prolog"]
     assert prolog.instructions == ()
-    assert f"look at {tmp_path}/00-hpcverify" in prolog.fix
+    assert f"{tmp_path}/00-hpcverify exists" in prolog.fix
 
 
 @pytest.mark.parametrize("conf", ["/run/slurm/conf/slurm.conf", ""])

@@ -282,7 +282,7 @@ def test_what_somebody_has_written_is_never_overwritten(bare: Administrator) -> 
     printed = bare.setup("--write")
     assert {path: path.read_bytes() for path in CONFIG.rglob("*") if path.is_file()} == before
     assert "made:" not in printed
-    assert "HPCVERIFY_SPOOL = '/elsewhere': the site file says" in printed
+    assert "HPCVERIFY_SPOOL = '/elsewhere': differs from" in printed
     other = bare.cli("setup", "slurm", "--spool", "/other", "--write")
     assert other.returncode == 2
     assert str(CONFIG / "site.d/50-slurm.toml") in other.stderr

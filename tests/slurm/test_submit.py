@@ -142,7 +142,7 @@ def test_each_ending_is_told_with_its_job_and_node() -> None:
     assert len(set(lines.values())) == len(Ending)
     assert all(line.startswith("job 12 ") for line in lines.values())
     assert lines[Ending.UNDEPLOYED] == (
-        "job 12 ended with exit status 127: hpcverify cannot be run on n1; install it "
+        "job 12 ended with exit status 127: hpcverify cannot run on n1. Fix: install it "
         "at the same path as here"
     )
     assert describe_ending(Ending.VANISHED, "n1", None).startswith("the job is no longer known")

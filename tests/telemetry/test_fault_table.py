@@ -65,7 +65,7 @@ def test_a_row_that_is_too_short_or_too_long_is_refused(tmp_path: Path, line: st
 
 
 def test_a_code_that_two_rows_have_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"table.csv has two rows of one code"):
+    with pytest.raises(ValueError, match=r"table.csv lists a code twice"):
         read(tmp_path, *["a,warn,,inspect,,,x,,y,"] * 2)
 
 

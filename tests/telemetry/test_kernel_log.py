@@ -146,7 +146,7 @@ def test_a_journal_goes_on_over_a_reboot(tmp_path: Path) -> None:
     assert (texts(log), log.gap, log.unseen) == ([xid(79)], "", "")
 
 
-UNSEEN = "what the kernel logged between {} and the boot at {} was not seen".format(
+UNSEEN = "messages of the kernel between {} and the boot at {} are lost".format(
     *map(kernel_log.format_moment, (NOW - 9000, BOOTED))
 )
 

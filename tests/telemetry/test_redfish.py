@@ -578,7 +578,7 @@ def test_an_answer_of_100_mb_is_not_read_to_its_end(bmc: FakeBmc) -> None:
     ("fault", "cause", "words"),
     [
         (answer_with(404), Cause.MISSING, "is not a Redfish service"),
-        (answer_with(500), Cause.MISCONFIGURED, "answers HTTP 500"),
+        (answer_with(500), Cause.MISCONFIGURED, "returned HTTP 500"),
         (answer_with(503), Cause.MISCONFIGURED, "busy"),
         (answer_with(200, b"<html>"), Cause.MISCONFIGURED, "does not respond as a Redfish service"),
         (answer_with(200, b"[]"), Cause.MISCONFIGURED, "does not respond as a Redfish service"),

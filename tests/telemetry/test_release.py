@@ -61,7 +61,7 @@ def test_the_wait_ends_when_the_memory_is_as_free_as_before() -> None:
     (item,), waited = wait_for(full, full, full, free, before={"a": GIB // 2})
 
     assert waited == 3 * PERIOD_SECONDS
-    assert item == Coverage("a", "its memory was free again 2 s after a worker on it was ended")
+    assert item == Coverage("a", "its memory was free again 2 s after its worker ended")
 
 
 def test_memory_that_was_in_use_before_the_run_is_waited_for_by_nobody() -> None:
@@ -78,8 +78,8 @@ def test_memory_that_never_becomes_free_is_found_on_its_gpu_with_the_fix() -> No
     assert isinstance(item, Finding)
     assert (item.code, item.part_id) == (UNOWNED_CODE, "a")
     assert item.text == (
-        "70.0 GiB of its memory are in use and no process owns them, 30 s after a worker on "
-        "it was ended: reset it (nvidia-smi -r), or reboot the node"
+        "70.0 GiB of its memory are still in use, but not owned by a process, 30 s after its "
+        "worker ended. Fix: nvidia-smi -r, or reboot the node"
     )
 
 

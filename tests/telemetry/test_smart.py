@@ -265,9 +265,9 @@ def test_a_sas_disk_tells_its_defects_and_what_no_retry_could_read_or_write() ->
     ("output", "why"),
     [
         (VIRTUAL, "/dev/vda: Unable to detect device type"),
-        (printed(), "the disk has no SMART"),
-        (b"smartctl 6.5: unrecognized option '--json'", "version 7.0"),
-        (b"", "version 7.0"),
+        (printed(), "does not support SMART"),
+        (b"smartctl 6.5: unrecognized option '--json'", "7.0 or later"),
+        (b"", "7.0 or later"),
     ],
 )
 def test_a_disk_that_says_nothing_gives_no_values_and_the_reason(output: bytes, why: str) -> None:

@@ -153,7 +153,7 @@ def test_a_fleet_that_drifts_is_one_line_and_the_part_that_drifts_more_is_named(
     assert [(c.node, c.part, c.kind) for c in judged.changes] == [("n1", "gpu3", "trend")]
     (shared,) = judged.shared
     assert describe_shared(shared).endswith(
-        "worse in a trend until 2024-11-03: look for what they share, such as cooling or software"
+        "worse in a trend until 2024-11-03. Fix: check what they share, such as cooling or software"
     )
 
 

@@ -33,43 +33,40 @@ Piece = tuple[str, Any]
 """A key of an expectation and what it adds, or `NOTE` and what is lost."""
 NOTE = "note"
 DOMAIN = re.compile(r"^!?[^/]*\.[A-Za-z][\w-]*$")
-WITH_DOMAIN = (
-    "its target has a domain, which a node is only called by if Slurm calls it so (or, without "
-    "Slurm, hostname): take it out of nodes if not"
-)
+WITH_DOMAIN = "the target is a full domain name; if Slurm uses short names, shorten it in nodes"
 Turner = Callable[[str, Sequence[str]], Iterator[Piece]]
 COMM_LENGTH = 15
 """Characters that the kernel keeps of a process's name."""
-NO_REPAIR = "its actions (start, remount, kill, -e, -E) are left out: hpcverify repairs nothing"
-NOT_FATAL = "-0 (not fatal) is left out: an expectation that is not met is an ERROR"
+NO_REPAIR = "actions (start, remount, kill, -e, -E) are dropped: hpcverify does not repair"
+NOT_FATAL = "-0 (not fatal) is dropped: an expectation that is not met is an ERROR"
 
-OWN_CHECK = "runs a program: write a check of your own (docs/how-to/write-a-check.md)"
+OWN_CHECK = "runs a program. Fix: write a check (docs/how-to/write-a-check.md)"
 BY_JOBS = (
-    "what processes of users take is limited by the scheduler's cgroups (ConstrainCores, "
-    "ConstrainRAMSpace); host reports those of jobs that are over"
+    "the cgroups of the scheduler limit processes of users (ConstrainCores, ConstrainRAMSpace); "
+    "host reports processes of ended jobs"
 )
-GPU_HEALTH = "the checks recovery, ecc, gpu_setup, pcie, nvlink and xid ask the driver for this"
-SCHEDULER = "asks a server of the scheduler, not this node"
+GPU_HEALTH = "the checks recovery, ecc, gpu_setup, pcie, nvlink and xid read this from the driver"
+SCHEDULER = "queries a server of the scheduler, not this node"
 DMI = (
-    "inventory compares firmware and memory modules with the last run; name what must be in "
-    "files (/sys/class/dmi/id) if it is not that"
+    "inventory compares firmware and memory modules with the last run; for other values, use "
+    "files (/sys/class/dmi/id)"
 )
 REASONS = {
-    "check_hw_gm": "Linux has no driver for Myrinet any more",
-    "check_hw_mcelog": "the checks ecc and kernel_log report machine checks, without its daemon",
-    "check_hw_mem": "memory and swap have bounds of their own: use check_hw_physmem and _swap",
+    "check_hw_gm": "Linux no longer has a driver for Myrinet",
+    "check_hw_mcelog": "the checks ecc and kernel_log report machine checks",
+    "check_hw_mem": "memory and swap have separate bounds. Fix: use check_hw_physmem and _swap",
     "check_dmi_raw_data_match": DMI,
     "check_cmd_dmesg": "the checks kernel_log and xid read the kernel log by tables of lines",
-    "check_net_ping": "hpcverify sends nothing to other nodes; the check nic reports what a link "
-    "does, hosts whether a name is known, mounts whether a server answers",
-    "check_net_socket": "name the daemon that listens, under processes or services",
+    "check_net_ping": "hpcverify does not ping other nodes; nic checks links, hosts checks names, "
+    "and mounts checks servers",
+    "check_net_socket": "list the daemon that listens under processes or services",
     "check_nv_healthmon": GPU_HEALTH,
     "check_nvsmi_healthmon": GPU_HEALTH,
     "check_ps_cpu": BY_JOBS,
     "check_ps_mem": BY_JOBS,
     "check_ps_physmem": BY_JOBS,
     "check_ps_time": BY_JOBS,
-    "check_ps_kswapd": "it is for a bug of Linux 2.6.32",
+    "check_ps_kswapd": "works around a bug of Linux 2.6.32",
     "check_ps_unauth_users": "pam_slurm_adopt refuses such logins; host reports processes of jobs "
     "that are over",
     "check_ps_userproc_lineage": "pam_slurm_adopt does this; host reports processes of jobs that "
@@ -78,7 +75,6 @@ REASONS = {
     "check_moab_rm": SCHEDULER,
     "check_moab_torque": SCHEDULER,
 }
-"""Checks that are turned into nothing, and why."""
 
 
 class Imported(Struct, frozen=True):
@@ -86,7 +82,6 @@ class Imported(Struct, frozen=True):
 
     site: dict[str, Any]
     turned: int
-    """Lines that were turned."""
     unturned: tuple[Unturned, ...]
 
 
@@ -120,7 +115,13 @@ def import_nhc(text: str) -> Imported:
                 _add(expectation, key, piece)
                 for name in piece if key == "bounds" else ():
                     before = bounded.setdefault((line.target, name), line)
-                    _require_possible(expectation[key][name], name, before, line)
+                    low, high = map(expectation[key][name].get, ("low", "high"))
+                    if low is not None and high is not None and low > high:
+                        raise ConfigError(
+                            f"line {line.number} ({line.text}) contradicts line {before.number} "
+                            f"({before.text}): {name} would be at least {low:g} and at most "
+                            f"{high:g}. Fix: give each line different nodes"
+                        )
     expect = list(expectations.values())
     site = {"params": {"host": {"expect": expect}}} if expect else {}
     return Imported(site, turned, tuple(unturned))
@@ -130,46 +131,34 @@ def _add(expectation: dict[str, Any], key: str, piece: Any) -> None:
     if isinstance(piece, dict) and key == "bounds":
         bounds = expectation.setdefault(key, {})
         for name, bound in piece.items():
-            bounds[name] = _narrow(bounds.get(name, {}), bound)
+            both = [bounds.get(name, {}), bound]  # both must hold
+            low = [one["low"] for one in both if "low" in one]
+            high = [one["high"] for one in both if "high" in one]
+            bounds[name] = ({"low": max(low)} if low else {}) | (
+                {"high": min(high)} if high else {}
+            )
     elif piece not in expectation.setdefault(key, []):
         expectation[key].append(piece)
-
-
-def _require_possible(bound: dict[str, float], name: str, before: Line, line: Line) -> None:
-    low, high = bound.get("low"), bound.get("high")
-    if low is not None and high is not None and low > high:
-        raise ConfigError(
-            f"line {line.number} ({line.text}) contradicts line {before.number} ({before.text}): "
-            f"{name} would be at least {low:g} and at most {high:g}: give each line its own nodes"
-        )
-
-
-def _narrow(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
-    """Combine two bounds that both must hold."""
-    low = [bound["low"] for bound in (one, other) if "low" in bound]
-    high = [bound["high"] for bound in (one, other) if "high" in bound]
-    return ({"low": max(low)} if low else {}) | ({"high": min(high)} if high else {})
 
 
 def _turn(line: Line) -> Iterator[Piece]:
     name, *arguments = line.words
     if name == "export" or re.match(r"\w+=", name):
         if any(word.startswith("check_") for word in arguments):
-            raise CannotTurn("sets a variable for one check: write the check alone")
+            raise CannotTurn("sets a variable for one check. Fix: write the check alone")
         raise CannotTurn(
-            "is a setting of NHC: for hpcverify, deadline in params.host, budget in a suite, and "
-            "[quarantine] take its place"
+            "is a setting of NHC. Fix: use deadline in params.host, budget in a suite, or "
+            "[quarantine]"
         )
     if name in REASONS:
         raise CannotTurn(REASONS[name])
     if name not in TURNERS:
         raise CannotTurn(
-            "is not a check of NHC but the site's own: write one of hpcverify "
-            "(docs/how-to/write-a-check.md)"
+            "is a check of the site, not of NHC. Fix: write a check (docs/how-to/write-a-check.md)"
         )
     pieces = list(TURNERS[name](name, arguments))
     if not pieces:
-        raise CannotTurn("asks for nothing that can be met, or for nothing at all")
+        raise CannotTurn("has no condition that can be met")
     return chain(pieces, [(NOTE, WITH_DOMAIN)] if DOMAIN.search(line.target) else [])
 
 
@@ -444,4 +433,3 @@ TURNERS: dict[str, Turner] = {
     "check_ps_loadavg": _turn_load,
     **dict.fromkeys(("check_cmd_output", "check_cmd_status"), _turn_command),
 }
-"""Checks that are turned, and how."""

@@ -45,7 +45,7 @@ from hpcverify.telemetry.kernel_log.ring import read_ring
 __all__ = ["KernelLog", "KernelMessage", "format_moment", "parse_last_look", "parse_moment", "read"]
 
 ACCESS_FIX = (
-    "run as root, or sysctl kernel.dmesg_restrict=0; in a container, hand it the host's /dev/kmsg"
+    "run as root, or sysctl kernel.dmesg_restrict=0; in a container, pass /dev/kmsg of the host"
 )
 FIRST_LOOK_SECONDS = 86400.0
 """How far back a first look goes: a day."""
@@ -55,7 +55,6 @@ LOG_SOURCES: dict[str, Callable[[LogQuery], KernelLog]] = {
     "/dev/kmsg": read_ring,
     "journald": read_journal,
 }
-"""Where to look, the best first."""
 
 
 def read(

@@ -48,7 +48,7 @@ def read_journal(query: LogQuery) -> KernelLog:
     if not is_live and not since.rebooted:  # a boot writes a lot
         is_live = seen_last or bool(_run_journalctl(query, "--lines=1", "--boot"))
     if not is_live:
-        raise OSError("it has no message of this boot's kernel")
+        raise OSError("the journal contains no kernel message of this boot")
     whole = seen_last or since.first
     if not whole and not since.position:  # what is older than the time is followed by all since
         whole = bool(_run_journalctl(query, "--lines=1", f"--until=@{since.time:.0f}"))

@@ -23,21 +23,18 @@ class KernelMessage(Struct, frozen=True):
     text: str
     time: float | None
     position: str
-    """Its place in the source that it was read from."""
 
 
 class KernelLog(Struct, frozen=True, kw_only=True):
     """What was found in one source since the cursor."""
 
     boot: str
-    """The id of the boot in which the log was read."""
     source: str
     messages: tuple[KernelMessage, ...]
     """Those with a word that was asked for."""
     older: tuple[KernelMessage, ...] = ()
     """Such messages of this boot from before a first look, which takes one day."""
     message_count: int
-    """How many messages there were in all."""
     first: float | None
     last: float | None
     """When the first and the last message were written that were looked at."""
@@ -46,7 +43,6 @@ class KernelLog(Struct, frozen=True, kw_only=True):
     unseen: str = ""
     """What was not seen because this source never keeps it over a reboot."""
     cursor: str
-    """What to give to the next `read`."""
 
 
 class StartPoint(Struct, frozen=True, kw_only=True):
@@ -119,10 +115,10 @@ class LogQuery(Struct, frozen=True, kw_only=True):
         """Give the `gap` and the `unseen` of a source that begins with *oldest*."""
         since, text = self.since, format_moment(self.since.time)
         if not since.rebooted:
-            return f"it does not reach back to {text}, when it was read last", ""
+            return f"the log does not reach back to the last read at {text}", ""
         text = (
-            f"what the kernel logged between {text} and the boot at "
-            f"{format_moment(self.booted)} was not seen"
+            f"messages of the kernel between {text} and the boot at "
+            f"{format_moment(self.booted)} are lost"
         )
         return (text, "") if self.is_before_boot(oldest) else ("", text)
 

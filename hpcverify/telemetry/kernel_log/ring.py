@@ -37,7 +37,7 @@ def read_ring(query: LogQuery) -> KernelLog:
     content = () if stat.S_ISCHR(status.st_mode) else (status.st_size, status.st_mtime_ns)
     records = _open_ring(path, (*device, *content)).read()
     if not records:  # a container's is often /dev/null; the kernel's is never empty
-        raise OSError("it is empty, as no kernel's is")
+        raise OSError("/dev/kmsg is empty, so it is not the log of the kernel")
     oldest, newest = int(records[0][1]), int(records[-1][1])
     position = query.since.position
     if query.since.rebooted:
@@ -73,12 +73,7 @@ def read_ring(query: LogQuery) -> KernelLog:
 
 
 class _Ring:
-    """
-    The ring buffer, held open, and what it said so far.
-
-    /dev/kmsg gives each message once to each who opened it, so the second check of a look
-    reads only what came since the first did. Each says by its own cursor what is new to it.
-    """
+    """The ring buffer, held open, with the messages so far: /dev/kmsg gives each message once."""
 
     def __init__(self, path: Path, _identity: tuple[int, ...]) -> None:
         self._device = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)

@@ -45,7 +45,7 @@ SLOW_ROUND_SECONDS, MIN_SLOW_IN_A_ROW = 3.0, 2
 the others are not asked: the driver is slow, and a prolog has little time."""
 
 
-SLOW_FIX = "see what else asks the driver (nvidia-smi, DCGM), and the kernel log"
+SLOW_FIX = "Fix: stop other clients of the driver (nvidia-smi, DCGM); see the kernel log"
 
 
 class _Silences:
@@ -128,10 +128,10 @@ def _list_slow(spoken: Sequence[GpuQuery], unasked: Sequence[Gpu]) -> Iterator[F
         times = query.durations
         took = f"{sum(times):.1f} s (median {_find_usual(query):.2f} s)"
         text = f"{len(times)} calls of NVML took {took}"
-        yield Finding("gpu_slow", query.gpu.uuid, f"{text}: {SLOW_FIX}")
+        yield Finding("gpu_slow", query.gpu.uuid, f"{text}. {SLOW_FIX}")
     for gpu in unasked:
         text = f"not read: {len(slow)} other GPUs take {_find_usual(slow[-1]):.2f} s for a call"
-        yield Finding("gpu_unread", gpu.uuid, f"{text}: {SLOW_FIX}")
+        yield Finding("gpu_unread", gpu.uuid, f"{text}. {SLOW_FIX}")
 
 
 def _find_unlike(spoken: Sequence[GpuQuery]) -> Iterator[Finding]:
@@ -151,10 +151,10 @@ def _find_unlike(spoken: Sequence[GpuQuery]) -> Iterator[Finding]:
                 refused = any(who.no_answers[call] not in LACKING_REASONS for call in odd)
                 code = "gpu_silent" if refused else "gpu_unlike"
                 calls = f"{', '.join(odd)} ({who.no_answers[odd[0]]})"
-                text = f"cannot answer questions that its siblings can: {calls}"
+                text = f"does not support calls that its siblings support: {calls}"
                 if refused and not who.has_answered:
-                    text = "answers no call, unlike its siblings: somebody may have reset it"
-                    code, text = MUTE, f"{text}; run again"
+                    text = "does not respond to any call, unlike its siblings, as after a reset"
+                    code, text = MUTE, f"{text}. Fix: run again"
                 yield Finding(code, who.gpu.uuid, text, {"calls": " ".join(odd)})
 
 
@@ -163,7 +163,7 @@ def _list_troubles(spoken: Sequence[GpuQuery]) -> Iterator[Finding]:
     of_node = frozenset(DRIVER_CODES).intersection(*(who.list_driver_errors() for who in spoken))
     for number in sorted(of_node) if spoken else ():
         code = DRIVER_CODES[number]
-        text = f"NVML says '{nv.NVMLError(number)}': {DRIVER_FIXES[code]}"
+        text = f"NVML reports '{nv.NVMLError(number)}'. Fix: {DRIVER_FIXES[code]}"
         yield Finding(code, "node", text)
     yield from (finding for who in spoken for finding in who.list_findings(of_node))
 

@@ -29,10 +29,9 @@ DRIVER_CODES: Mapping[int, str] = {
 """Answers of all GPUs that say nothing about any: the driver was unloaded or upgraded."""
 
 DRIVER_FIXES = {
-    "driver_not_loaded": "load the driver (modprobe nvidia; the kernel log says why "
-    "it did not), or install it",
-    "driver_mismatch": "unload and load the kernel module (rmmod nvidia, modprobe nvidia), or "
-    "reboot: the driver was upgraded under way",
+    "driver_not_loaded": "modprobe nvidia; if that fails, see the kernel log",
+    "driver_mismatch": "reload the kernel module of the upgraded driver (rmmod nvidia, modprobe "
+    "nvidia), or reboot",
 }
 
 NO_ANSWER_REASONS: Mapping[int, str] = {
@@ -104,9 +103,7 @@ class Gpu(Struct, frozen=True):
     address: str
     handle: Any
     name: str
-    """The name of the part, if known."""
     driver: str
-    """The version of the driver: ``580.105.08``."""
 
     @property
     def label(self) -> str:
@@ -118,9 +115,7 @@ class Modes(Struct, frozen=True):
     """Modes in which a GPU answers fewer calls, as far as they are known."""
 
     cut_up: bool = False
-    """Whether it is in MIG mode."""
     without_ecc: bool = False
-    """Whether its ECC is off."""
 
 
 def code_of(err: Any) -> int:
@@ -135,13 +130,10 @@ class GpuQuery:
         self.gpu = gpu
         self.modes = modes
         self.call = ""
-        """The call that is under way, or was the last."""
         self.began = time.monotonic()
         """When that call began, on the clock of `time.monotonic`."""
         self.durations: list[float] = []
-        """The seconds that each call took."""
         self.has_answered = False
-        """Whether any call was answered."""
         self.no_answers: dict[str, str] = {}
         """The calls that were not answered, with the reason."""
         self._troubles: dict[tuple[str, int], list[str]] = {}
@@ -202,7 +194,7 @@ class GpuQuery:
         if code in NO_ANSWER_REASONS:
             self.no_answers[self.call] = NO_ANSWER_REASONS[code]
         elif code not in {*FINAL_CODES, *DRIVER_CODES} and self.call in CONVENIENCES:
-            self.no_answers[self.call] = f"answered with '{nv.NVMLError(code)}'"
+            self.no_answers[self.call] = f"returned '{nv.NVMLError(code)}'"
         elif code != nv.NVML_SUCCESS:
             self._note_trouble(UNWELL_CODES.get(code, "gpu_unreadable"), code)
         return answer
@@ -219,7 +211,7 @@ class GpuQuery:
         for (trouble, code), calls in self._troubles.items():
             if code in of_node:
                 continue
-            then = ", and answers the second time" if trouble == "gpu_flaky" else ""
+            then = ", but responds to the second call" if trouble == "gpu_flaky" else ""
             lost = "fell off the bus: " if trouble == "gpu_lost" else ""
             text = f"{lost}NVML reports '{nv.NVMLError(code)}'{then}"
             yield Finding(trouble, self.gpu.uuid, text, {"calls": " ".join(calls)})
@@ -248,10 +240,5 @@ def _find_code(value: Any) -> int:
 
 
 def _read_number(value: Any) -> float:
-    """
-    Read the number of a field; all that are read are integers, whatever type they come with.
-
-    Some drivers leave the type of ECC fields at 0, which is that of a double (NVML bug
-    2032468, as above).
-    """
+    """Read an integer field, whose type some drivers leave at double (NVML bug 2032468)."""
     return float(getattr(value.value, NARROW_MEMBERS.get(value.valueType, "ullVal")))

@@ -79,12 +79,7 @@ def _read_sram_errors(gpu: GpuQuery) -> dict[str, float | None]:
 
 
 def read_mig_modes(gpu: GpuQuery) -> tuple[int | None, int | None]:
-    """
-    Read the MIG mode now and after the next reset, before what it changes.
-
-    In MIG mode there is no utilization, and only root learns of memory and processes (nvml.h,
-    `nvmlDeviceGetUtilizationRates`, `nvmlDeviceGetMemoryInfo`).
-    """
+    """Read the MIG mode now and after the next reset; in MIG mode there is no utilization."""
     current, pending = gpu.ask(nv.nvmlDeviceGetMigMode) or (None, None)
     gpu.modes = replace(gpu.modes, cut_up=bool(current))
     return current, pending
@@ -338,12 +333,7 @@ MPS_SERVER = "nvidia-cuda-mps-server"
 
 
 def list_processes(gpu: GpuQuery) -> tuple[gpus.Process, ...] | None:
-    """
-    List the processes that compute or draw on the GPU; None if that is not known.
-
-    The server of MPS has a context as long as it lives, with or without clients, which are
-    listed apart. Where a driver does not list them, the server may compute for some.
-    """
+    """List processes on the GPU, MPS clients apart from their server; None if unknown."""
     # The versioned names: without a version pynvml raises an error of another
     # family on a driver that is too old.
     computing = gpu.ask(nv.nvmlDeviceGetComputeRunningProcesses_v3)

@@ -38,9 +38,8 @@ START_FAILURE_CODES: Mapping[int, str] = {
     nv.NVML_ERROR_LIBRARY_NOT_FOUND: "driver_not_loaded",
     nv.NVML_ERROR_GPU_NOT_FOUND: "driver_not_loaded",
 }
-"""Why NVML does not start."""
 
-START_FIXES = {**DRIVER_FIXES, "nvml_failed": "see what nvidia-smi and the kernel log say"}
+START_FIXES = {**DRIVER_FIXES, "nvml_failed": "see nvidia-smi and the kernel log"}
 
 GPU_START_SECONDS = 30.0
 """Seconds for a GPU to initialise: 1 to 4 without persistence mode (NVIDIA, Driver
@@ -57,10 +56,9 @@ SPECIFIC_START_FIXES: Mapping[int, str] = {
     nv.NVML_ERROR_NO_PERMISSION: "run as root, or let this user open /dev/nvidiactl and "
     "/dev/nvidia* (their modes, and the device cgroup)",
     # nvidia-docker issue 1730: "systemctl daemon-reload" takes the GPUs from a container.
-    nv.NVML_ERROR_UNKNOWN: "in a container, start it again, since it may have lost the GPUs; else "
-    "see what nvidia-smi and the kernel log report",
+    nv.NVML_ERROR_UNKNOWN: "restart the container, which may have lost the GPUs; outside a "
+    "container, see nvidia-smi and the kernel log",
 }
-"""Fixes that only one return code calls for."""
 
 
 class DeviceList(Struct, frozen=True):
@@ -111,8 +109,8 @@ class Session:
         if not self._init.ends_within(0):
             raise NotStartedError(
                 "gpu_hung",
-                f"NVML does not start (nvmlInit has not returned within {limit:g} s): "
-                "see the kernel log, and reboot",
+                f"NVML does not start (nvmlInit did not return within {limit:g} s). Fix: "
+                "reboot; see the kernel log",
             )
         try:
             return self._init.take()
@@ -120,7 +118,7 @@ class Session:
             self._init = None  # the next call tries again
             code = START_FAILURE_CODES.get(code_of(err), "nvml_failed")
             fix = SPECIFIC_START_FIXES.get(code_of(err), START_FIXES.get(code, ""))
-            raise NotStartedError(code, f"NVML does not start ({err}): {fix}") from err
+            raise NotStartedError(code, f"NVML does not start ({err}). Fix: {fix}") from err
 
     def list_late(self) -> dict[int, float]:
         """List the GPUs that still initialise: NVML index, and when that began."""
@@ -131,8 +129,8 @@ class Session:
         seconds = self._gpu_seconds * (FIRST_GPU_SHARE if index == 0 else 1)
         text = (
             f"GPU with NVML index {index} did not initialise within {seconds:g} s "
-            "(nvmlDeviceGetHandleByIndex); if persistence mode is off, every program "
-            "initialises it again: nvidia-smi -pm 1"
+            "(nvmlDeviceGetHandleByIndex). Fix: nvidia-smi -pm 1, so that not every program "
+            "initialises it"
         )
         code = "gpu_hung"
         if index != late[0] and not any(i > index and i not in late for i in self._visits):
@@ -161,10 +159,10 @@ def _find_gpu(index: int, driver: str) -> Gpu | Finding:
             name = str(nv.nvmlDeviceGetName(handle))
         return Gpu(index, uuid, address, handle, name, driver)
     except UnicodeDecodeError as err:
-        text = f"GPU with NVML index {index} gives garbage for its UUID: {err}"
+        text = f"GPU with NVML index {index} returns an invalid UUID: {err}"
         return Finding("gpu_unreadable", "node", text, {"nvml_index": str(index)})
     except nv.NVMLError as err:
         code = UNLISTED_CODES.get(code_of(err), "gpu_unreadable")
         fix = DRIVER_FIXES.get(code)
-        text = ": ".join(filter(None, (f"GPU with NVML index {index}: {err}", fix)))
+        text = ". Fix: ".join(filter(None, (f"GPU with NVML index {index}: {err}", fix)))
         return Finding(code, "node", text, {"nvml_index": str(index)})

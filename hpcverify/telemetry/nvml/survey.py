@@ -73,7 +73,6 @@ def survey_gpus(
 
 
 def _describe_bare_gpu(address: str, root: Path) -> Part:
-    """Describe a GPU of which only the PCI bus knows."""
     facts = sysfs.drop_unknown(pci_address=address, pci_device_id=pci.read_device_id(address, root))
     return Part("gpu", address, f"GPU at {address}", facts)
 
@@ -85,7 +84,7 @@ def _survey_with_nvml(
     heard = get_source().ask_all(_read_gpu_facts)
     unlisted = sorted(set(addresses) - {gpu.address for gpu in listing.gpus})
     named = [f for f in heard.findings if f not in listing.unlisted_findings]
-    text = "it is cut into MIG instances: nvidia-smi -mig 0 to verify it"
+    text = "the GPU is divided into MIG instances. Fix: nvidia-smi -mig 0"
     cut_up = [Finding("gpu_mig", uuid, text) for uuid, p in heard.answers.items() if p.mig]
     unusable = {f.part_id for f in (*named, *cut_up) if f.code in UNUSABLE_CODES}
     return GpuSurvey(
@@ -134,7 +133,7 @@ def _explain_unlisted(
         if waiting:
             explained.append(replace(waiting.pop(0), part_id=address))
         else:
-            text = f"NVML does not return when asked for the GPU at {address}"
+            text = f"NVML did not return the GPU at {address} within {patience:g} s"
             explained.append(Finding("gpu_hung", address, text))
     return explained
 
@@ -146,7 +145,7 @@ def _explain_missing_gpu(address: str, root: Path, environ: Mapping[str, str]) -
     except nv.NVMLError as err:
         code, why = UNLISTED_CODES.get(code_of(err), "gpu_unreadable"), str(err)
     else:
-        code, why = "gpu_unreadable", "NVML has it by address and not by index"
+        code, why = "gpu_unreadable", "NVML lists this GPU by address, but not by index"
     hidden = _explain_hidden(address, root, environ) if code == "gpu_missing" else ""
     if hidden:
         code, why = "partial_view", hidden
@@ -178,9 +177,9 @@ def _explain_device_file(minor: str, root: Path) -> str:
     try:
         os.close(os.open(root / f"dev/nvidia{minor}", os.O_RDONLY | os.O_NONBLOCK))
     except FileNotFoundError:
-        return f"/dev/nvidia{minor} is not here: a container that lacks it?"
+        return f"/dev/nvidia{minor} is missing, as in a container without this device"
     except PermissionError:
-        return f"/dev/nvidia{minor} may not be opened: a device cgroup?"
+        return f"/dev/nvidia{minor} cannot be opened (device cgroup)"
     except OSError:  # the driver tried and failed: that is the GPU's fault
         return ""
     return ""
@@ -196,12 +195,11 @@ def _find_hidden_from_cuda(listed: int, environ: Mapping[str, str]) -> list[Find
     visible = len(list(there))
     if visible >= listed:
         return []
-    text = f"CUDA_VISIBLE_DEVICES={value} shows {visible} of {listed} GPUs: unset it"
+    text = f"CUDA_VISIBLE_DEVICES={value} shows {visible} of {listed} GPUs. Fix: unset it"
     return [Finding("partial_view", "node", text)]
 
 
 def _read_gpu_facts(gpu: GpuQuery) -> _GpuFacts:
-    """Ask for what stays the same from run to run, and for all that can be read."""
     questions.read_mig_modes(gpu)
     held = questions.list_processes(gpu) or ()
     readings = tuple(read_gauges(gpu))

@@ -22,7 +22,6 @@ from hpcverify.plan.hostlist import expand
 from hpcverify.trust import refuse_if_others_can_change, refuse_if_others_can_read
 
 NODE_PLACE = "{node}"
-"""Stands for the name of the node in an address."""
 ADDRESS_PATTERN = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 """A host name, or an IP address (one of IPv6 in brackets), and a port if any."""
 
@@ -33,7 +32,6 @@ class BmcLogin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     user: str
     password: str
     nodes: str
-    """The nodes whose BMCs have it, as a host list."""
 
     def __repr__(self) -> str:
         """Leave out the password."""
@@ -63,15 +61,17 @@ def read_logins(path: Path) -> BmcLogins:
             raw = tomllib.load(file)
     except FileNotFoundError:
         raise ConfigError(
-            f"{path} does not exist: write user and password into it, and chmod 600 {path}"
+            f"{path} does not exist. Fix: write user and password to it, and chmod 600 {path}"
         ) from None
     except OSError as exc:
         raise ConfigError(f"{path} cannot be read: {exc.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
-        raise ConfigError(f'{path}: not TOML: write user = "…" and password = "…"') from None
+        raise ConfigError(f'{path} is not TOML. Fix: write user = "…" and password = "…"') from None
     logins = convert_config(raw, BmcLogins, str(path))
     if not (logins.user and logins.password) and not logins.login:
-        raise ConfigError(f"{path}: it needs user and password, or [[login]] for some nodes")
+        raise ConfigError(
+            f"{path} has no user and password. Fix: add them, or [[login]] for some nodes"
+        )
     return logins
 
 
@@ -82,8 +82,8 @@ def refuse_bad_ca(path: str) -> None:
     try:
         ssl.create_default_context(cafile=path)
     except ssl.SSLError:
-        fix = "it must be PEM, -----BEGIN CERTIFICATE-----"
-        raise ConfigError(f"{path}, the ca of [bmc], has no certificate: {fix}") from None
+        fix = "convert it to PEM (-----BEGIN CERTIFICATE-----)"
+        raise ConfigError(f"{path}, the ca of [bmc], has no certificate. Fix: {fix}") from None
     except OSError as exc:
         raise ConfigError(f"{path}, the ca of [bmc], cannot be read: {exc.strerror}") from None
 
@@ -102,15 +102,16 @@ def find_addresses(nodes: Collection[str], bmc: Bmcs, path: str) -> dict[str, st
             raise ConfigError(f"{path}: bmc.addresses: {exc}") from exc
         if len(there) != len(names):
             raise ConfigError(
-                f"{path}: bmc.addresses: {hostlist!r} are {len(names)} nodes and {template!r} are "
-                f"{len(there)} addresses: write as many, or one with {NODE_PLACE}"
+                f"{path}: bmc.addresses: {hostlist!r} is {len(names)} nodes, but {template!r} is "
+                f"{len(there)} addresses. Fix: write as many, or a template with {NODE_PLACE}"
             )
         addresses |= {name: at for name, at in zip(names, there, strict=True) if name in nodes}
     for node, address in addresses.items():
         if not ADDRESS_PATTERN.fullmatch(address):
             raise ConfigError(
-                f"{path}: bmc: {address!r}, for node {node}, is not an address: write a name or an "
-                "IP address, with :port if it is not 443, and nothing before or after it"
+                f"{path}: bmc: {address!r}, for node {node}, is not an address. Fix: write a name "
+                "or "
+                "an IP address, with :port if it is not 443, and no scheme or path"
             )
     return addresses
 
@@ -128,8 +129,8 @@ def list_accesses(site: Site, nodes: Collection[str]) -> dict[str, BmcAccess]:
     bmc = site.bmc
     if not (bmc.address or bmc.addresses) or not bmc.credentials:
         raise ConfigError(
-            f'{site.path}: [bmc] needs address = "{NODE_PLACE}-bmc", or what yours are called, and '
-            "credentials = the path of a file with user and password"
+            f'{site.path}: [bmc] is incomplete. Fix: set address, as "{NODE_PLACE}-bmc", and '
+            "credentials, the path of a file with user and password"
         )
     if bmc.ca:
         refuse_bad_ca(bmc.ca)

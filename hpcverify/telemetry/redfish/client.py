@@ -79,9 +79,7 @@ class _Session:
     def __init__(self, access: BmcAccess) -> None:
         self._access = access
         self._credentials: Mapping[str, str] = {}
-        """The headers that prove who asks."""
         self._location = ""
-        """The path of the session; empty without one."""
         self._requests = 0
         self.is_over = False
         """Whether the time is up: then nothing is asked any more."""
@@ -238,7 +236,6 @@ def _find_session(path: str, place: str) -> str:
 
 
 def _decode(body: bytes) -> object:
-    """Decode JSON; None if it is none."""
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return msgspec.json.decode(body)
     return None
@@ -278,21 +275,23 @@ def _explain_failure(exc: Exception, access: BmcAccess) -> Unable:
     match exc:
         case exceptions.NameResolutionError() | exceptions.LocationParseError():
             return Unable(
-                f"the BMC {access.address} has no address: correct [bmc] address, or the name "
+                f"the BMC {access.address} cannot be resolved. Fix: correct [bmc] address, or the "
+                "name "
                 "service",
                 Cause.MISCONFIGURED,
             )
         case exceptions.SSLError(args=(error, *_)):
             why = getattr(error, "verify_message", "") or getattr(error, "reason", "")
             return Unable(
-                f"the BMC at {access.address} is not trusted ({why or 'TLS failed'}): set ca in "
-                "[bmc] to a file with its certificate, or with that of who signed it",
+                f"the BMC at {access.address} is not trusted ({why or 'TLS failed'}). Fix: set ca "
+                "in "
+                "[bmc] to a file with its certificate or that of its authority",
                 Cause.MISCONFIGURED,
             )
         case exceptions.NewConnectionError():  # which is a timeout by its type
             return _build_silence(access, "no connection")
         case exceptions.TimeoutError():
-            return _build_silence(access, "the time for an answer is over")
+            return _build_silence(access, "the response timed out")
         case exceptions.HTTPError():
             return _build_silence(access, "no connection")
     return _build_wrong_answer(access, "does not respond as a Redfish service")
@@ -301,24 +300,25 @@ def _explain_failure(exc: Exception, access: BmcAccess) -> Unable:
 def _explain_status(status: int, access: BmcAccess) -> Unable:
     if status in LOGIN_REFUSALS:
         return Unable(
-            f"the BMC at {access.address} refuses the password of {access.user!r} (HTTP {status}): "
-            "correct the file of [bmc] credentials",
+            f"the BMC at {access.address} refuses the password of {access.user!r} (HTTP {status}). "
+            "Fix: correct the file of [bmc] credentials",
             Cause.DENIED,
         )
     if status == HTTP_BUSY:
         return _build_wrong_answer(access, "is busy (HTTP 503), as during an update")
     if status in ABSENT_STATUSES:
         return Unable(
-            f"{access.address} is not a Redfish service (HTTP {status}): correct [bmc] address",
+            f"{access.address} is not a Redfish service (HTTP {status}). Fix: correct [bmc] "
+            "address",
             Cause.MISSING,
         )
-    return _build_wrong_answer(access, f"answers HTTP {status}")
+    return _build_wrong_answer(access, f"returned HTTP {status}")
 
 
 def _build_silence(access: BmcAccess, how: str) -> Unable:
     return Unable(
-        f"the BMC at {access.address} does not answer ({how}): see whether it is up, and reset "
-        "it if it is",
+        f"the BMC at {access.address} does not respond ({how}). Fix: check its power and network, "
+        "and reset it",
         Cause.TIMEOUT,
         Remedy.INSPECT,
     )
@@ -326,7 +326,7 @@ def _build_silence(access: BmcAccess, how: str) -> Unable:
 
 def _build_wrong_answer(access: BmcAccess, what: str) -> Unable:
     return Unable(
-        f"the BMC at {access.address} {what}: if it still does tomorrow, reset it",
+        f"the BMC at {access.address} {what}. Fix: reset it if this persists until tomorrow",
         Cause.MISCONFIGURED,
         Remedy.INSPECT,
     )

@@ -262,12 +262,7 @@ def read_battery(battery: Resource) -> ChassisSensor:
 
 
 def read_leak_detector(detector: Resource) -> ChassisSensor:
-    """
-    Read a LeakDetector: what it detects is in `DetectorState`.
-
-    A detector that does not work detects no leak, whatever its state: that is a warning.
-    An Alarm of an HPE Cray EX is as bad as its `Severity` once it is triggered.
-    """
+    """Read a LeakDetector, or an Alarm of HPE Cray EX; a broken detector is a warning."""
     sensor = _build_sensor(detector, SensorKind.LEAK)
     word = get_text(detector, "DetectorState")
     if get_text(detector, "AlarmState") == "Triggered":

@@ -155,7 +155,7 @@ class _Walk(Struct):
 
     def build(self, address: str) -> ChassisReading:
         """Put together what was found."""
-        off = "the node is switched off: only power supplies, leak detectors and the log were read"
+        off = "the node is off, so only power supplies, leak detectors and the log were read"
         settings = islice(get_inner(self.bios, "Attributes").items(), MAX_SETTINGS)
         facts = {
             f"BIOS setting {name}"[:MAX_FACT_CHARS]: str(value)[:MAX_FACT_CHARS]
@@ -190,7 +190,6 @@ class _Walk(Struct):
         )
 
     def _get(self, path: str) -> Resource:
-        """Read a resource; an empty one if there is none, or it cannot be read."""
         try:
             return (self.service.get(path) if path else None) or {}
         except Unreadable as exc:
@@ -239,7 +238,7 @@ class _Walk(Struct):
             links += [path for alarm in alarms if "Leak" in (path := get_text(alarm, "@odata.id"))]
             detectors = [self.service.get(link) or {} for link in dict.fromkeys(links)]
         except Unreadable as exc:
-            self.notes.append(f"the BMC cannot show its leak detectors ({exc})")
+            self.notes.append(f"the leak detectors cannot be read ({exc})")
             return
         self._add(detectors, resources.read_leak_detector)
 

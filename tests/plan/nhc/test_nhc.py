@@ -114,7 +114,7 @@ def test_a_service_that_nhc_stops_must_not_run(action: str) -> None:
     imported = import_nhc(f"* || check_ps_service {action} -u root ntpd")
     (expectation,) = imported.site["params"]["host"]["expect"]
     assert expectation["processes"] == [{"name": "ntpd", "user": "root", "running": False}]
-    assert "repairs nothing" in imported.unturned[0].reason
+    assert "does not repair" in imported.unturned[0].reason
 
 
 def test_two_lines_about_one_number_must_both_hold() -> None:
@@ -135,14 +135,14 @@ def test_a_line_goes_on_after_a_backslash() -> None:
 def test_a_target_with_a_domain_is_turned_and_told(target: str) -> None:
     imported = import_nhc(f"{target} || check_fs_mount_rw /")
     assert imported.turned == 1
-    assert "has a domain" in imported.unturned[0].reason
+    assert "full domain name" in imported.unturned[0].reason
     assert not import_nhc("{n[1-4]} || check_fs_mount_rw /").unturned
 
 
 def test_what_is_lost_of_a_line_that_is_turned_is_told_too() -> None:
     imported = import_nhc("* || check_ps_service -u root -S sshd")
     assert imported.turned == 1
-    assert "repairs nothing" in imported.unturned[0].reason
+    assert "does not repair" in imported.unturned[0].reason
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_a_lost_gpu_is_found_without_a_pci_bus_to_compare_with(lab: Lab) -> None
     [
         ("LIB_RM_VERSION_MISMATCH", "driver_mismatch", "rmmod nvidia"),
         ("DRIVER_NOT_LOADED", "driver_not_loaded", "modprobe nvidia"),
-        ("UNKNOWN", "nvml_failed", "in a container, start it again"),
+        ("UNKNOWN", "nvml_failed", "restart the container"),
         ("MEMORY", "nvml_failed", "nvidia-smi"),
         ("NO_PERMISSION", "nvml_failed", "/dev/nvidiactl"),
         ("LIBRARY_NOT_FOUND", "driver_not_loaded", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
