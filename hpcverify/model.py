@@ -187,11 +187,21 @@ class Series(Struct, frozen=True):
     values: tuple[float, ...]
 
 
+class PairRates(Struct, frozen=True):
+    """Rates between parts: a row sends to a column; a part does not send to itself."""
+
+    unit: str
+    part_ids: tuple[str, ...]
+    rates: tuple[tuple[float | None, ...], ...]
+
+
 class Coverage(Struct, frozen=True):
     """What a check exercised, in words and numbers: never "no fault"."""
 
     part_id: str
     text: str
+    pairs: PairRates | None = None
+    """The rates behind *text*, if it is about pairs of parts."""
 
 
 class CarryOver(Struct, frozen=True):

@@ -35,6 +35,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 import hpcverify.check as hv
+from hpcverify.model import PairRates
 from hpcverify.telemetry.problems import NOT_USED
 from hpcverify.units import GIGA, format_count
 from hpcverify_checks.exact.bits import WORD_BYTES, format_word
@@ -149,11 +150,8 @@ def measure_pairs(rig: Rig, ctx: hv.Context, params: P2pParams) -> Iterator[hv.C
     yield from _explain_stray_words(rig, wrong, wiring)
     rates, ring = _time_pairs(rig, params)
     yield from report_rates(rig, rates, ring, wiring)
-    text = (
-        f"{len(rates)} pairs: {params.verified // 2**20} MiB compared bit by bit on "
-        f"each; GB/s by pair (row to column): {format_matrix(rates, len(rig.gpus))}"
-    )
-    yield hv.Coverage("node", text)
+    verified = f"{params.verified // 2**20} MiB compared bit by bit on each"
+    yield hv.Coverage("node", f"{len(rates)} pairs: {verified}", tabulate_rates(rig.gpus, rates))
 
 
 def verify_pairs(rig: Rig, words: int) -> Iterator[hv.Finding]:
@@ -282,11 +280,11 @@ def report_rates(
     yield hv.Coverage("node", f"the slowest pair: {pair}, {slowest:.4g} GB/s")
 
 
-def format_matrix(rates: Rates, count: int) -> str:
-    """Format the rates of all pairs, one row per sending GPU."""
-    places = range(count)
-    rows = ([f"{rates[i, j]:.0f}" if i != j else "-" for j in places] for i in places)
-    return " | ".join(map(" ".join, rows))
+def tabulate_rates(gpus: Sequence[hv.Device], rates: Rates) -> PairRates:
+    """Arrange the rates of all pairs, one row per sending GPU."""
+    places = range(len(gpus))
+    rows = tuple(tuple(rates.get((i, j)) for j in places) for i in places)
+    return PairRates("GB/s", tuple(gpu.part for gpu in gpus), rows)
 
 
 SPREAD_SOURCE = "hpcverify default: pairs of a good node differ by 5 % (NCCL issue 1264)"

@@ -73,6 +73,7 @@ PAGE_HEAD_BYTES = 512
 @click.option("--fleet", is_flag=True, help="All nodes, and the page of each.")
 @click.option("--run", "run_id", help="One run, not the newest.")
 @click.option("--since", type=SINCE_TYPE, help="Only runs from then on (UTC).")
+@click.option("--full", is_flag=True, help="Print the folded details of the page too.")
 @click.option(
     "--format",
     "form",
@@ -90,6 +91,7 @@ def command(
     *,
     output: str,
     fleet: bool,
+    full: bool,
 ) -> None:
     """
     Write a report on a node: its newest run, and its earlier ones.
@@ -97,6 +99,9 @@ def command(
     With --fleet, on all nodes. Their own pages go into the folder "nodes" beside FILE;
     a page that shows the newest run already is left alone. With FILE, on what
     `hpcverify fabric test` or `fabric bisect --json` has written there.
+
+    On paper, a page has what a person needs: the verdict, the pictures, the faults and the
+    hardware. With --full, it has every measurement.
 
     \b
     Examples:
@@ -122,7 +127,7 @@ def command(
             raise ConfigError("--fleet is about all nodes: leave out --node and --run")
         text = render_fleet(store, since, form, output)
     else:
-        text = render_node(store, node, run_id, since, form)
+        text = render_node(store, node, run_id, since, form, full=full)
     write_text(text, output)
 
 
@@ -136,13 +141,19 @@ def write_text(text: str, output: str) -> None:
 
 
 def render_node(
-    store: Store, node: str | None, run_id: str | None, since: datetime | None, form: str
+    store: Store,
+    node: str | None,
+    run_id: str | None,
+    since: datetime | None,
+    form: str,
+    *,
+    full: bool,
 ) -> str:
     """Render one run in the form that was asked for."""
     run = store.load(run_id) if run_id else read_newest(store, node)
     notice = "; ".join(map(describe_outer_result, read_outer_results(state_dir(), run.node)))
     writers: dict[str, Callable[[], str]] = {
-        "html": lambda: render_html(run, store, since, notice),
+        "html": lambda: render_html(run, store, since, notice, full=full),
         "json": lambda: format_json(add_actions(run, store, since)).decode(),
         "junit": lambda: render_text("junit", run, store, since),
         "markdown": lambda: render_text("markdown", run, store, since),
@@ -313,7 +324,14 @@ def read_newest(store: Store, node: str | None) -> Run:
     return documents.read(store.get_document_path(entries[0].id))
 
 
-def render_html(run: Run, store: Store, since: datetime | None = None, standing: str = "") -> str:
+def render_html(
+    run: Run,
+    store: Store,
+    since: datetime | None = None,
+    standing: str = "",
+    *,
+    full: bool = False,
+) -> str:
     """Render the page of *run* with the node's runs before it, and its *standing* in the fleet."""
     entries = store.list_runs(run.node, limit=-1)
     first = since.replace(tzinfo=UTC) if since else datetime.min.replace(tzinfo=UTC)
@@ -321,7 +339,7 @@ def render_html(run: Run, store: Store, since: datetime | None = None, standing:
     history = list(store.read_documents(earlier[:MAX_HISTORY_RUNS]))
     past = count_repetitions(run, store, since)
     page: str = import_report_module("node").render(
-        run, history=history, repetitions=past, standing=standing
+        run, history=history, repetitions=past, standing=standing, full=full
     )
     return page
 

@@ -133,13 +133,16 @@ def _find_measured_share(item: Measurement, among: Sequence[Measurement]) -> str
 
 def _compute_sheet_share(item: Measurement, inventory: Inventory) -> str:
     """Print *item* as a share of its part's data sheet, if the sheet has it."""
+    promised = find_sheet_value(item, inventory)
+    return f"{(item.value or 0.0) / promised * 100:.3g} % of data sheet" if promised else ""
+
+
+def find_sheet_value(item: Measurement, inventory: Inventory) -> float | None:
+    """Find what the data sheet of a GPU promises for *item*, in its unit; None if it does not."""
     part = next((p for p in inventory.of_kind("gpu") if p.id == item.part_id), None)
     spec = find_spec(part) if part else None
     promise = spec.find_promise(item.name.partition(".")[0]) if spec else None
-    if promise is None:
-        return ""
-    value = convert_unit(item.value or 0.0, item.unit, promise.unit)
-    return f"{value / promise.value * 100:.3g} % of data sheet"
+    return convert_unit(promise.value, promise.unit, item.unit) if promise else None
 
 
 def _compute_change(item: Measurement, past: Sequence[float]) -> str:

@@ -20,8 +20,7 @@ from hpcverify.model import Inventory, Limit, Measurement, Result, Verdict
 from hpcverify.summary.faults import get_subject, index_faults
 from hpcverify.summary.figures import format_bounds
 from hpcverify.summary.part_names import name_parts
-from hpcverify.units import choose_unit
-from hpcverify_reports.labels import ICONS, Icon, format_number, format_unit
+from hpcverify_reports.labels import ICONS, Icon, choose_shown_unit, format_number, format_unit
 from hpcverify_reports.svg import Strip, draw_strip, is_drawable
 
 MAX_PART_COLUMNS = 10
@@ -90,14 +89,14 @@ def choose_units(result: Result) -> dict[tuple[str, str], Scale]:
     values: dict[tuple[str, str], list[float | None]] = {}
     for item in result.measurements:
         values.setdefault((item.name, item.unit), []).append(item.value)
-    return {key: choose_unit(some, key[1]) for key, some in values.items()}
+    return {key: choose_shown_unit(some, key[1]) for key, some in values.items()}
 
 
 def list_values(result: Result, units: Mapping[tuple[str, str], Scale]) -> list[TableValue]:
     """List the measurements of *result* with their limits, in *units*."""
     index, faults, values = LimitIndex(result.limits), index_faults(result), list[TableValue]()
     for item in result.measurements:
-        unit, factor = units[item.name, item.unit]
+        unit, factor = units.get((item.name, item.unit), (item.unit, 1.0))
         limits = tuple(scale_limit(limit, factor) for limit in index.find(item))
         fault = faults.get(get_subject(item))
         passed = Verdict.PASS if limits else None

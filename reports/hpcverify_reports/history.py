@@ -10,24 +10,40 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from statistics import median
 from typing import NamedTuple
 
 from hpcverify.check import LimitIndex
-from hpcverify.model import Inventory, Run, Verdict, effective_verdict
+from hpcverify.model import Inventory, Measurement, Run, Verdict, effective_verdict
 from hpcverify.stats import MAD_SCALE, find_mad
 from hpcverify.summary.rounds import choose_worst_rounds, compute_medians, group_by_check
 from hpcverify.summary.wording import format_duration
 from hpcverify.units import choose_unit
-from hpcverify_reports.labels import ICONS, format_time, format_with_unit
-from hpcverify_reports.svg import draw_sparkline, is_drawable
-from hpcverify_reports.tables import Cells, PageSection, TableCell, TableColumn, build_table
+from hpcverify_reports.labels import (
+    ICONS,
+    choose_shown_unit,
+    format_number,
+    format_time,
+    format_unit,
+    format_with_unit,
+)
+from hpcverify_reports.svg import Axis, Tick, Trace, draw_chart, draw_sparkline, is_drawable
+from hpcverify_reports.tables import (
+    Cells,
+    PageSection,
+    Picture,
+    TableCell,
+    TableColumn,
+    build_table,
+)
 
 MIN_EARLIER_VALUES = 3
 """Fewer earlier values have no meaningful median and spread."""
+MAX_PICTURES, MAX_DATES = 2, 5
+"""Metrics that have a picture, and about as many dates below each."""
 MAX_SHOWN_RUNS = 30
-"""Runs in the table and points of a sparkline."""
+"""Runs in the table, and points of a sparkline."""
 MAX_METRICS = 20
 """Metrics in the table: those that deviate most from their own history."""
 
@@ -65,6 +81,8 @@ class PastComparison:
 
     key: MetricKey
     value: float
+    times: Sequence[float]
+    """When the earlier values were measured, in seconds since 1970."""
     earlier: Sequence[float]
     median: float
     spread: float
@@ -83,7 +101,9 @@ def build_history(run: Run, others: Sequence[Run]) -> PageSection | None:
     )
     if not past:
         return None
-    trends = [_build_trend(comparison, run.inventory) for comparison in _compare(run, past)]
+    comparisons = list(_compare(run, past))
+    trends = [_build_trend(comparison, run.inventory) for comparison in comparisons]
+    pictures = [_draw_nights(comparison, run, past) for comparison in comparisons[:MAX_PICTURES]]
     runs = [_build_run(earlier) for earlier in past[: -MAX_SHOWN_RUNS - 1 : -1]]
     older = f" (plus {len(past) - len(runs)} older runs)" if len(past) > len(runs) else ""
     return PageSection(
@@ -102,10 +122,36 @@ def build_history(run: Run, others: Sequence[Run]) -> PageSection | None:
                 RUN_COLUMNS,
                 runs,
                 caption=f"Earlier runs, newest first{older}",
-                shown=MAX_SHOWN_RUNS,
             ),
         ),
+        pictures=tuple(picture for picture in pictures if picture),
     )
+
+
+def _draw_nights(comparison: PastComparison, run: Run, past: Sequence[Run]) -> Picture | None:
+    """Draw a metric over the nights, with its limits and the changes of software."""
+    key, result = comparison.key, next(r for r in run.results if r.check == comparison.key.check)
+    item = Measurement(key.name, comparison.value, key.unit, key.part_id)
+    values = [*comparison.earlier, comparison.value]
+    times = [*comparison.times, run.started.timestamp()]
+    unit, factor = choose_shown_unit(values, key.unit)
+    label = run.inventory.find_label(key.part_id)
+    trace = Trace(label, times, [value * factor for value in values])
+    limits = {b for x in LimitIndex(result.limits).find(item) for b in (x.low, x.high) if b}
+    bounds = [Tick(b * factor, f"limit {format_with_unit(b * factor, unit)}") for b in limits]
+    marks = [
+        Tick(after.started.timestamp(), f"{name} {after.versions[name]}")
+        for before, after in pairwise((*past, run))
+        for name in sorted(before.versions.keys() & after.versions.keys())
+        if before.versions[name] != after.versions[name]
+    ]
+    shown = times[:: max(1, len(times) // MAX_DATES)]
+    axis = Axis("UTC", tuple(Tick(t, format_time(t)[5:10]) for t in shown))
+    title = f"{key.check} {key.name}"
+    chart = draw_chart(title, format_unit(unit), [trace], bounds, axis=axis, marks=marks)
+    heads = ("Night", TableColumn(unit, "n"))
+    cells = [(format_time(t), format_number(v)) for t, v in zip(times, trace.values, strict=True)]
+    return Picture(title, build_table(title, heads, cells), chart) if chart else None
 
 
 def _build_run(run: Run) -> Cells:
@@ -134,11 +180,11 @@ def _compare(run: Run, past: Sequence[Run]) -> Iterator[PastComparison]:
         for item in result.measurements
         if limits.find(item)
     }
-    earlier: defaultdict[MetricKey, list[float]] = defaultdict(list)
+    earlier: defaultdict[MetricKey, list[tuple[float, float]]] = defaultdict(list)
     for before in past:
         if before.suite == run.suite:
             for key, value in _list_values(before):
-                earlier[key].append(value)
+                earlier[key].append((before.started.timestamp(), value))
     comparisons = (
         _measure(key, value, earlier[key])
         for key, value in _list_values(run)
@@ -158,13 +204,14 @@ def _list_values(run: Run) -> Iterator[tuple[MetricKey, float]]:
                 yield MetricKey(check, item.name, item.part_id, item.unit), item.value
 
 
-def _measure(key: MetricKey, value: float, earlier: Sequence[float]) -> PastComparison:
-    """Measure how far *value* is off; one outlier among the *earlier* ones cannot spoil it."""
+def _measure(key: MetricKey, value: float, past: Sequence[tuple[float, float]]) -> PastComparison:
+    """Measure how far *value* is off; one outlier among the *past* ones cannot spoil it."""
+    times, earlier = zip(*past, strict=True)
     middle = median(earlier)
     spread = MAD_SCALE * find_mad(earlier, middle)
     floor = abs(middle) * LEAST_SPREAD + LEAST_DISTANCE
     distance = abs(value - middle) / max(spread, floor)
-    return PastComparison(key, value, earlier, middle, spread, distance)
+    return PastComparison(key, value, times, earlier, middle, spread, distance)
 
 
 def _build_trend(comparison: PastComparison, inventory: Inventory) -> Cells:

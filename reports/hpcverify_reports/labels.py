@@ -7,14 +7,16 @@ blindness.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote
 
 from hpcverify.check import format_quantity
 from hpcverify.model import Cause, Verdict
+from hpcverify.summary.figures import PRINTED_UNITS
 from hpcverify.summary.printable import make_printable
+from hpcverify.units import choose_unit
 
 LabeledText = tuple[str, str]
 """A name and its value, ready to print."""
@@ -91,14 +93,23 @@ INFO_ICON = Icon(
 """The sign of a finding that is not judged: counters, changes."""
 
 
+def choose_shown_unit(values: Iterable[float | None], unit: str) -> tuple[str, float]:
+    """Choose one unit to print *values*, given in *unit*, in, and what to multiply them by."""
+    values = list(values)
+    if unit == "ratio" and all(abs(value) <= 1 for value in values if value is not None):
+        return "%", 100.0
+    return choose_unit(values, unit)
+
+
 def format_number(value: float | None) -> str:
     """Print *value* without its unit, short enough for a column."""
-    return format_quantity(value, "").replace("e+", "e")
+    text = format_quantity(value, "").replace("e+", "e")
+    return f"{int(text):,}" if text.removeprefix("-").isdecimal() else text
 
 
 def format_unit(unit: str) -> str:
-    """Print a unit; a ratio has none."""
-    return "" if unit == "ratio" else unit
+    """Print a unit as people write it; a ratio has none."""
+    return "" if unit == "ratio" else PRINTED_UNITS.get(unit, unit)
 
 
 def format_with_unit(value: float | None, unit: str) -> str:

@@ -21,11 +21,10 @@ from hpcverify.summary.wording import format_duration
 from hpcverify_reports.history import build_history
 from hpcverify_reports.labels import ICONS, INFO_ICON, LabeledText, format_time
 from hpcverify_reports.pages import render_page
+from hpcverify_reports.pictures import build_pictures, draw_throughput
 from hpcverify_reports.remedies import Repetitions, lay_out_steps
 from hpcverify_reports.sections import MAX_FAULTS, build_kind_tables, build_section
 
-MAX_REASONS = 4
-"""Diagnoses at the top of the page."""
 MAX_OPEN_PARTS = 4
 """Parts of a step that a page shows unfolded."""
 
@@ -36,18 +35,20 @@ def render(
     history: Sequence[Run] = (),
     repetitions: Repetitions = MappingProxyType({}),
     standing: str = "",
+    full: bool = False,
 ) -> str:
     """
     Render *run* as one HTML page.
 
     *history* has earlier runs of the same node; *repetitions* say how often the failing
     parts have failed before; *standing* says how the node is worse than its fleet, if it is.
+    A *full* page prints all its folded details too.
     """
     summary = summarize(run)
-    sections = {c.result.check: build_section(c, c.result, summary) for c in summary.checks}
-    deciding = [d for d in summary.diagnoses if d.verdict is run.verdict and d.checks]
     demanded, milder = lay_out_steps(summary, repetitions)
-    cards = [sections[check.result.check] for check in summary.checks if check.adds_evidence]
+    opened = {check.result.check for check in summary.checks if check.adds_evidence}
+    judged = [check for check in summary.checks if check.verdict is not Verdict.SKIP]
+    sections = [build_section(check, check.result, summary) for check in judged]
     page = SimpleNamespace(
         icons=(*ICONS.values(), INFO_ICON),
         info_icon=INFO_ICON,
@@ -59,8 +60,6 @@ def render(
         verdict=run.verdict.name,
         icon=ICONS[run.verdict],
         lede=". ".join(filter(None, (summary.gpus, summary.sentence))),
-        reasons=deciding[:MAX_REASONS],
-        more_reasons=max(0, len(deciding) - MAX_REASONS),
         standing=standing,
         no_action_note=REMEDY_SENTENCES[Remedy.NONE]
         if run.verdict is Verdict.PASS and not standing
@@ -69,16 +68,18 @@ def render(
         milder=milder,
         figures=[f for c in summary.checks for f in c.figures if run.verdict < Verdict.ERROR],
         facts=list(_list_facts(summary)),
-        cards=cards,
-        skipped=[sections[c.result.check] for c in summary.checks if c.verdict is Verdict.SKIP],
-        open_ids={card.id for card in cards},
-        checks=[sections[name] for name in dict.fromkeys(r.check for r in run.results)],
+        throughput=draw_throughput(summary),
+        pictures=build_pictures(summary),
+        open_ids={section.id for section in sections if section.result.check in opened},
+        checks=sections,
+        skipped=list(_group_skips(summary)),
+        full=full,
         history=build_history(run, history),
         kinds=build_kind_tables(run.inventory),
         problems=[(finding, None) for finding in run.inventory.problems],
         sensors=list(_group_sensors(run.inventory)),
         command=summary.command,
-        rerun_command=summary.rerun_command if cards else "",
+        rerun_command=summary.rerun_command if opened else "",
         versions=run.versions.items(),
         id=run.id,
         mark=make_mark(run.id, standing),
@@ -89,6 +90,16 @@ def render(
 def make_mark(run_id: str, standing: str) -> str:
     """Make the mark by which a page is recognized that shows a run and its *standing*."""
     return f"{run_id} {crc32(standing.encode()):08x}" if standing else run_id
+
+
+def _group_skips(summary: RunSummary) -> Iterator[LabeledText]:
+    """Yield why checks were skipped, and which."""
+    by_reason: dict[str, list[str]] = {}
+    for check in summary.checks:
+        if check.verdict is Verdict.SKIP:
+            by_reason.setdefault(check.result.reason, []).append(check.result.check)
+    for reason, names in by_reason.items():
+        yield reason, ", ".join(names)
 
 
 def _list_facts(summary: RunSummary) -> Iterator[LabeledText]:

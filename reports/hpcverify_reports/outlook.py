@@ -24,7 +24,7 @@ from hpcverify.trends.fleet import PartChange
 from hpcverify.units import choose_unit, format_count, format_percent
 from hpcverify_reports.histogram import Histogram, OutlierPoint, draw_histogram
 from hpcverify_reports.labels import ICONS, format_number, format_with_unit
-from hpcverify_reports.tables import Cells, PageSection, TableCell, build_list, build_table
+from hpcverify_reports.tables import Cells, PageSection, Picture, TableCell, build_list, build_table
 
 Pages = Mapping[str, str]
 """Node -> the relative URL of its page."""
@@ -76,8 +76,8 @@ def _build_peers(judgement: FleetJudgement | None, pages: Pages, unjudged: str) 
         tuple(_introduce_peers(judgement)),
         tables=(build_table("Compared with peers", PEER_HEADS, rows),),
         notes=(*_list_unconfirmed(judgement), *([f"{known}."] if known else [])),
-        figures=figures,
-        folded_figures=folded,
+        pictures=tuple(Picture(h.name, histogram=h) for h in figures),
+        folded_pictures=tuple(Picture(h.name, histogram=h) for h in folded),
     )
 
 

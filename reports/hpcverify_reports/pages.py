@@ -36,6 +36,11 @@ def keep_times(text: str) -> Markup:
     return Markup("").join(kept.format(piece) if place % 2 else piece for place, piece in pieces)
 
 
+def group_digits(text: str) -> str:
+    """Separate the thousands of the numbers of *text*."""
+    return re.sub(r"\b(?<!\.)\d{4,}", lambda found: f"{int(found[0]):,}", text)
+
+
 def cut_excerpt(text: str) -> str:
     """Cut the rest of a *text* that is long."""
     left = len(text) - EXCERPT_CHARACTERS
@@ -66,6 +71,7 @@ def load_environment() -> Environment:
         "duration": format_duration,
         "excerpt": cut_excerpt,
         "fact": label_fact,
+        "grouped": group_digits,
         "icon": ICONS.__getitem__,
         "range": format_range,
         "times": keep_times,

@@ -9,7 +9,6 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from hpcverify.insight.node_names import make_natural_key
 from hpcverify.model import (
     PLURAL_NAMES,
     Coverage,
@@ -20,7 +19,6 @@ from hpcverify.model import (
     Measurement,
     Part,
     Result,
-    Series,
     Verdict,
     effective_verdict,
 )
@@ -34,7 +32,6 @@ from hpcverify.summary.faults import (
 from hpcverify.summary.part_names import name_parts
 from hpcverify.summary.run_summary import RunSummary
 from hpcverify.summary.verdict import REMEDY_SENTENCES
-from hpcverify.units import choose_unit, convert_unit, have_one_dimension
 from hpcverify_reports.grid import (
     Grid,
     TableValue,
@@ -49,11 +46,11 @@ from hpcverify_reports.labels import (
     ICONS,
     Icon,
     LabeledText,
-    format_with_unit,
     label_fact,
     make_anchor,
 )
-from hpcverify_reports.svg import Chart, Strip, Tick, Trace, draw_chart
+from hpcverify_reports.pictures import SOAK_SERIES, Picture, draw_series
+from hpcverify_reports.svg import Strip
 from hpcverify_reports.tables import PageSection, TableColumn, build_table
 
 MAX_FAULTS = 16
@@ -63,8 +60,6 @@ MAX_OTHER_ROUNDS = 50
 MAX_FACTS = 60
 """Facts of a kind of part that its table has: a GPU has about 30. A document whose every part has
 facts of its own would have a table of their product."""
-LIMIT_SUFFIXES = frozenset({"", "max", "min", "mean", "peak"})
-"""Suffixes of measurements whose limit can be drawn into the series' chart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +77,14 @@ class Section:
     axes: dict[str, Strip | None]
     """The values of a metric of these on one axis, unless nothing was measured."""
     findings: tuple[tuple[Finding, Fault | None], ...]
-    """The gravest first; without a fault they are for information."""
-    parts: tuple[tuple[str, str, Icon | None], ...]
-    """The anchor, name and icon of each part that the check covered."""
+    """The findings that are faults, the gravest first."""
+    remarks: tuple[tuple[Finding, Fault | None], ...]
+    """The findings that are for information."""
+    parts: tuple[tuple[Icon | None, str], ...]
+    """The parts that the check covered, by their verdicts."""
     coverage: tuple[LabeledText, ...]
     grids: tuple[Grid, ...]
-    charts: tuple[Chart, ...]
+    pictures: tuple[Picture, ...]
     params: tuple[LabeledText, ...]
     other_rounds: tuple[Section, ...]
     left_rounds: int
@@ -107,14 +104,19 @@ def build_section(check: CheckSummary, result: Result, summary: RunSummary) -> S
     verdict = effective_verdict(result)
     # A quoted name has no slash.
     place = make_anchor(result.check) + ("" if main else f"/{result.round}")
+    # The tables have all limits of a metric; the gravest fault is enough.
+    gravest = {(f.part_id, f.code): f for f in reversed(faults) if f.limit}
     broken = tuple(
-        _scale_fault(f, *units.get((f.code, f.unit), (f.unit, 1.0))) for f in faults if f.limit
+        _scale_fault(f, *units.get((f.code, f.unit), (f.unit, 1.0)))
+        for f in faults
+        if f is gravest.get((f.part_id, f.code))
     )
     places = {subject: place for place, subject in enumerate(index)}
     findings = sorted(
         result.findings, key=lambda found: places.get(get_subject(found), len(places))
     )
     remedy = find_common_remedy(result, summary.parts)
+    shown_above = SOAK_SERIES if main and result.check == "thermal" else ()
     rounds = f"{len(check.rounds)} rounds: {check.tally}" if main and check.tally else ""
     others = check.other_rounds[:MAX_OTHER_ROUNDS] if main else ()
     return Section(
@@ -122,14 +124,17 @@ def build_section(check: CheckSummary, result: Result, summary: RunSummary) -> S
         result=result,
         icon=ICONS[verdict],
         badges=tuple(filter(None, (rounds, check.weight))),
-        next=REMEDY_SENTENCES[remedy] if remedy else "",
+        next=REMEDY_SENTENCES[remedy] if remedy and verdict >= Verdict.WARN else "",
         faults=broken,
         axes=_draw_axes(broken, values),
-        findings=tuple((found, index.get(get_subject(found))) for found in findings),
-        parts=tuple(_list_parts(result, values, faults, inventory, place)),
+        findings=tuple((f, fault) for f in findings if (fault := index.get(get_subject(f)))),
+        remarks=tuple((f, None) for f in findings if get_subject(f) not in index),
+        parts=tuple(_group_parts(result, values, faults, inventory)),
         coverage=tuple(_group_coverage(result, inventory)),
         grids=build_grids(values, inventory),
-        charts=_draw_charts(result, values, inventory) if main or verdict >= Verdict.WARN else (),
+        pictures=tuple(draw_series(result, inventory, lambda name: name not in shown_above))
+        if main or verdict >= Verdict.WARN
+        else (),
         params=tuple(
             (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
             for name, value in result.params.items()
@@ -156,21 +161,23 @@ def _scale_fault(fault: Fault, unit: str, factor: float) -> Fault:
     return replace(fault, value=scale(fault.value, factor), unit=unit, limit=limit)
 
 
-def _list_parts(
+def _group_parts(
     result: Result,
     values: Sequence[TableValue],
     faults: Sequence[Fault],
     inventory: Inventory,
-    place: str,
-) -> Iterator[tuple[str, str, Icon | None]]:
+) -> Iterator[tuple[Icon | None, str]]:
+    """Yield the parts that the check covered, by their verdicts, the worst first."""
     judged = {one.item.part_id: Verdict.PASS for one in values if one.limits}
     worst = judged | {fault.part_id: fault.verdict for fault in reversed(faults)}
     seen: Iterable[Coverage | Finding | Measurement]
     seen = chain(result.coverage, result.measurements, result.findings)
-    labels = {item.part_id: inventory.find_label(item.part_id) for item in seen}
-    for part_id in sorted(labels, key=lambda part_id: make_natural_key(labels[part_id])):
-        icon = ICONS[worst[part_id]] if part_id in worst else None
-        yield f"{place}.{make_anchor(part_id)}", labels[part_id], icon
+    groups: dict[Verdict | None, dict[str, None]] = {}
+    for item in seen:
+        groups.setdefault(worst.get(item.part_id), {})[item.part_id] = None
+    for verdict in (*reversed(Verdict), None):
+        if verdict in groups:
+            yield ICONS[verdict] if verdict else None, name_parts(groups[verdict], inventory)
 
 
 def _group_coverage(result: Result, inventory: Inventory) -> Iterator[LabeledText]:
@@ -180,60 +187,6 @@ def _group_coverage(result: Result, inventory: Inventory) -> Iterator[LabeledTex
         alike.setdefault(covered.text, []).append(covered.part_id)
     for text, part_id in alike.items():
         yield name_parts(part_id, inventory), text
-
-
-def _draw_charts(
-    result: Result, values: Sequence[TableValue], inventory: Inventory
-) -> tuple[Chart, ...]:
-    faulty = {fault.part_id for fault in list_faults(result)}
-    alike: dict[tuple[str, str], list[Series]] = {}
-    for series in result.series:
-        alike.setdefault((series.name, series.unit), []).append(series)
-    judged = _group_by_series(values)
-    drawn: list[Chart | None] = []
-    for (name, stored), some in alike.items():
-        unit, factor = choose_unit((v for s in some for v in s.values), stored)
-        traces = [
-            Trace(
-                inventory.find_label(s.part_id),
-                s.t,
-                tuple(value * factor for value in s.values),
-                flagged=s.part_id in faulty,
-            )
-            for s in some
-        ]
-        lines = _choose_limit_lines(unit, judged.get(name, ()))
-        drawn.append(draw_chart(name, unit, traces, lines))
-    return tuple(chart for chart in drawn if chart)
-
-
-def _choose_limit_lines(unit: str, some: Sequence[TableValue]) -> list[Tick]:
-    """Choose the limits of the measurements *some* that a chart in *unit* shows as lines."""
-    lows, highs = set[float](), set[float]()
-    for one in some:
-        shown = one.item.unit
-        if have_one_dimension(shown, unit):
-            for bounds, bound in [
-                *((lows, limit.low) for limit in one.limits),
-                *((highs, limit.high) for limit in one.limits),
-            ]:
-                if bound is not None:
-                    bounds.add(bound if shown == unit else convert_unit(bound, shown, unit))
-    # Limits that differ from part to part cannot be one line.
-    alone = [value for values in (lows, highs) if len(values) == 1 for value in values]
-    return [Tick(value, f"limit {format_with_unit(value, unit)}") for value in alone]
-
-
-def _group_by_series(
-    values: Sequence[TableValue],
-) -> dict[str, list[TableValue]]:
-    """Group the measurements by the series whose chart shows their limits."""
-    by_series: dict[str, list[TableValue]] = {}
-    for one in values:
-        base, _, rest = one.item.name.partition(".")
-        for name in {one.item.name, *([base] if rest in LIMIT_SUFFIXES else [])}:
-            by_series.setdefault(name, []).append(one)
-    return by_series
 
 
 def build_kind_tables(inventory: Inventory) -> tuple[PageSection, ...]:

@@ -34,9 +34,11 @@ _CHARACTER_PIXELS = 7.4
 """The width of a bold character of a wide font."""
 _LABEL_PITCH = 12
 """From one label to the next below it."""
-_TIME_UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
+_TIME_UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"), (1e-3, "ms"), (1e-6, "µs"))
 _MIN_UNITS = 3
 """A unit is used from this many on."""
+_LEAST_SPAN = 0.1
+"""The least span of a value axis, as a share of its largest value: noise must not look large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class Trace:
     t: Sequence[float]
     values: Sequence[float]
     flagged: bool = False
+    is_limit: bool = False
+    """Whether it is a limit that differs along the axis, and not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,14 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class Axis:
+    """The name and the ticks of a horizontal axis that is not the time of a check."""
+
+    name: str
+    ticks: tuple[Tick, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ChartLine:
     """One part's line, and its name at the right edge; paths in tenths of a pixel."""
 
@@ -104,11 +116,12 @@ class ChartLine:
     """Its name and height, if it has one."""
     leader_path: str
     """From the line to its name."""
+    is_limit: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A time series of one or more parts, `CHART_WIDTH` by `CHART_HEIGHT` pixels."""
+    """Lines of one or more parts over time or sizes, `CHART_WIDTH` by `CHART_HEIGHT` pixels."""
 
     name: str
     unit: str
@@ -120,6 +133,8 @@ class Chart:
     x_name: str
     lines: tuple[ChartLine, ...]
     bounds: tuple[Tick, ...]
+    marks: tuple[Tick, ...]
+    """Events along the axis, such as the start of a load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +193,19 @@ def choose_round_steps(low: float, high: float, about: int) -> list[float]:
 
 
 def draw_chart(
-    name: str, unit: str, traces: Sequence[Trace], bounds: Sequence[Tick] = ()
+    name: str,
+    unit: str,
+    traces: Sequence[Trace],
+    bounds: Sequence[Tick] = (),
+    *,
+    axis: Axis | None = None,
+    marks: Sequence[Tick] = (),
 ) -> Chart | None:
-    """Draw *traces* over time, with the limits *bounds*; None without samples."""
+    """
+    Draw *traces* with the limits *bounds* and the events *marks*; None without samples.
+
+    Without an *axis*, the traces are over the time since the check began.
+    """
     points = max(MIN_POINTS, MAX_POINTS * FULL_DETAIL_LINES // max(FULL_DETAIL_LINES, len(traces)))
     drawn = [DrawnTrace(trace, i, thin_trace(trace, points)) for i, trace in enumerate(traces)]
     drawn = [d for d in drawn if d.points]
@@ -188,19 +213,24 @@ def draw_chart(
         return None
     named = _select_labeled(drawn)
     y, y_ticks = _make_value_axis(drawn, bounds)
-    margin = _CHARACTER_PIXELS * max(len(d.label) for d in named) + 18
-    x, x_ticks, time_unit = _make_time_axis(drawn, margin)
+    end = round(CHART_WIDTH - _CHARACTER_PIXELS * max(len(d.label) for d in named) - 18, 1)
+    times = [t for d in drawn for t, _ in d.points]
+    axis = axis or _make_time_axis(min(0.0, *times), max(times))
+    places = [*times, *(tick.at for tick in axis.ticks)]
+    low, high = min(places), max(places)
+    x = Scale(low, high if high > low else low + 1, 44, end)
     return Chart(
         name=name,
         unit=unit,
         description=_describe(unit, traces),
         x=x,
         y=y,
-        x_ticks=x_ticks,
+        x_ticks=tuple(Tick(x(tick.at), tick.text) for tick in axis.ticks),
         y_ticks=y_ticks,
-        x_name=f"{time_unit} since the check began",
+        x_name=axis.name,
         lines=tuple(_draw_lines(drawn, named, x, y)),
         bounds=tuple(Tick(y(bound.at), bound.text) for bound in bounds),
+        marks=tuple(Tick(x(mark.at), mark.text) for mark in marks if low <= mark.at <= high),
     )
 
 
@@ -216,23 +246,20 @@ def _make_value_axis(
     drawn: Sequence[DrawnTrace], bounds: Sequence[Tick]
 ) -> tuple[Scale, tuple[Tick, ...]]:
     values = [y for d in drawn for _, y in d.points] + [b.at for b in bounds]
-    steps = choose_round_steps(min(values), max(values), about=4)
+    low, high = min(values), max(values)
+    missing = max(0.0, _LEAST_SPAN * max(abs(low), abs(high)) - (high - low)) / 2
+    steps = choose_round_steps(low - missing, high + missing, about=4)
     scale = Scale(steps[0], steps[-1], CHART_HEIGHT - 34, 10)
     return scale, tuple(Tick(scale(step), format_number(step)) for step in steps)
 
 
-def _make_time_axis(
-    drawn: Sequence[DrawnTrace], margin: float
-) -> tuple[Scale, tuple[Tick, ...], str]:
-    first = min(0.0, *(t for d in drawn for t, _ in d.points))
-    last = max(t for d in drawn for t, _ in d.points)
-    seconds, unit = next(u for u in _TIME_UNITS if last >= u[0] * _MIN_UNITS or u[0] == 1)
-    end = last if last > first else first + 1
-    scale = Scale(first, end, 44, round(CHART_WIDTH - margin, 1))
-    steps = choose_round_steps(first / seconds, end / seconds, about=5)
-    inside = (step for step in steps if first <= step * seconds <= end)
-    ticks = tuple(Tick(scale(s * seconds), format_number(s)) for s in inside)
-    return scale, ticks, unit
+def _make_time_axis(first: float, last: float) -> Axis:
+    length = last - first or 1.0
+    seconds, unit = next(u for u in _TIME_UNITS if length >= u[0] * _MIN_UNITS or u[1] == "µs")
+    steps = choose_round_steps(first / seconds, (first + length) / seconds, about=5)
+    inside = (step for step in steps if first <= step * seconds <= first + length)
+    ticks = tuple(Tick(step * seconds, format_number(step)) for step in inside)
+    return Axis(f"{unit} since the check began", ticks)
 
 
 def _draw_lines(
@@ -246,11 +273,12 @@ def _draw_lines(
         yield ChartLine(
             name=d.trace.label,
             path=write_path(points),
-            hue=HUES[-1] if at is None else HUES[d.place % len(HUES)],
+            hue="#bf3026" if d.trace.is_limit else HUES[-1] if at is None else HUES[d.place % 8],
             width=2.2 if d.trace.flagged else 1.1,
             weight=700 if d.trace.flagged else 400,
             label=None if at is None else Tick(at, d.label),
             leader_path="" if at is None else write_path([points[-1], (x.end + 11, at)]),
+            is_limit=d.trace.is_limit,
         )
 
 

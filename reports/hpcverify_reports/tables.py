@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from hpcverify.summary.verdict import shorten
 from hpcverify_reports.histogram import Histogram
 from hpcverify_reports.labels import Icon
-from hpcverify_reports.svg import Sparkline
+from hpcverify_reports.rows import RowPicture
+from hpcverify_reports.squares import Block
+from hpcverify_reports.svg import Chart, Sparkline
 
 MAX_SHOWN_ROWS, MAX_LISTED_ROWS = 20, 500
 """Rows of a table that are shown unfolded, and all rows that it has."""
@@ -81,6 +83,21 @@ class RowDetails:
 
 
 @dataclass(frozen=True, slots=True)
+class Picture:
+    """A chart, rows, a map or a histogram, and its numbers for those who do not see it."""
+
+    title: str
+    numbers: Table | None = None
+    chart: Chart | None = None
+    rows: RowPicture | None = None
+    blocks: tuple[Block, ...] = ()
+    histogram: Histogram | None = None
+    note: str = ""
+    style: str = ""
+    """A CSS class: "neutral" for shares that are no fault."""
+
+
+@dataclass(frozen=True, slots=True)
 class PageSection:
     """A section of a page; *intro* is all there is if nothing is to be listed."""
 
@@ -90,8 +107,8 @@ class PageSection:
     facts: tuple[tuple[str, str], ...] = ()
     tables: tuple[Table, ...] = ()
     notes: tuple[str, ...] = ()
-    figures: tuple[Histogram, ...] = ()
-    folded_figures: tuple[Histogram, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    folded_pictures: tuple[Picture, ...] = ()
 
     @property
     def count(self) -> int:

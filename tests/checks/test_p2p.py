@@ -284,7 +284,9 @@ def test_coverage_shows_all_pairs_and_names_the_slowest(tmp_path: Path) -> None:
     found = list(p2p.report_rates(rig(ctx), rates, dict.fromkeys(range(3), 1.0), "mesh"))
     (covered,) = (f.text for f in found if isinstance(f, Coverage))
     assert covered == "the slowest pair: GPU 2 to GPU 0, 100 GB/s"
-    assert p2p.format_matrix(rates, 3) == "- 370 370 | 370 - 370 | 100 370 -"
+    table = p2p.tabulate_rates(rig(ctx).gpus, rates)
+    assert table.rates[2] == (rates[2, 0], rates[2, 1], None)
+    assert [row.index(None) for row in table.rates] == [0, 1, 2]
     assert {f.unit for f in found if isinstance(f, Measurement)} == {"GB/s", "ratio"}
 
 

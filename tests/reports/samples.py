@@ -25,6 +25,7 @@ from hpcverify.model import (
     Limit,
     Maturity,
     Measurement,
+    PairRates,
     Part,
     Remedy,
     Result,
@@ -400,6 +401,55 @@ def _soaked(*, warns: bool) -> Result:
 def well_node() -> Run:
     """Verify a node on which all is well."""
     return run(inventory(), gemm(sick=False), ecc())
+
+
+def healthy_node() -> Run:
+    """Verify a node on which all is well, with everything that a page can draw."""
+    hot = thermal(60)
+    soaked = replace(hot, faults=(), reason="", verdict=Verdict.PASS, limits=hot.limits[:1])
+    checks = inventory(), gemm(sick=False), soaked, ecc(), bandwidth(), pairs(), training(), edac()
+    return run(*checks, seconds=731.0)
+
+
+def bandwidth() -> Result:
+    """Reduce messages of several sizes; the largest ones reach what the switches can."""
+    sizes = {"1MiB": 92.0, "16MiB": 287.0, "128MiB": 401.0, "1GiB": 446.0, "8GiB": 462.0}
+    found = [Measurement(f"busbw.{size}", rate, "GB/s") for size, rate in sizes.items()]
+    found.append(Measurement("nvls.busbw", 462.0, "GB/s"))
+    limits = [
+        Limit(name=f"busbw.{size}", low=0.7 * rate, otherwise=Verdict.WARN, source="12 runs")
+        for size, rate in sizes.items()
+    ]
+    floor = Limit(name="nvls.busbw", low=312.0, source="0.65 of 480 GB/s, H100 SXM5")
+    return result("allreduce", found, (*limits, floor), seconds=9.2)
+
+
+def pairs(slow: int | None = None) -> Result:
+    """Copy between every two GPUs; the GPU *slow* sends at 70 %."""
+    rates = tuple(
+        tuple(
+            None if i == j else 391.0 * (0.7 if i == slow else 1) + wobble(i, j + 0.3)
+            for j in range(len(GPUS))
+        )
+        for i in range(len(GPUS))
+    )
+    table = PairRates("GB/s", tuple(gpu.id for gpu in GPUS), rates)
+    found = [
+        Measurement("p2p.write", rates[i][i - 1] or 0.0, "GB/s", g.id) for i, g in enumerate(GPUS)
+    ]
+    limit = Limit(name="p2p.write", low=342.0, source="0.9 of 380 GB/s, H100 SXM5")
+    covered = (Coverage("node", "56 pairs: 64 MiB compared bit by bit on each", table),)
+    return result("p2p", found, (limit,), seconds=7.4, coverage=covered)
+
+
+def training() -> Result:
+    """Train a small model on all GPUs; a step in twenty takes longer."""
+    found = [
+        Measurement(f"step_{name}", (41.2 + 0.4 * wobble(i, 3.1)) * gain, "ms", gpu.id)
+        for i, gpu in enumerate(GPUS)
+        for name, gain in (("p50", 1.0), ("p95", 1.06))
+    ]
+    return result("training", found, seconds=31.0)
 
 
 def torn_node() -> Run:

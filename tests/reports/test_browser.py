@@ -302,13 +302,22 @@ def test_a_page_fills_its_window_and_is_no_taller_than_one_reads(layout: Layout,
     assert layout[name, "1920"]["unused"] <= 420
 
 
-@pytest.mark.parametrize("name", ["node", "fleet"])
-def test_no_sheet_of_paper_is_empty(tmp_path: Path, name: str) -> None:
+SHEETS = {"healthy": (2, 3), "node": (3, 6), "full": (9, 20), "fleet": (3, 12)}
+"""The fewest and the most sheets (A4) of a page."""
+
+
+@pytest.mark.parametrize("name", SHEETS)
+def test_a_page_needs_few_sheets_of_paper_and_none_is_empty(tmp_path: Path, name: str) -> None:
     paper = tmp_path / "page.pdf"
-    chromium(make_pages()[name], tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={paper}")
+    pages = make_pages() | {
+        "healthy": render(samples.healthy_node(), history=samples.past()),
+        "full": render(samples.sick_node(60), history=samples.past(), full=True),
+    }
+    chromium(pages[name], tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={paper}")
     sheets = letters_on_sheets(paper.read_bytes())
 
-    assert 2 < len(sheets) <= 12
+    least, most = SHEETS[name]
+    assert least <= len(sheets) <= most
     assert min(sheets) > 0
 
 

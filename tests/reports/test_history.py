@@ -31,7 +31,9 @@ def trends(made: PageSection) -> list[dict[str, str]]:
 
 def runs(made: PageSection) -> list[list[str]]:
     """List the earlier runs: their cells."""
-    return [[cell.text for cell in row.cells] for row in made.tables[1].rows]
+    return [
+        [cell.text for cell in row.cells] for row in (*made.tables[1].rows, *made.tables[1].folded)
+    ]
 
 
 def test_without_earlier_runs_there_is_no_section() -> None:

@@ -90,11 +90,10 @@ def test_a_lost_gpu_is_one_sentence_with_the_serial_of_the_run_before() -> None:
     found = [[lost, gone], *([lost] for _ in names[1:])]
     pairs = zip(names, found, strict=True)
     page = render(samples.run(*(samples.result(name, some, (), rulings) for name, some in pairs)))
-    reasons = Dom(page.split('<ul class="reasons">')[1].split("</ul>")[0]).text
     ((_, reboot),) = next_boxes(page)
 
-    assert reasons.count("GPU is lost") == reboot.count("GPU is lost") == 1
-    assert "also: recovery, ecc, nvlink, pcie, gpu_setup" in reasons
+    assert reboot.count("GPU is lost") == 1
+    assert "inventory and 5 more checks: GPU with NVML index 2" in reboot
     assert "GPU 2 (…b3d8)" in reboot
     assert "1654322021187" in reboot
 
@@ -107,16 +106,16 @@ def test_a_finding_without_a_verdict_of_its_own_has_no_tick(ruling: Verdict, sig
     lost = Finding("lost", samples.GPUS[1].id, "is lost")
     rulings = {"errors": FindingRule(ruling), "lost": FindingRule(Verdict.FAIL)}
     page = render(samples.run(samples.result("nvlink", [counted, lost], (), rulings)))
-    card = page.split('aria-labelledby="why-nvlink"')[1].split("</article>")[0]
+    card = page.split('class="check" id="nvlink"')[1].split("</section>")[0]
     (line,) = (part for part in card.split("<p>") if "15182" in part)
 
     assert f"#mark-{sign}" in line
-    assert "#mark-pass" not in page.split("All checks")[1].split("</section>")[0]
+    assert "#mark-pass" not in card
 
 
 def reasons(result: Result) -> str:
     """Give what the head of the page says of a run of *result* alone."""
-    return dom(samples.run(result)).text.split("Failures and warnings", maxsplit=1)[0]
+    return dom(samples.run(result)).text.split("All checks", maxsplit=1)[0]
 
 
 def test_the_first_fault_is_shown_whole_whatever_is_in_its_text() -> None:
@@ -131,8 +130,8 @@ def test_the_first_fault_is_shown_whole_whatever_is_in_its_text() -> None:
     limit = Limit(name="speed", low=2.0, source="a site; its file")
     head = reasons(samples.result("sdc", [*facts, speed], [limit], rulings))
 
-    assert f"{samples.GPUS[4].label}, serial 1654322041187: row 3; column 7; bit 10" in head
-    assert ": row 3; column 7; bit 10; row 4; column 7; bit 10; speed 1 GB/s" in head
+    assert head.partition("1654322041187")[2].count("sdc: row 3; column 7; bit 10") == 1
+    assert "sdc: row 3; column 7; bit 10; row 4; column 7; bit 10; speed 1 GB/s" in head
 
 
 @pytest.mark.parametrize(
@@ -165,7 +164,7 @@ def test_the_first_fault_is_shown_whole_whatever_is_in_its_text() -> None:
 def test_the_reason_of_a_check_without_a_result_is_shown_whole(result: Result, text: str) -> None:
     head = reasons(result)
 
-    assert f"{result.check} : {text}" in head
+    assert f"{result.check}: {text}" in head
     assert ("more)" in head) is ("more)" in text)
 
 
@@ -183,11 +182,8 @@ def test_what_several_checks_find_alike_has_one_card_and_one_reason() -> None:
     found = {"recovery": lost, "ecc": lost, "pcie": lost, "xid": other}
     results = [samples.result(c, [f], (), rulings) for c, f in found.items()]
     page = dom(samples.run(*results))
-    cards = [card["aria-labelledby"] for card in page.every("article")]
-
-    assert cards == ["why-recovery", "why-xid"]
     assert [d["id"] for d in page.every("details") if "open" in d] == ["recovery", "xid"]
-    assert page.text.count("also: ecc, pcie") == page.text.count("also:") == 1
+    assert "recovery, ecc, pcie: GPU with NVML index 2: GPU is lost" in page.text
 
 
 def test_checks_that_did_not_pass_are_open_and_the_others_folded() -> None:
@@ -195,7 +191,7 @@ def test_checks_that_did_not_pass_are_open_and_the_others_folded() -> None:
 
     opened = {d["id"] for d in folds if "open" in d}
     assert opened == {"gemm", "sdc", "allreduce", "thermal", "storage"}
-    assert len(folds) == 8
+    assert len(folds) == 7  # what was skipped is a line
 
 
 @pytest.mark.parametrize("run", [samples.sick_node(10), samples.worn_node()], ids=["one", "many"])
@@ -286,7 +282,7 @@ def test_links_lead_somewhere_and_ids_are_unique(*, rounds: bool) -> None:
 
     assert len(ids) == len(set(ids))
     assert {link[1:] for link in page.values("href")} <= set(ids)
-    assert {"gemm", f"gemm.{samples.SICK}"} <= set(ids)
+    assert "gemm" in ids
 
 
 def test_labels_refer_to_what_is_there() -> None:
@@ -399,7 +395,7 @@ def test_skips_do_not_hide_what_passed() -> None:
 
 def test_a_number_of_many_digits_keeps_to_its_column() -> None:
     assert format_number(1.2e13) == "1.2e13"
-    assert format_number(53281.7) == "53282"
+    assert format_number(53281.7) == "53,282"
     assert format_number(0.0004543) == "0.0004543"
     assert format_number(None) == format_quantity(None, "")
 
@@ -421,7 +417,7 @@ def test_every_other_round_can_be_opened_and_is_folded() -> None:
 def test_charts_are_of_rounds_that_say_something() -> None:
     charts = len(Dom(render(samples.run(samples.thermal(10)))).every("figure"))
 
-    assert len(Dom(worn()).every("figure")) == charts
+    assert len(Dom(worn()).every("figure")) == charts + 1  # and the speeds of the GPUs
 
 
 def test_of_hundreds_of_rounds_those_that_did_not_pass_are_shown() -> None:

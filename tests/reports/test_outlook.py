@@ -69,8 +69,8 @@ def test_a_page_has_no_more_pictures_than_can_be_looked_at() -> None:
     )
     peers, _ = build(judgement)
 
-    assert len(peers.figures) == MAX_FIGURES
-    assert len(peers.folded_figures) == MAX_FOLDED_FIGURES
+    assert len(peers.pictures) == MAX_FIGURES
+    assert len(peers.folded_pictures) == MAX_FOLDED_FIGURES
 
 
 def test_a_part_that_stands_out_in_many_metrics_has_one_open_picture() -> None:
@@ -82,7 +82,7 @@ def test_a_part_that_stands_out_in_many_metrics_has_one_open_picture() -> None:
     )
     peers, _ = build(judgement)
 
-    assert (len(peers.figures), len(peers.folded_figures)) == (1, 11)
+    assert (len(peers.pictures), len(peers.folded_pictures)) == (1, 11)
 
 
 def test_what_is_said_of_one_part_is_one_row_with_a_line_for_each_metric() -> None:
@@ -114,7 +114,7 @@ def test_without_a_judgement_the_page_says_which_command_makes_one() -> None:
 
     for section in (*never, *without_duckdb):
         assert "hpcverify fleet collect" in section.intro[0]
-        assert not section.figures
+        assert not section.pictures
 
 
 def test_a_judgement_that_cannot_be_read_is_named_in_both_sections() -> None:
