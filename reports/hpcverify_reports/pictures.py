@@ -61,7 +61,7 @@ def draw_throughput(summary: RunSummary) -> Picture | None:
     gpus = {part.id for part in summary.inventory.of_kind("gpu")}
     for name, metrics in FIGURE_METRICS.items():
         if lowest:
-            name, metrics = lowest.checks[0], (lowest.name,)  # noqa: PLW2901 - the fault decides
+            name, metrics = lowest.check, (lowest.code,)  # noqa: PLW2901 - the fault decides
         check = summary.by_name.get(name)
         values = list_values(check.result, choose_units(check.result)) if check else []
         for metric in metrics:
