@@ -15,7 +15,7 @@ def write_alerts() -> Iterator[str]:
     for name, rule in read_alerts().items():
         metrics = {metric for metric, _ in list_selectors(expand_records(rule["expr"]))}
         link = f"[{name}](#{name.lower()})"
-        lasts = rule.get("for", "one turn")
+        lasts = rule.get("for", "one cycle")
         asked = ", ".join(map(format_code, sorted(metrics)))
         rows.append((link, rule["labels"]["severity"], lasts, asked))
     yield from write_table(("alert", "severity", "lasts before it fires", "metrics"), rows)
