@@ -20,7 +20,7 @@ help:
 	@echo "make test-ansible  run the Ansible role on new Debians (as root; 1 GB)"
 	@echo "make test-container  build the images and verify a node in each (as root; 4 GB)"
 	@echo "make fabric   name what spoils collectives on a network with faults; on a quiet machine"
-	@echo "make lint     ruff and mypy --strict"
+	@echo "make lint     ruff, mypy --strict, and the words of pages and messages"
 	@echo "make packages deb and rpm of a node and of a controller, in dist/"
 	@echo "make wheelhouse  torch for nodes without a package index, in dist/"
 	@echo "make release  packages, wheel, list of contents and checksums, from a clean checkout"
@@ -92,6 +92,7 @@ lint: $(VENV)/tests-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/pytest -q --numprocesses 0 tests/docs/test_prose.py
 
 format: $(VENV)/tests-installed
 	$(BIN)/ruff check --fix .
@@ -180,10 +181,10 @@ states: $(VENV)/tests-installed
 	$(BIN)/python -m tests.fleet.states_page
 
 # All of the book that the code writes, but for what takes minutes.
-pages: schema faults states reference tutorial picture
+pages: schema faults states reference picture
 
-# The pictures of pages in README.md and in the book, of nodes of the tests.
-picture: system-tools
+# The pictures in README.md and in the book; that of a node is of a run of the tutorial.
+picture: tutorial
 	$(BIN)/python -m tests.reports.picture
 
 # So do the tables of what the sdc check finds: the trials are run for it.

@@ -1,4 +1,4 @@
-"""Who may import whom: the floors that docs/explanation/design.md draws."""
+"""Who may import whom: the floors that docs/internals/code.md draws."""
 
 from __future__ import annotations
 
@@ -174,10 +174,8 @@ def test_a_room_that_checks_share_has_five_floors_at_most(room: str) -> None:
     assert max(count_floors(room, module) for module in modules) <= 5
 
 
-def test_the_page_on_the_design_has_the_same_floors() -> None:
-    rows = (
-        (ROOT / "docs/explanation/design.md").read_text().split("| floor | rooms |\n|---|---|\n")[1]
-    )
+def test_the_page_on_the_code_has_the_same_floors() -> None:
+    rows = (ROOT / "docs/internals/code.md").read_text().split("| floor | rooms |\n|---|---|\n")[1]
     table = [re.findall(r"`(\w+)`", row) for row in rows.split("\n\n")[0].splitlines()]
 
     assert [set(rooms) for rooms in reversed(table)] == [set(rooms) for rooms in FLOORS]

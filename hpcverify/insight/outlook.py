@@ -158,7 +158,7 @@ INDEPENDENT = (
 
 
 class ReliabilityReport(Struct, frozen=True, kw_only=True):
-    """How reliable the fleet was: the document of ``hpcverify reliability --json``."""
+    """How reliable the fleet was: the document of ``hpcverify fleet reliability --json``."""
 
     schema: Literal[1]
     time: UtcTime

@@ -21,7 +21,7 @@ def write_settings() -> Iterator[str]:
     """Yield each table of a site file, and of a suite file, with its settings."""
     yield "## Settings of the site file"
     yield ""
-    yield "These stand at the top, before any table."
+    yield "These settings are at the top, before any table."
     yield ""
     yield from _write_tables(list_site_tables())
     yield "## Settings of a suite file"

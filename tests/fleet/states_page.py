@@ -33,11 +33,11 @@ def _write_states() -> Iterator[str]:
     for hold, text in HOLD_TEXTS.items():
         states = [state for state in State if HOLD_BY_STATE[state] is hold]
         yield f"- {', '.join(f'**{state}**' for state in states)}: {text}"
-    yield f"- **{OTHERS_STATE}**: shown for a node that somebody else holds, whatever its state"
+    yield f"- **{OTHERS_STATE}**: shown for a node that another person or program holds"
 
 
 def _write_transitions() -> Iterator[str]:
-    yield "| what happens | in the state | becomes | the node is then |"
+    yield "| event | in the state | becomes | the node is then |"
     yield "|---|---|---|---|"
     for event, rule in TRANSITIONS.items():
         after = rule.after or "the same"

@@ -78,7 +78,7 @@ def test_every_alert_has_its_runbook() -> None:
         if section.startswith("Hpcverify")
     }
 
-    parts = ["What it means.", "Look at.", "Do.", "It resolves."]
+    parts = ["Meaning.", "Look at.", "Do.", "Resolves."]
     assert headings == dict.fromkeys(read_alerts(), parts)
 
 

@@ -43,7 +43,7 @@ def test_systemd_finds_no_mistake_in_a_unit(installed: Path, name: str) -> None:
 @pytest.fixture
 def freshness() -> str:
     """Read the drop-in of the page that has a run in the list within two minutes."""
-    page = (ROOT / "docs/how-to/morning.md").read_text()
+    page = (ROOT / "docs/how-to/daily-operation.md").read_text()
     (drop_in,) = re.finditer(r"(?ms)^```ini\n(.*?)^```$", page)
     return drop_in[1]
 

@@ -1,7 +1,7 @@
 """
-Makes the pictures of the README and of the book: ``python -m tests.reports.picture``.
+Makes the pictures of pages of a fleet and of ranks: ``python -m tests.reports.picture``.
 
-The nodes are those of the tests: nobody has measured them.
+They are sample data of the tests. The picture of a node is a real run: tests/docs/transcript.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcverify_reports import collectives, fleet, node
-from tests.reports import fleets, samples
+from hpcverify_reports import collectives, fleet
+from tests.reports import fleets
 from tests.reports.chromium import chromium
 from tests.reports.collective_runs import a_collective_run
 
@@ -33,7 +33,6 @@ def list_pictures() -> list[Picture]:
     """List the pictures, each of a page as it is rendered today."""
     shown = fleets.judged()
     return [
-        Picture("report", node.render(samples.sick_node(), history=samples.past()), 1250),
         Picture("fleet", fleet.render(shown, fleets.links(shown)), 1250),
         Picture("ranks", collectives.render(a_collective_run(late=13)), 560),
     ]
