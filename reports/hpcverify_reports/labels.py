@@ -14,9 +14,8 @@ from urllib.parse import quote
 
 from hpcverify.check import format_quantity
 from hpcverify.model import Cause, Verdict
-from hpcverify.summary.figures import PRINTED_UNITS
 from hpcverify.summary.printable import make_printable
-from hpcverify.units import choose_unit
+from hpcverify.units import PRINTED_UNITS, choose_unit
 
 LabeledText = tuple[str, str]
 """A name and its value, ready to print."""

@@ -596,7 +596,7 @@ def test_a_clock_that_is_locked_in_the_lab_is_found(tmp_path: Path, lab: Lab) ->
     watch = lab.watch(str(scenario.with_suffix("")), 15)
     observed = list(gpu_setup.observe(watch, ctx, GpuSetupParams()))
     (fault,) = judge_items(CHECK, observed).faults
-    assert fault.name == "clock.locked"
+    assert fault.code == "clock.locked"
     assert fault.part_id == ctx.inventory.of_kind("gpu")[4].id
 
 
