@@ -209,7 +209,7 @@ def test_of_a_node_that_is_switched_off_only_what_still_works_is_told(bmc: FakeB
 
     assert {s.kind for s in reading.chassis.sensors} == {SensorKind.POWER_SUPPLY}
     assert [g.kind for g in reading.chassis.redundancy] == [SensorKind.POWER_SUPPLY]
-    assert "switched off" in reading.notes[0]
+    assert "the node is off" in reading.notes[0]
 
 
 def test_a_fault_of_a_fan_without_thresholds_is_of_the_fan_itself(bmc: FakeBmc) -> None:
