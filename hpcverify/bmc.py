@@ -188,8 +188,7 @@ class BmcRound:
             if len(runs) >= max(MIN_ALIKE, ALIKE_SHARE * len(self.found)):
                 self.say(
                     f"{len(runs)} of {len(self.found)} BMCs cannot be read, so their network or "
-                    "[bmc] "
-                    f"is at fault, and their nodes get no run: {runs[0].results[0].reason}"
+                    f"[bmc] is at fault, and their nodes get no run: {runs[0].results[0].reason}"
                 )
                 continue
             for run in runs:

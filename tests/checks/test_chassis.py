@@ -395,7 +395,7 @@ def test_a_bmc_that_is_dead_is_an_error_and_not_a_fault(
 ) -> None:
     monkeypatch.setenv("PATH", "/usr/sbin:/usr/bin:/bin")
     # The real FreeIPMI finds no BMC behind the device, on this machine.
-    with pytest.raises(Unable, match="does not answer") as told:
+    with pytest.raises(Unable, match="does not respond") as told:
         Node(tmp_path).look()
     assert told.value.cause is Cause.HUNG
 

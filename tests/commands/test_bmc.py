@@ -127,7 +127,7 @@ def test_each_node_gets_a_run_that_is_signed_and_has_no_ticket(
     ledger = Ledger(cli.state)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "4 BMCs asked: 4 pass\n"
+    assert done.stdout == "4 BMCs read: 4 pass\n"
     for node in NODES:
         (run,) = fleet_of_bmcs.list_runs(node)
         assert (run.suite, run.verdict, run.passive) == ("bmc", Verdict.PASS, True)
@@ -189,7 +189,7 @@ def test_what_is_broken_is_named_in_both_generations(fleet_of_bmcs: BmcFleet) ->
 
     done = fleet_of_bmcs.ask()
 
-    assert (done.returncode, done.stdout) == (1, "4 BMCs asked: 4 fail\n")
+    assert (done.returncode, done.stdout) == (1, "4 BMCs read: 4 fail\n")
     found = {node: fleet_of_bmcs.find_result(node) for node in NODES}
     codes = {node: [(f.code, f.part_id) for f in r.findings] for node, r in found.items()}
     assert codes == {
@@ -304,7 +304,7 @@ def test_a_bmc_that_gives_no_answer_accuses_no_node(fleet_of_bmcs: BmcFleet) -> 
 
     done = fleet_of_bmcs.ask()
 
-    assert (done.returncode, done.stdout) == (3, "4 BMCs asked: 3 pass, 1 error\n")
+    assert (done.returncode, done.stdout) == (3, "4 BMCs read: 3 pass, 1 error\n")
     silent = fleet_of_bmcs.find_result("n2")
     assert (silent.verdict, silent.cause) == (Verdict.ERROR, Cause.TIMEOUT)
     assert silent.marks == ()
@@ -342,7 +342,7 @@ def test_three_refused_passwords_end_the_round(fleet_of_bmcs: BmcFleet) -> None:
 def test_one_refused_password_is_told_of_its_node_alone(fleet_of_bmcs: BmcFleet) -> None:
     fleet_of_bmcs.bmcs["n3"].password = WRONG
     done = fleet_of_bmcs.ask()
-    assert (done.returncode, done.stdout) == (3, "4 BMCs asked: 3 pass, 1 error\n")
+    assert (done.returncode, done.stdout) == (3, "4 BMCs read: 3 pass, 1 error\n")
     assert fleet_of_bmcs.find_result("n3").cause is Cause.DENIED
     assert fleet_of_bmcs.count_logins() == 4
 
@@ -470,7 +470,7 @@ def test_some_nodes_may_have_a_login_of_their_own(fleet_of_bmcs: BmcFleet) -> No
     fleet_of_bmcs.secret.write_text(fleet_of_bmcs.secret.read_text() + own)
     for node in ("n3", "n4"):
         fleet_of_bmcs.bmcs[node].password = WRONG
-    assert fleet_of_bmcs.ask().stdout == "4 BMCs asked: 4 pass\n"
+    assert fleet_of_bmcs.ask().stdout == "4 BMCs read: 4 pass\n"
 
 
 # -- who may ask, and whom

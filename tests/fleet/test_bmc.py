@@ -42,7 +42,7 @@ def test_what_a_bmc_shows_makes_a_suspect_and_does_nothing_more(
 
         done = fleet("fleet", "bmc")
 
-    assert (done.returncode, done.stdout) == (1, "2 BMCs asked: 1 pass, 1 fail\n")
+    assert (done.returncode, done.stdout) == (1, "2 BMCs read: 1 pass, 1 fail\n")
     assert fleet("fleet", "collect").stdout.startswith("runs taken in: 2; ")
     suspect, well = fleet.node("n1"), fleet.node("n2")
     assert (suspect.state, suspect.enforced, suspect.checks) == (State.SUSPECT, False, ("chassis",))

@@ -181,7 +181,7 @@ def test_a_scratch_that_is_gone_under_way_is_no_bug_of_a_check(
     (tmp_path / "scratch").rmdir()
     outcome = executor.run({"w": task}, PATIENCE_S)["w"].outcome
     assert (outcome.cause, outcome.remedy) == (Cause.MISSING, Remedy.INSPECT)
-    assert f"the scratch directory {tmp_path / 'scratch'} is gone" in outcome.reason
+    assert f"{tmp_path / 'scratch'} was unmounted or removed" in outcome.reason
 
 
 def test_a_check_that_somebody_stopped_asks_for_no_larger_budget(tmp_path: Path) -> None:
