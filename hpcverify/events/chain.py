@@ -92,17 +92,14 @@ def verify_chain(
             why = f"it does not follow the line before: that, or event {entry.number}, was changed"
             return replace(report, wrong=entry.number, why=why)
         link = ChainLink(entry.number, compute_digest(line))
-        if why := _compare(link, expected) or judge(*astuple(link)):
+        digest = expected.get(link.number, link.digest)
+        other = f"its digest is {link.digest}, not {digest}" if link.digest != digest else ""
+        if why := other or judge(*astuple(link)):
             return replace(report, wrong=entry.number, why=why)
         report = ChainReport(first=report.first or entry.number, last=link)
         known = True
     first = report.first or report.last.number + 1
     for number in sorted(expected):
         if not first <= number <= report.last.number:
-            return replace(report, wrong=number, why="it is expected, and is not there")
+            return replace(report, wrong=number, why="it is expected and missing")
     return report
-
-
-def _compare(link: ChainLink, expected: Mapping[int, str]) -> str:
-    digest = expected.get(link.number, link.digest)
-    return "" if link.digest == digest else f"its digest is {link.digest}, not {digest}"

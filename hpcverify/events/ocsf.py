@@ -117,19 +117,6 @@ FINDING_STATUSES = {
 SUCCESS, FAILURE = (1, "Success"), (2, "Failure")
 
 
-class Detection(Struct, frozen=True, kw_only=True):
-    """What a Detection Finding is about."""
-
-    uid: str
-    """The same from its opening to its closing."""
-    title: str
-    rule: str
-    """The check, or the kind of comparison, that detected it."""
-    resources: list[dict[str, str]]
-    evidence: dict[str, object]
-    remedy: Remedy = Remedy.NONE
-
-
 def choose_activity(event: Event) -> Activity:
     """Choose the class and the activity of *event*."""
     if event.kind in FINDING_ACTIVITIES and (event.finding or event.change):
@@ -150,7 +137,7 @@ def convert_event(event: Event) -> dict[str, object]:
     """Convert *event* to an object of OCSF, ready to be encoded as JSON."""
     activity = choose_activity(event)
     if activity.event_class is DETECTION_FINDING:
-        own = _describe_finding(event, _read_detection(event), activity)
+        own = _describe_finding(event, activity)
     elif activity.event_class is ENTITY_MANAGEMENT:
         own = _describe_entity(event)
     else:
@@ -161,7 +148,6 @@ def convert_event(event: Event) -> dict[str, object]:
 
 
 def _describe_event(event: Event, activity: Activity) -> dict[str, object]:
-    """Give what all classes have."""
     described = activity.event_class
     metadata: dict[str, object] = {
         "version": VERSION,
@@ -188,39 +174,28 @@ def _describe_event(event: Event, activity: Activity) -> dict[str, object]:
         "message": summarize_event(event),
         "metadata": metadata,
     }
-    if unmapped := _list_unmapped(event):
+    # What the schema has no attribute for, so that nothing is lost.
+    own = {"what": event.what, "change": event.change, "run": event.run, "command": event.command}
+    if unmapped := {name: msgspec.to_builtins(value) for name, value in own.items() if value}:
         common["unmapped"] = unmapped
     return common
 
 
-def _read_detection(event: Event) -> Detection:
-    """Read what was detected: a finding, or what an outlier, a link or a switch is named."""
-    finding = event.finding
+def _describe_finding(event: Event, activity: Activity) -> dict[str, object]:
+    """Describe a finding, an outlier, a link or a switch: uid and title stay until it closes."""
+    finding, remedy = event.finding, Remedy.NONE
     ledger = event.id.partition("-")[0]  # two clusters may have a node of the same name
-    node = [{"type": "node", "name": event.node, "hostname": event.node}] if event.node else []
+    resources = [{"type": "node", "name": event.node, "hostname": event.node}] if event.node else []
     if finding:
-        part = {"type": "part", "name": finding.label, "uid": finding.part}
-        return Detection(
-            uid=f"{ledger}-{finding.uid}",
-            title=f"{finding.check}: {finding.code} ({finding.label or finding.part})",
-            rule=finding.check,
-            resources=node if finding.part == "node" else [*node, part],
-            evidence=msgspec.to_builtins(finding),
-            remedy=finding.remedy,
-        )
-    rule, _, _ = event.kind.partition(".")
-    subject = event.change.subject if event.change else ""
-    return Detection(
-        uid=f"{ledger}-{make_finding_uid(event.node, 'node', rule, subject)}",
-        title=f"{rule}: {subject}",
-        rule=rule,
-        resources=node or [{"type": rule, "name": subject}],
-        evidence=msgspec.to_builtins(event.change),
-    )
-
-
-def _describe_finding(event: Event, detection: Detection, activity: Activity) -> dict[str, object]:
-    """Give what a Detection Finding has; its *uid* and its title stay until it closes."""
+        uid, rule, remedy = finding.uid, finding.check, finding.remedy
+        title = f"{rule}: {finding.code} ({finding.label or finding.part})"
+        if finding.part != "node":
+            resources.append({"type": "part", "name": finding.label, "uid": finding.part})
+    else:
+        rule, _, _ = event.kind.partition(".")
+        subject = event.change.subject if event.change else ""
+        uid, title = make_finding_uid(event.node, "node", rule, subject), f"{rule}: {subject}"
+        resources = resources or [{"type": rule, "name": subject}]
     status_id, status = FINDING_STATUSES[activity]
     time_name = "created_time" if activity is CREATE_FINDING else "modified_time"
     described: dict[str, object] = {
@@ -228,21 +203,16 @@ def _describe_finding(event: Event, detection: Detection, activity: Activity) ->
         "status": status,
         "is_alert": event.severity in ALERT_SEVERITIES and activity is not CLOSE_FINDING,
         "finding_info": {
-            "uid": detection.uid,
-            "title": detection.title,
+            "uid": f"{ledger}-{uid}",
+            "title": title,
             time_name: _count_milliseconds(event.time),
-            "analytic": {
-                "uid": detection.rule,
-                "name": detection.rule,
-                "type_id": 1,
-                "type": "Rule",
-            },
+            "analytic": {"uid": rule, "name": rule, "type_id": 1, "type": "Rule"},
         },
-        "resources": detection.resources,
-        "evidences": [{"name": detection.title, "data": detection.evidence}],
+        "resources": resources,
+        "evidences": [{"name": title, "data": msgspec.to_builtins(finding or event.change)}],
     }
-    if detection.remedy is not Remedy.NONE:
-        described["remediation"] = {"desc": REMEDY_SENTENCES[detection.remedy]}
+    if remedy is not Remedy.NONE:
+        described["remediation"] = {"desc": REMEDY_SENTENCES[remedy]}
     return described
 
 
@@ -279,19 +249,7 @@ def _describe_node(node: str) -> dict[str, object]:
 
 
 def _describe_actor(actor: Actor) -> dict[str, object]:
-    """Name a person as a user, and a program as one."""
     return {"user": {"name": actor.name}} if actor.is_person else {"app_name": actor.name}
-
-
-def _list_unmapped(event: Event) -> dict[str, object]:
-    """List what the schema has no attribute for, so that nothing is lost."""
-    values = {
-        "what": event.what,
-        "change": event.change,
-        "run": event.run,
-        "command": event.command,
-    }
-    return {name: msgspec.to_builtins(value) for name, value in values.items() if value}
 
 
 def _count_milliseconds(time: datetime) -> int:

@@ -26,7 +26,7 @@ from hpcverify.fleet.states import Node
 from hpcverify.fleet.transitions import Decision, adopt_drain, adopt_reservation
 from hpcverify.model import FABRIC_SUITE
 
-ADOPTION_OUTCOME = "adopted: it was in place already"
+ADOPTION_OUTCOME = "adopted: already in place"
 _FAILED_CHECKS_PATTERN = re.compile(
     r"(?:^|(?<=[;:] ))[a-z][a-z0-9_]*(?:, [a-z][a-z0-9_]*)*(?=: )"
     r"|(?<=not verified since: failed )[a-z0-9_]+(?:, [a-z0-9_]+)*"

@@ -158,8 +158,8 @@ class Doubt(Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """Say which check, how widely it fails, and until when that counts."""
         when = f"until {self.until:%Y-%m-%d %H:%M} UTC, or " if self.until else ""
-        which = "no node" if self.until else "no node with the change"
-        return f"{self.why}; {which} is held for it alone {when}until it fails on fewer nodes"
+        which = "nodes" if self.until else "nodes with the change"
+        return f"{self.why}; {which} are not held for it alone {when}until it fails on fewer nodes"
 
 
 def select_doubts(doubts: Mapping[str, Doubt], node: str) -> dict[str, str]:
@@ -245,7 +245,6 @@ def _find_doubted_rollouts(
 def _list_failing(
     nodes: Iterable[Node], recent: Mapping[str, Mapping[str, bool]], now: float
 ) -> dict[str, dict[str, float]]:
-    """Say by check which nodes fail it, or are out for it, and since when."""
     failing: dict[str, dict[str, float]] = {}
     for check, answers in recent.items():
         for name in (name for name, failed in answers.items() if failed):
@@ -276,6 +275,6 @@ def explain_rollout_doubt(
 def describe_brakes(ledger: Ledger, store: Store, policy: Quarantine, now: float) -> Iterator[str]:
     """Yield a line for each reason why failures are not acted on now."""
     if why := ledger.read_trip_reason():
-        yield f"THE BREAKER IS TRIPPED, no node is held for a failure: {why}"
+        yield f"THE BREAKER IS TRIPPED, nodes are not held for failures: {why}"
     for doubt in find_doubts(ledger, store, policy, now):
         yield f"A CHECK IS DOUBTED: {doubt.text}"

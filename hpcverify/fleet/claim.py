@@ -18,7 +18,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -198,7 +198,9 @@ def hold_controller_lock(
 
 def _acquire(lock: int, path: Path, say: Callable[[str], None], max_wait: float) -> None:
     began, reported = time.monotonic(), False
-    while not _try_acquire(lock):
+    while True:
+        with suppress(BlockingIOError):
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         waited = time.monotonic() - began
         if waited > max_wait:
             raise UnverifiedError(
@@ -208,11 +210,3 @@ def _acquire(lock: int, path: Path, say: Callable[[str], None], max_wait: float)
             say("another hpcverify is acting on the fleet: waiting for it")
             reported = True
         time.sleep(POLL_S)
-
-
-def _try_acquire(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

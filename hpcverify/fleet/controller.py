@@ -384,7 +384,6 @@ class Controller:
     # -- what was found
 
     def _take_in(self, eligible: int) -> bool:
-        """Take in what is in the spool; report each refusal once."""
         intake = Intake(self.site, self.store, self.ledger, self.clock)
         taken: list[spool.Arrival] = []
         refused: list[spool.Refusal] = []
@@ -407,7 +406,12 @@ class Controller:
             except StoreError as exc:  # the next cycle removes it
                 self.say(str(exc))
         self.runs_taken_in += len(taken)
-        self._prune({arrival.run.node for arrival in taken})
+        keep, deleted = self.site.fleet.keep_runs, 0
+        for name in self.store.list_overfull(keep) & {arrival.run.node for arrival in taken}:
+            spare = {self.ledger.read_node(name).run} - {""}
+            deleted += self.store.prune(name, keep, spare)
+        if deleted:
+            self.store.shrink()
         return bool(taken)
 
     def _follow_used_suppressions(self, taken: Iterable[JudgedRun]) -> None:
@@ -420,14 +424,15 @@ class Controller:
     def _gather_arrivals(
         self, taken: list[spool.Arrival], refused: list[spool.Refusal]
     ) -> Iterator[Run]:
-        """Yield the runs in the spool; add their files to *taken*, and others to *refused*."""
         where = Path(self.site.fleet.spool)
         owner = look_up_uid(self.site.fleet.user)
         for arrival in spool.gather(
             where, owner, self.ledger.is_judged, self.ledger.explain_untimely, clock=self.clock
         ):
             if isinstance(arrival, spool.Arrival):
-                self._keep_measurements(partial(self._add_measurements, arrival.run))
+                now = datetime.fromtimestamp(self.clock(), UTC)  # if the clock of its node is wrong
+                add = partial(MeasurementWriter.add, run=arrival.run, arrived=now)
+                self._keep_measurements(add)
                 yield arrival.run
                 taken.append(replace(arrival, run=replace(arrival.run, results=())))
                 continue
@@ -436,10 +441,6 @@ class Controller:
                 self._refusals.add(arrival)
                 self.say(f"{arrival.node}: {arrival.reason}")
         self._keep_measurements(MeasurementWriter.flush)
-
-    def _add_measurements(self, run: Run, writer: MeasurementWriter) -> None:
-        """Queue what *run* measured; if the clock of its node is wrong, as of now."""
-        writer.add(run, datetime.fromtimestamp(self.clock(), UTC))
 
     def _keep_measurements(
         self, act: Callable[[MeasurementWriter], None], *, is_over: bool = False
@@ -454,17 +455,15 @@ class Controller:
 
     def _report(self, judged: JudgedRun) -> None:
         old, new = judged.before, judged.after
-        if (old.state, old.desired_hold) != (new.state, new.desired_hold):
-            because = f": {new.full_reason}" if new.reason else ""
-            self.say(f"{new.name}: {old.state} -> {_describe_state(judged)}{because}")
-
-    def _prune(self, nodes: Collection[str]) -> None:
-        keep, deleted = self.site.fleet.keep_runs, 0
-        for name in self.store.list_overfull(keep) & set(nodes):
-            spare = {self.ledger.read_node(name).run} - {""}
-            deleted += self.store.prune(name, keep, spare)
-        if deleted:
-            self.store.shrink()
+        if (old.state, old.desired_hold) == (new.state, new.desired_hold):
+            return
+        how = ""
+        if not new.enforced and new.checks and judged.evidence.ticket:
+            how = " (observed only)"
+        elif not new.enforced and new.checks:
+            how = " (not ordered by the controller: first in the next sweep)"
+        because = f": {new.full_reason}" if new.reason else ""
+        self.say(f"{new.name}: {old.state} -> {new.state}{how}{because}")
 
     # -- how nodes are held
 
@@ -513,7 +512,6 @@ class Controller:
     def _quarantine_refused(
         self, nodes: Sequence[Node], drains: Mapping[str, HoldReading]
     ) -> set[str]:
-        """Quarantine *nodes* for what made their prologs refuse a job, if all of them may be."""
         doubts, now = self.find_doubts(), self.clock()
         believed = [n for n in nodes if not select_doubts(doubts, n.name).keys() >= {*n.checks}]
         if self.ledger.read_trip_reason() or self._trip_if_too_many(believed):
@@ -548,7 +546,6 @@ class Controller:
         return {doubt.check: doubt for doubt in doubts}
 
     def _trip_if_too_many(self, new: Sequence[Node]) -> bool:
-        """Trip the breaker if *new* are too many to be held; return whether."""
         policy, names = self.site.quarantine, [node.name for node in new]
         held = self.ledger.list_newly_held(self.clock() - policy.window_hours * HOUR_S)
         out = list_out(self.ledger.list_nodes().values(), self.clock())
@@ -607,7 +604,6 @@ class Controller:
         self._confirm_lost_holds(lost)
 
     def _write_changes(self, changes: Collection[NodeChange]) -> None:
-        """Record *changes*; reserve at once each node to be verified before jobs."""
         self.ledger.put_all(changes)
         for change in changes:
             node = change.node
@@ -615,7 +611,6 @@ class Controller:
                 self._try(node.name, partial(self._apply_hold, node))
 
     def _read_hold_history(self, node: Node, there: HoldReading) -> HoldHistory:
-        """Read the history of our holds, if there is one of ours to recognize."""
         ours = node.hold_id or there.hold_id or there.reserved
         return read_hold_history(node, self.ledger) if ours else HoldHistory()
 
@@ -631,11 +626,10 @@ class Controller:
         for name in known.keys() - seen:
             if not 0 < known[name].missing_since <= now:
                 missing = replace(known[name], missing_since=now)
-                detail = "the scheduler's answer did not name it"
+                detail = "the scheduler does not list it"
                 yield NodeChange(node=missing, what="not listed by Slurm", detail=detail)
 
     def _confirm_lost_holds(self, lost: Sequence[Node]) -> None:
-        """Give up the holds that somebody else has lifted, if a second look agrees."""
         if not lost:
             return
         seen = self.backend.read_holds()
@@ -739,7 +733,6 @@ class Controller:
             self._try(node.name, partial(self._apply_hold, node))
 
     def _find_suspects_with_evidence(self, nodes: Iterable[Node]) -> list[Node]:
-        """Find the suspects in service that wait for a verification, the oldest first."""
         found = [n for n in nodes if has_unanswered_evidence(n, self.site) and not n.foreign]
         if not found:
             return []
@@ -826,15 +819,6 @@ def _explain_failure(exc: Exception) -> str:
     return explain_shortage(exc) or f"a bug in hpcverify, {type(exc).__name__} at {where}: {exc}"
 
 
-def _describe_state(judged: JudgedRun) -> str:
-    node = judged.after
-    if node.enforced or not node.checks:
-        return str(node.state)
-    if not judged.evidence.ticket:
-        return f"{node.state} (not ordered by the controller: first in the next sweep)"
-    return f"{node.state} (observed only)"
-
-
 def _describe_change(before: Node, after: Node) -> tuple[str, str]:
     if after.foreign and after.foreign != before.foreign:
         return "held by others", after.foreign
@@ -845,7 +829,7 @@ def _describe_change(before: Node, after: Node) -> tuple[str, str]:
     if before.hold_id and not after.hold_id:
         return "released", after.full_reason
     if before.missing_since and not after.missing_since:
-        return "listed again", "the scheduler's answer names it"
+        return "listed again", "the scheduler lists it"
     return after.state.value, after.full_reason
 
 

@@ -20,14 +20,13 @@ from hpcverify.errors import ConfigError
 from hpcverify.events.chain import (
     CHAIN_START,
     NO_EVENT_ERRORS,
-    ChainedLine,
     ChainLink,
     ChainReport,
     verify_chain,
 )
 from hpcverify.events.event import Event
 from hpcverify.fleet.event_log import KeptEvent, compute_detail_digest
-from hpcverify.fleet.event_stream import EVENTS_FILE_NAME, FILE_READER
+from hpcverify.fleet.event_stream import EVENTS_FILE_NAME, FILE_READER, read_number
 from hpcverify.fleet.ledger import Ledger
 
 BATCH_EVENTS = 1000
@@ -114,7 +113,7 @@ class EventFiles:
 
     def __init__(self, paths: Iterable[Path]) -> None:
         files = [(path, content) for path in paths if (content := _read_whole_lines(path))]
-        files.sort(key=lambda file: (_read_first_number(file[1]), -len(file[1])))
+        files.sort(key=lambda file: (read_number(file[1].partition(b"\n")[0]), -len(file[1])))
         longer = [b"", *(content for _, content in files)]
         self._files = [f for f, c in zip(files, longer, strict=False) if not c.startswith(f[1])]
         self.counts: dict[Path, int] = {}
@@ -143,13 +142,6 @@ def _read_whole_lines(path: Path) -> bytes:
         why = getattr(exc, "strerror", None) or exc
         raise ConfigError(f"{path} cannot be read: {why}") from exc
     return content[: content.rfind(b"\n") + 1]
-
-
-def _read_first_number(content: bytes) -> int:
-    try:
-        return msgspec.json.decode(content.partition(b"\n")[0], type=ChainedLine).number
-    except NO_EVENT_ERRORS:
-        return 0  # `verify_chain` says what is wrong with it
 
 
 class LedgerComparison:
@@ -197,10 +189,9 @@ def verify_files(
 def _verify_file_ends(
     report: ChainReport, files: EventFiles, ledger: Ledger, written: int
 ) -> tuple[ChainReport, str]:
-    """Verify that the files begin and end where the controller began and ended one."""
     first, last, begins = report.first, report.last.number, {1, *ledger.read_files()}
     if written and not first:
-        why = "no file has a line: name the rotated ones too"
+        why = "no file has a line: give the rotated files too"
         return replace(report, wrong=written, why=why), files.place
     if first and first not in begins:
         why = f"the file begins with event {first}, and lines before it are gone"

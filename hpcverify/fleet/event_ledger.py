@@ -212,7 +212,6 @@ class EventLedger(LedgerFile):
             append_event(db, new, self.clock(), self.host)
 
     def _append_transition(self, db: Connection, new: NewEvent, reason: str, by: str) -> None:
-        """Write the event of a change, decided *by* a person, and queue it for the program."""
         number = append_event(db, new, self.clock(), self.host)
         row = (number, reason, by)
         db.execute("insert into deliveries (number, reason, decided_by) values (?, ?, ?)", row)
@@ -228,7 +227,6 @@ class EventLedger(LedgerFile):
         subject: str = "",
         by: str = "",
     ) -> None:
-        """Write that the breaker or the doubt of a check has changed."""
         what = f"check {after}" if subject else kind.value.replace(".", " ")
         new = NewEvent(
             kind=kind,

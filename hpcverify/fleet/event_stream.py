@@ -100,7 +100,6 @@ class EventStream:
 
     @contextmanager
     def _open(self) -> Generator[int]:
-        """Open the file, or make it; it must be ours alone to write."""
         try:
             try:
                 file = os.open(self.path, FILE_FLAGS | os.O_CREAT | os.O_EXCL, FILE_MODE)
@@ -134,7 +133,7 @@ class EventStream:
         size = os.fstat(file).st_size
         tail = os.pread(file, 2 * MAX_LINE_BYTES, max(0, size - 2 * MAX_LINE_BYTES))
         *whole, torn = tail.split(b"\n")
-        for number, line in sorted(((_read_number(line), line) for line in whole), reverse=True):
+        for number, line in sorted(((read_number(line), line) for line in whole), reverse=True):
             if number and self.ledger.read_lines(number - 1, 1) == [(number, line)]:
                 return FileEnd(number, torn)
         return FileEnd(cursor, torn)
@@ -153,10 +152,9 @@ class EventStream:
             left = left[self.write(file, left) :]
         os.fsync(file)
         if os.pread(file, len(content), begin) != content:
-            raise self._refuse("what was written is not what is read: look for a failing disk")
+            raise self._refuse("the lines read back differ from those written: check the disk")
 
     def _rotate(self, end: FileEnd) -> None:
-        """Begin a new file if this one has its size, and remove the oldest."""
         limit = self.settings.max_mib * MIB
         if not limit or end.torn or self.path.stat().st_size < limit:
             return
@@ -167,8 +165,8 @@ class EventStream:
                 newer.replace(older)
 
 
-def _read_number(line: bytes) -> int:
-    """Read the number of the event in *line*; 0: it is none."""
+def read_number(line: bytes) -> int:
+    """Read the number of the event in *line*; 0: there is no event in it."""
     try:
         return msgspec.json.decode(line, type=LineNumber).number
     except NO_EVENT_ERRORS:

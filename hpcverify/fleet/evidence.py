@@ -307,7 +307,6 @@ def diagnose_alone(check: str, code: str, text: str, remedy: Remedy) -> Diagnosi
 
 
 def _choose_ticket_number(ticket: Ticket | None, suite: str) -> int:
-    """Choose the number of *ticket*, if it is for *suite* and was not used yet; else 0."""
     ours = ticket is not None and not ticket.run and ticket.suite == suite
     return ticket.number if ours and ticket is not None else 0
 
@@ -315,7 +314,6 @@ def _choose_ticket_number(ticket: Ticket | None, suite: str) -> int:
 def _choose_findings(
     run: Run, faults: Iterable[tuple[Result, Fault]], source: Source, heard: Collection[str]
 ) -> tuple[OpenFault, ...]:
-    """Choose the gravest *faults* of *run*, each part, check and code once; *heard* acts."""
     found: dict[str, OpenFault] = {}
     labels = {part.id: part.label for part in recall_gone_parts(run).parts}
     for result, fault in faults:

@@ -88,7 +88,6 @@ def follow_findings(
 def _raise_findings(
     db: Connection, known: dict[str, OpenFault], evidence: Evidence, at: float, *, may_relax: bool
 ) -> Iterator[NewEvent]:
-    """Open and change the findings that *evidence* has, and write them to *known*."""
     for found in evidence.found:
         before = known.get(found.uid)
         if before is None:

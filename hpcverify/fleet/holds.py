@@ -156,7 +156,6 @@ class HoldHistory(Struct, frozen=True):
 
 
 def _normalize_reason(reason: str) -> str:
-    """Keep of *reason* what every version of Slurm returns unchanged."""
     return _UNRELIABLE_CHARS_PATTERN.sub("", _SLURM_SUFFIX_PATTERN.sub("", reason))
 
 

@@ -94,7 +94,6 @@ class Intake:
         return extract_evidence(run, ticket, self.site, self.clock(), source)
 
     def _judge(self, found: Sequence[Evidence], eligible: int) -> list[JudgedRun]:
-        """Judge *found*, with the brakes that all of it together calls for."""
         policy = self.site.quarantine
         now = self.clock()
         doubted = find_doubts(self.ledger, self.store, policy, now, found)
@@ -169,8 +168,7 @@ def _drop_duplicate_tickets(found: Iterable[Evidence]) -> list[Evidence]:
     used: set[int] = set()
     once: list[Evidence] = []
     for evidence in found:
-        again = evidence.ticket in used
-        once.append(replace(evidence, ticket=0) if again else evidence)
+        once.append(replace(evidence, ticket=0) if evidence.ticket in used else evidence)
         used.add(evidence.ticket)
     return once
 

@@ -781,7 +781,6 @@ class Ledger(EventLedger, CounterLedger):
             self._execute(SET_FACT, HOST_FACT, host)
 
     def _get_or_set_fact(self, name: str, value: str) -> str:
-        """Set the fact *name* to *value* unless it is set; return it."""
         if known := self.read_fact(name):
             return known
         self._execute("insert or ignore into facts values (?, ?)", name, value)
@@ -807,19 +806,25 @@ class Ledger(EventLedger, CounterLedger):
         keep: Collection[str] = (),
         closes: frozenset[Source] = frozenset(Source),
     ) -> None:
-        """Write *node*, its event, and what it means for its outage and its findings."""
         before = _read_node(db, node.name)
         db.execute(
             "insert or replace into nodes values (?, ?)", (node.name, msgspec.json.encode(node))
         )
         changed = _get_shown(before) != _get_shown(node)
         kind = KIND_BY_WORDS.get(what, EventKind.NODE_CHANGED)
-        change = _describe_change(before, node) if changed else None
+        change = StateChange(
+            subject="",
+            before=before.shown_state,
+            after=node.shown_state,
+            enforced=node.enforced,
+            checks=node.checks,
+            run=node.run,
+        )
         new = NewEvent(
             kind=EventKind.NODE_CHANGED if changed else kind,
             by=by,
             node=node.name,
-            change=change,
+            change=change if changed else None,
             what=what,
             detail=detail,
             text=text,
@@ -845,7 +850,6 @@ def _read_node(db: Connection, name: str) -> Node:
 
 
 def _follow_outage(db: Connection, node: Node, now: float, *, ordered: bool) -> None:
-    """Write what a transition of *node* means for its outage."""
     row = db.execute(
         "select record from outages where node = ? and ended = 0", (node.name,)
     ).fetchone()
@@ -869,7 +873,6 @@ def _read_days(db: Connection) -> list[int]:
 
 
 def _record_day(db: Connection, now: float) -> None:
-    """Record that runs are judged on the day of *now*."""
     day, days = int(now // DAY_S), _read_days(db)
     if day not in days:
         kept = [*days, day][-int(BREAKER_RETENTION_S / DAY_S) - SPARE_DAYS :]
@@ -888,24 +891,12 @@ def _find_end(db: Connection, seconds: float) -> float:
 
 
 def _format_run_prefix(when: float) -> str:
-    """Format *when* as the beginning of the id of a run that began then."""
     return f"{datetime.fromtimestamp(when, UTC):%Y%m%d-%H%M%S}"
 
 
 def _get_shown(node: Node) -> tuple[str, bool]:
     """Get what a change of is a transition of *node*."""
     return node.shown_state, node.enforced
-
-
-def _describe_change(before: Node, after: Node) -> StateChange:
-    return StateChange(
-        subject="",
-        before=before.shown_state,
-        after=after.shown_state,
-        enforced=after.enforced,
-        checks=after.checks,
-        run=after.run,
-    )
 
 
 def _is_new_verdict(db: Connection, node: str, suite: str, verdict: Verdict) -> bool:

@@ -118,11 +118,10 @@ class Dispatcher:
             and ticket.job in {0, going[_name_job(ticket)].id}
         ]
         if strays:
-            self.say(f"cancelling {len(strays)} verification jobs that no controller waits for")
+            self.say(f"cancelling {len(strays)} verification jobs without an open ticket")
             self.slurm.cancel(*strays)
 
     def _close_if_ended(self, ticket: Ticket, job: Job | None) -> bool:
-        """Close *ticket* if its *job* has ended; report if something went wrong."""
         if job is not None and not ticket.job:  # killed before it was written down
             self.ledger.record_job(ticket, job.id)
         max_wait = MAX_ARRIVAL_S if ticket.job else MAX_SUBMISSION_DELAY_S
@@ -130,7 +129,10 @@ class Dispatcher:
         if job is None and not (ticket.run or late):
             return False
         ending = classify_ending(job, document=bool(ticket.run), now=self.clock())
-        if job is not None and (ending is Ending.LAUNCH_FAILED or self._is_ghost(ticket, ending)):
+        judged = compute_elapsed(self.clock(), self.ledger.read_judged_time(ticket.run))
+        # Killed, Slurm may have forgotten the end of a job, and think that it continues.
+        is_ghost = not ending.is_over and GHOST_S < judged < math.inf
+        if job is not None and (ending is Ending.LAUNCH_FAILED or is_ghost):
             self.slurm.cancel(job.id)  # it would sit in the queue, and keep the node
             ending = ending if ending.is_over else Ending.FINISHED
         if ending.is_over:
@@ -148,11 +150,6 @@ class Dispatcher:
                     end_verification(node, why, self.clock()), "released unverified", why
                 )
         return ending.is_over
-
-    def _is_ghost(self, ticket: Ticket, ending: Ending) -> bool:
-        """Whether only Slurm thinks that a job goes on: killed, it forgot the end."""
-        judged = self.ledger.read_judged_time(ticket.run)
-        return not ending.is_over and GHOST_S < compute_elapsed(self.clock(), judged) < math.inf
 
     def compute_job_minutes(self, suite: str) -> int:
         """

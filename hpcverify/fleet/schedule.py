@@ -199,20 +199,15 @@ def _order_due(due: Iterable[_DueNode], phase: int) -> Iterator[_DueNode]:
     for place in range(phase, phase + len(by_rank)):
         longest = _find_next(by_wait, taken)
         each = _find_next(by_rank, taken)
-        if each.rank and _is_patient(place, longest) and longest is not each:
+        count = next(count for share, count in PATIENT_SHARES if longest.lateness >= share)
+        is_patient = (place + 1) * count // PATIENT_PLACES > place * count // PATIENT_PLACES
+        if each.rank and is_patient and longest is not each:
             each = replace(longest, why=f"{longest.why}; has waited longest")
         taken.add(each.host.name)
         yield each
 
 
-def _is_patient(place: int, longest: _DueNode) -> bool:
-    """Whether *place* goes to the node that has waited *longest*."""
-    count = next(count for share, count in PATIENT_SHARES if longest.lateness >= share)
-    return (place + 1) * count // PATIENT_PLACES > place * count // PATIENT_PLACES
-
-
 def _find_next(queue: deque[_DueNode], taken: Collection[str]) -> _DueNode:
-    """Find the first node in *queue* that has no place yet, and drop those before it."""
     while queue[0].host.name in taken:
         queue.popleft()
     return queue[0]
@@ -295,7 +290,7 @@ def _explain_hold(node: Node) -> str:
     if node.desired_hold is Hold.DRAIN:
         return f"is {node.state}: {node.full_reason}"
     if is_kept_for_fabric(node):
-        return f"is {node.state}, and runs no suite by itself: {node.full_reason}"
+        return f"is {node.state}, and is tested only with other nodes: {node.full_reason}"
     return ""
 
 

@@ -62,7 +62,6 @@ def follow_configuration(ledger: Ledger, site: Site) -> None:
 
 
 def _compute_digest(path: Path) -> str:
-    """Compute the SHA-256 of a file in hexadecimal digits; empty if it is gone, or no file."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
     except OSError:  # it is in use already; whoever reads it next says what is wrong
@@ -100,13 +99,13 @@ def follow_used_suppressions(
 
     known = ledger.read_standing(USED_SUPPRESSIONS)
     fresh = {f"{check} on {node}": "used" for node, checks in used.items() for check in checks}
-    standing = {key: value for key, value in known.items() if _is_suppressed(key, site, now)}
+    standing = {
+        key: value
+        for key, value in known.items()
+        for check, node in [key.split(" on ", 1)]
+        if check in list_suppressed_checks(node, site, now)
+    }
     ledger.record_standing(USED_SUPPRESSIONS, standing | fresh, describe)
-
-
-def _is_suppressed(key: str, site: Site, now: float) -> bool:
-    check, node = key.split(" on ", 1)
-    return check in list_suppressed_checks(node, site, now)
 
 
 def follow_refusals(ledger: Ledger, refusals: Iterable[Refusal], accepted: set[str]) -> None:

@@ -78,9 +78,9 @@ class Caveat(StrEnum):
 CAVEAT_TEXTS = {
     Caveat.NONE: "{reason}",
     Caveat.SPARED: "{reason} (not acted on: {why})",
-    Caveat.NOT_TIGHTENED: "{reason} (held no harder than before: {why})",
+    Caveat.NOT_TIGHTENED: "{reason} (not held more strictly: {why})",
     Caveat.WAITS: "{reason} (not judged yet: {why})",
-    Caveat.CONCLUSIVE: "conclusive evidence, which no rerun can take back: {reason}",
+    Caveat.CONCLUSIVE: "conclusive evidence, which a rerun does not clear: {reason}",
     Caveat.VERIFICATION: "{reason} (reserved until it is verified)",
 }
 

@@ -57,7 +57,7 @@ def check_switches(site: Site, verified: Collection[str]) -> Iterator[str]:
     """Yield which of the *verified* nodes are at no switch, if the site names switches."""
     named = chain.from_iterable(map(expand, site.fabric.switches.values()))
     if site.fabric.switches and (left := sorted({*verified} - {*named})):
-        yield f"fabric.switches: {fold(left)} is at no switch, so no link between switches names it"
+        yield f"fabric.switches: {fold(left)} is not at a switch, so its uplinks are not tested"
 
 
 def check_accounting(fleet: Fleet, slurm: Slurm) -> Iterator[str]:
@@ -67,6 +67,6 @@ def check_accounting(fleet: Fleet, slurm: Slurm) -> Iterator[str]:
             continue
         known = slurm.list_accounting_names(kind)
         if known is None:
-            yield f"fleet.{kind} = {name!r}: Slurm keeps no accounts, so it means nothing"
+            yield f"fleet.{kind} = {name!r}: Slurm does not keep accounts, so it has no effect"
         elif name.lower() not in known:  # slurmdbd keeps lower case
             yield f"fleet.{kind}: {UnknownNameError(kind, name, known)}"

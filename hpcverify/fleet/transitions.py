@@ -70,12 +70,12 @@ class NodeEvent(StrEnum):
     )
     REPEATED_FAILURE = "the same, quarantined too often before"
     PASS = "passes what it failed (three times if it failed that twice lately), or a whole suite"  # noqa: S105 - a verdict
-    PASSIVE_PASS = "new or repaired, passes a suite that loads nothing"  # noqa: S105 - a verdict
+    PASSIVE_PASS = "new or repaired, passes a suite that does not load the node"  # noqa: S105 - a verdict
     UNDECIDED = "passes, but a check that it failed did not run, or it is a repeat offender"
     UNJUDGED = "could not be judged, for a cause in `drain_errors`"
     SPARED = "the breaker is tripped, its checks are in doubt, or its verification gave no answer"
     EVIDENCE = "conclusive evidence in a run that the controller did not order, for one rerun"
-    RESET = "`hpcverify fleet breaker reset`: what was not acted on counts no more"
+    RESET = "`hpcverify fleet breaker reset`: findings that were not acted on no longer count"
     OVERDUE = "has not passed for `overdue_days`"
     VERIFICATION_END = "the verification of an overdue node ends without a pass"
     HOLD = "`hpcverify nodes hold`"
@@ -194,7 +194,6 @@ def apply_evidence(node: Node, found: Evidence, site: Site, now: float, past: in
 
 
 def _count_failures(node: Node, found: Evidence, site: Site, now: float) -> Node:
-    """Add the failures of *found* to those of its last `repeat_days`."""
     since = now - site.quarantine.repeat_days * DAY_S
     of_node = found.source is not Source.FABRIC
     failed = found.failures if of_node else ()
@@ -262,7 +261,7 @@ def _judge_bmc(node: Node, found: Evidence, now: float) -> Node:
     is_over = was_alone and node.bmc_failures.keys().isdisjoint(node.checks)
     if not is_over or node.last_pass_at < node.since:
         return node
-    return _make_healthy(node, now, f"its BMC shows it no more: {', '.join(node.checks)}")
+    return _make_healthy(node, now, f"its BMC no longer shows it: {', '.join(node.checks)}")
 
 
 def _drop_seen_failures(node: Node, found: Evidence) -> Node:
@@ -333,7 +332,6 @@ def _quarantine_on_conclusive_evidence(
 
 
 def _add_failures(node: Node, found: Evidence, kept: tuple[str, ...]) -> Node:
-    """Add what failed to the checks that are *kept*, and each new one to the reason."""
     failed = tuple(found.failures)
     return replace(
         node,
@@ -368,7 +366,6 @@ def _handle_failure(node: Node, found: Evidence, site: Site, now: float, past: i
 
 
 def _is_requested_by_person(node: Node) -> bool:
-    """Whether a person is having it verified, as new or repaired."""
     return node.state is State.VERIFYING and bool(node.by)
 
 
@@ -458,7 +455,7 @@ def _handle_partial_pass(node: Node, found: Evidence, now: float) -> Node:
     """Hold a node whose failed checks were not in the run; wait if they gave no answer."""
     if is_suspect_by_bmc(node):
         unseen = ", ".join(node.checks)
-        why = f"it passed {found.suite}, which cannot see {unseen}; hpcverify fleet bmc asks again"
+        why = f"it passed {found.suite}, which does not see {unseen}; hpcverify fleet bmc does"
         return replace(node, caveat=Caveat.WAITS, caveat_why=why)
     if not _must_pass(node) or found.suite != node.suite:
         return node
@@ -479,7 +476,6 @@ def _handle_partial_pass(node: Node, found: Evidence, now: float) -> Node:
 
 
 def _note_not_judged(node: Node, found: Evidence) -> Node:
-    """Add to the reason what was not judged; another try follows by itself."""
     causes = [text for _, text in found.unjudged] or [
         f"{check}: {found.unanswered_checks[check]}"
         for check in node.checks
@@ -499,7 +495,7 @@ def _return_to_service(node: Node, found: Evidence, now: float, reason: str) -> 
         return replace(back, suite=FABRIC_SUITE, reason=waits, checks=(), conclusive=False)
     if not found.passive:
         return _make_healthy(back, now, reason)
-    why = f"{reason}, which loads nothing: not fully verified"
+    why = f"{reason}, which does not load the node: not fully verified"
     return _make_healthy(back, now, why, NodeEvent.PASSIVE_PASS)
 
 

@@ -72,7 +72,7 @@ class OddNumber(Struct, frozen=True):
 ODD_NUMBERS = (
     # A collect every ten minutes writes gate files, and a health check every five fetches them.
     OddNumber("fleet", "gate_hours", 0.5, inf, "a gate file expires before nodes fetch the next"),
-    OddNumber("fleet", "gate_hours", 0, MONTH_HOURS, "without a controller nodes refuse jobs on"),
+    OddNumber("fleet", "gate_hours", 0, MONTH_HOURS, "nodes refuse jobs without a controller"),
     OddNumber(
         "fleet", "fresh_hours", 0, MONTH_HOURS, "a node that passed waits longer than a month"
     ),
@@ -86,8 +86,8 @@ ODD_NUMBERS = (
     OddNumber("quarantine", "cap", MIN_ALLOWANCE, inf, f"{MIN_ALLOWANCE} are always allowed"),
     OddNumber("quarantine", "check_share", 0, 0.99, "a check is believed though it fails on all"),
     OddNumber("quarantine", "repeat_quarantines", 2, inf, "the first makes a repeat offender"),
-    OddNumber("quarantine", "repeat_days", 1, inf, "those of two nights are not counted together"),
-    OddNumber("fabric", "period_days", 0.5, inf, "every sweep tries all links anew"),
+    OddNumber("quarantine", "repeat_days", 1, inf, "failures of two nights never add up"),
+    OddNumber("fabric", "period_days", 0.5, inf, "every sweep tries all links again"),
     OddNumber("history", "keep_nights", 90, inf, "trends look at 90 nights"),
     OddNumber("events", "max_mib", 1, inf, "a file holds a few thousand events"),
     OddNumber("bmc", "seconds", 10, inf, "many BMCs take longer to answer"),
@@ -130,7 +130,7 @@ def list_notes(site: Site, now: float) -> Iterator[str]:
     yield from _list_switch_notes(site.fabric)
     yield from _list_peer_notes(site)
     if site.bmc.address and not site.bmc.verify:
-        yield "bmc.verify = false: whoever answers at the address of a BMC gets its password"
+        yield "bmc.verify = false: any host at the address of a BMC receives its password"
     yield from _list_bmc_notes(site.bmc)
     if site.scratch and not os.path.isabs(site.scratch):  # noqa: PTH117 - as above
         yield f"scratch = {site.scratch!r}: it must begin with /, or each run has another"
@@ -193,15 +193,16 @@ def _list_program_notes(policy: Quarantine) -> Iterator[str]:
 def _list_suite_notes(site: Site) -> Iterator[str]:
     for check in site.quarantine.fail_closed:
         if not is_enforced([check], site):
-            yield f"fail_closed: {check} is not in enforce, so it refuses no job"
+            yield f"fail_closed: {check} is not in enforce, so it does not refuse jobs"
     in_prolog = {step.name for step in make_plan(load_suite(PROLOG_SUITE), site).steps}
     for check in site.quarantine.fail_closed:
         if check not in in_prolog:
-            yield f"fail_closed: {check} is not in the suite {PROLOG_SUITE}, so it refuses no job"
+            missing = f"is not in the suite {PROLOG_SUITE}"
+            yield f"fail_closed: {check} {missing}, so it does not refuse jobs"
     if not any(step.is_active for step in make_plan(load_suite(site.fleet.suite), site).steps):
         yield (
             f"fleet.suite: {site.fleet.suite} has only passive checks: passing it is not a full "
-            "pass, and makes no node healthy"
+            "pass, and does not make a node healthy"
         )
 
 
@@ -227,7 +228,7 @@ def _list_peer_notes(site: Site) -> Iterator[str]:
 
 def _list_bmc_notes(bmc: Bmcs) -> Iterator[str]:
     if (bmc.address or bmc.addresses) and not bmc.credentials:
-        yield "bmc: there are addresses and no credentials, so hpcverify fleet bmc asks no BMC"
+        yield "bmc: there are addresses and no credentials, so hpcverify fleet bmc does not query a BMC"
     # No mistakes: nodes have the same site file, and must not have the passwords.
     for name in ("credentials", "ca"):
         path = getattr(bmc, name)
@@ -271,7 +272,7 @@ def _check_fleet(fleet: Fleet) -> Iterator[Mistake]:
         yield ("fleet", "program"), f"fleet.program: {fleet.program!r} is not an absolute path"
     for word in fleet.planned_reasons:
         if not word.strip("* _"):
-            text = f"fleet.planned_reasons: {word!r} fits every reason, so no drain would count"
+            text = f"fleet.planned_reasons: {word!r} fits every reason, so drains would not count"
             yield ("fleet", "planned_reasons"), text
     for option in fleet.sbatch_options:
         if why := check_option(option):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from hpcverify.errors import StoreError
 from hpcverify.history.reader import Choice
 from hpcverify.history.screen import read_misdated_runs
 from hpcverify.history.writer import MeasurementWriter
-from hpcverify.model import Run
 from hpcverify.records import documents
 from hpcverify.records.spool import DOCUMENT_PATTERN
 
@@ -38,17 +36,14 @@ def rebuild_measurements(state: Path, problems: list[str]) -> int:
     for _, day in groupby(filter(DOCUMENT_PATTERN.fullmatch, names), lambda n: n[:DAY_LETTERS]):
         paths = [state / "runs" / name for name in day]
         unread: list[str] = []
-        for run in _read_all(paths, unread):
-            writer.add(run, arrived.get(run.id))
+        for path in paths:
+            try:
+                run = documents.read(path)
+            except StoreError as exc:
+                unread.append(str(exc))
+            else:
+                writer.add(run, arrived.get(run.id))
         writer.write()
         problems += unread
         count += len(paths) - len(unread)
     return count
-
-
-def _read_all(paths: list[Path], problems: list[str]) -> Iterator[Run]:
-    for path in paths:
-        try:
-            yield documents.read(path)
-        except StoreError as exc:
-            problems.append(str(exc))

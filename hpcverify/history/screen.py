@@ -173,7 +173,6 @@ class Screen:
 
     @cached_property
     def _ran_once(self) -> bool:
-        """Whether each node ran each suite once, as in most nights: its values are medians."""
         again = (
             f"select 1 from {self.rows} group by node, suite"
             " having min(started) <> max(started) limit 1"
@@ -194,19 +193,15 @@ class Screen:
         """
         rows = f"(select * from {self.rows} where {condition})"
         names = list(self.fetch(f"select distinct {PEER_KEY} from {rows} order by all"))
-        if len(names) > MAX_NODE_METRICS and (claims := self._count_claims(rows)):
+        many = (
+            f"select node, count(*) from (select distinct node, {PEER_KEY} from {rows})"
+            f" group by node having count(*) > {MAX_NODE_METRICS} order by node"
+        )
+        if len(names) > MAX_NODE_METRICS and (claims := dict(self.fetch(many))):
             self.left_out |= claims
             self.rows = f"(select * from {self.rows} where node not in ({_join(claims)}))"
             return self.list_metrics(condition)
         return tuple(PeerMetric(*row) for row in names)
-
-    def _count_claims(self, rows: str) -> dict[str, int]:
-        return dict(
-            self.fetch(
-                f"select node, count(*) from (select distinct node, {PEER_KEY} from {rows})"
-                f" group by node having count(*) > {MAX_NODE_METRICS} order by node"
-            )
-        )
 
     def screen(self, find_floor: Callable[[PeerMetric], float]) -> Iterator[ScreenedList]:
         """

@@ -22,7 +22,7 @@ from hpcverify.errors import ConfigError, StoreError
 from hpcverify.history.columns import NODE, NODE_KIND
 from hpcverify.history.duck import open_duckdb, quote
 from hpcverify.history.screen import PEER_KEY, PeerMetric, Screen, ScreenedList
-from hpcverify.history.table_files import explain_failure, name_column, open_file
+from hpcverify.history.table_files import explain_failure, name_column, open_file, say_what_fails
 from hpcverify.history.values import MIN_NODES_BEYOND
 from hpcverify.peers.floors import FindFloor
 from hpcverify.peers.rule import MIN_COMPARED
@@ -178,7 +178,7 @@ def open_table(
         try:
             with open_duckdb(Path(folder), memory_mib=TABLE_MIB) as db:
                 file = open_file(db, path, Path(folder))
-                with _say_where(path):
+                with say_what_fails(path):
                     columns = choose_columns(file.header, named, groups)
                     columns, source = _find_values(db, file.sql, columns)
                     rows = _write_rows(db, source, columns, Path(folder) / "rows.parquet")
@@ -189,16 +189,7 @@ def open_table(
             raise ConfigError(f"{path} cannot be read: {why}") from exc
 
 
-@contextmanager
-def _say_where(path: Path) -> Generator[None]:
-    try:
-        yield
-    except ConfigError as exc:
-        raise ConfigError(f"{path}: {exc}") from exc
-
-
 def _find_values(db: DuckDBPyConnection, sql: str, columns: Columns) -> tuple[Columns, str]:
-    """Find where the values are: in their column, or in all columns that have numbers."""
     rows = f"(select row_number() over () as {name_column(ROW)}, * from {sql})"
     if not columns.others:
         return columns, rows

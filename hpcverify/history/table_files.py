@@ -45,7 +45,7 @@ def open_file(db: DuckDBPyConnection, path: Path, folder: Path) -> TableFile:
     """
     if path.suffix == PARQUET:
         return _open_parquet(db, path)
-    with _say_what_fails(path), open_text(path) as file:
+    with say_what_fails(path), open_text(path) as file:
         first = list(islice(read_lines(file), SNIFFED_LINES))
         file.seek(0)
         if is_nccl_tests(first):
@@ -97,7 +97,7 @@ def _open_parquet(db: DuckDBPyConnection, path: Path) -> TableFile:
 
 
 def _open_csv(path: Path) -> TableFile:
-    with _say_what_fails(path), open_text(path) as file:
+    with say_what_fails(path), open_text(path) as file:
         line = next(read_lines(file), "")
         delimiter = _find_delimiter(line)
         header = next(csv.reader([line], delimiter=delimiter, strict=True), None)
@@ -118,7 +118,6 @@ def _open_csv(path: Path) -> TableFile:
 
 
 def _find_delimiter(header: str) -> str:
-    """Find what divides the columns: commas, or what there is most of if there are none."""
     return "," if "," in header else max(OTHER_DELIMITERS, key=header.count)
 
 
@@ -132,7 +131,7 @@ def explain_failure(path: Path) -> None:
     """
     if path.suffix == PARQUET:
         return
-    with _say_what_fails(path), open_text(path) as file:
+    with say_what_fails(path), open_text(path) as file:
         line = next(read_lines(file), "")
         delimiter = _find_delimiter(line)
         file.seek(0)
@@ -146,7 +145,8 @@ def explain_failure(path: Path) -> None:
 
 
 @contextmanager
-def _say_what_fails(path: Path) -> Generator[None]:
+def say_what_fails(path: Path) -> Generator[None]:
+    """Name *path* in each error of the block that reads it, a `ConfigError`."""
     try:
         yield
     except ConfigError as exc:

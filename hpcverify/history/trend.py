@@ -143,7 +143,6 @@ def _divide_runs(screen: Screen, rows: str, key: str) -> dict[tuple[str, ...], F
 def _read_past(
     screen: Screen, is_metric: str, levels: FleetLevels, least: float, series: int
 ) -> FleetPast:
-    """Read the past of the metric that the condition of SQL *is_metric* chooses."""
     parts_of_metric = f"(select * from past where {is_metric})"
     ((parts, spread),) = screen.fetch(
         f"select count(*), coalesce({MAD_SCALE} * median(list_aggregate(ratios, 'mad')), 0)"
@@ -188,7 +187,6 @@ def write_move_condition(least: float, spread: float) -> str:
 
 
 def _read_carriers(screen: Screen, is_metric: str) -> tuple[list[PartHistory], int]:
-    """Read parts that ran several drivers or firmwares, and count all of them."""
     screen.run(
         "create or replace temp table carriers as select node, part, max(label) as label"
         f" from divided where {is_metric} group by node, part"

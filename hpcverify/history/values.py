@@ -170,7 +170,6 @@ class _FarGroups:
         return max(counts.values(), default=0) >= MIN_NODES_BEYOND
 
     def _find_minorities(self, metric: PeerMetric) -> dict[str, frozenset[_Group]]:
-        """Find the groups of each node that have no more nodes than the rest."""
         groups = {
             node: frozenset(self._find_groups(node, driver, firmware).items())
             for node, _, driver, firmware in self._read_nodes(metric)
@@ -188,8 +187,6 @@ class _FarGroups:
 
 
 def _make_group_finder(locate: Locate) -> FindGroups:
-    """Make what finds the place and the versions of a node: the same ones are kept once."""
-
     @cache
     def find(node: str, driver: str | None, firmware: str | None) -> Mapping[str, str]:
         versions = {"driver": driver, "firmware": firmware}

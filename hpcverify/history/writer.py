@@ -86,7 +86,7 @@ class MeasurementWriter:
         try:
             cells = collect_cells(run, arrived)
         except OverflowError:  # noon before the year 1, for example
-            self._leave_out(run, f"began at {run.started.isoformat()}, in no night")
+            self._leave_out(run, f"began at {run.started.isoformat()}, which is not in any night")
             return
         if cells is None:
             return
@@ -117,7 +117,7 @@ class MeasurementWriter:
         if self._left_out:
             others = len(self._left_out) - 1
             more = f" (and {format_count(others, 'other run')})" if others else ""
-            self._say(f"{self._left_out[0]}{more}; their documents keep what they measured")
+            self._say(f"{self._left_out[0]}{more}; their documents keep the measurements")
             self._left_out.clear()
         if self._waiting:
             self._spill(sync=True)
@@ -209,12 +209,12 @@ class MeasurementWriter:
         if torn:
             self._say(
                 f"{format_count(torn, 'line')} of {self._queue_path} cannot be read, as after a "
-                "power cut: hpcverify history --rebuild adds what they held"
+                "power cut: hpcverify history --rebuild adds their measurements"
             )
         if late:
             self._say(
                 f"{format_count(late, 'run')} of weeks that the history has rolled up "
-                "came too late to be added to them: their documents keep what they measured"
+                "arrived too late to be added to them: their documents keep the measurements"
             )
 
 

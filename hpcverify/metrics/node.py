@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from hpcverify.metrics.table import VERDICT
 from hpcverify.metrics.text import LabelValues, MetricFamily, make_state_set
-from hpcverify.model import Part, Run, Verdict, cap_beta_verdict, effective_verdict
+from hpcverify.model import Run, Verdict, cap_beta_verdict, effective_verdict
 
 LABEL_NUMBER = re.compile(r"\D* (\d+)")
 """The number that a person calls a part by, as in "GPU 3"."""
@@ -32,26 +32,20 @@ def list_run_families(run: Run) -> Iterator[MetricFamily]:
     yield MetricFamily("hpcverify_run_timestamp_seconds", {(suite,): ended})
     yield MetricFamily("hpcverify_run_duration_seconds", {(suite,): run.seconds})
     yield make_state_set("hpcverify_run_verdict", VERDICT.values, {(suite,): run.verdict.value})
-    yield MetricFamily(
-        "hpcverify_check_verdict_info",
-        {(suite, check, worst.value): 1 for check, worst in _find_worst(run).items()},
-    )
-    yield MetricFamily("hpcverify_finding_info", dict.fromkeys(_list_findings(run), 1))
-
-
-def _find_worst(run: Run) -> Mapping[str, Verdict]:
-    """Find the worst verdict of each check over its rounds."""
     worst: dict[str, Verdict] = {}
     for result in run.results:
-        verdict = effective_verdict(result)
-        worst[result.check] = max(worst.get(result.check, verdict), verdict)
-    return worst
+        worst[result.check] = max(worst.get(result.check, Verdict.PASS), effective_verdict(result))
+    yield MetricFamily(
+        "hpcverify_check_verdict_info",
+        {(suite, check, verdict.value): 1 for check, verdict in worst.items()},
+    )
+    yield MetricFamily("hpcverify_finding_info", dict.fromkeys(_list_findings(run), 1))
 
 
 def _list_findings(run: Run) -> Iterator[LabelValues]:
     inventory = run.inventory
     numbers = {
-        part.id: _number_part(part, place)
+        part.id: number[1] if (number := LABEL_NUMBER.match(part.label)) else str(place)
         for kind in dict.fromkeys(part.kind for part in inventory.parts)
         for place, part in reversed([*enumerate(inventory.of_kind(kind))])
     }
@@ -62,9 +56,3 @@ def _list_findings(run: Run) -> Iterator[LabelValues]:
                 index = numbers.get(fault.part_id, "")
                 kind = fault.part_kind or "node"
                 yield run.suite, result.check, fault.code, verdict.value, kind, index
-
-
-def _number_part(part: Part, place: int) -> str:
-    """Return the number in the label of *part*, else its *place* among the parts of its kind."""
-    number = LABEL_NUMBER.match(part.label)
-    return number[1] if number else str(place)

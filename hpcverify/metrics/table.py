@@ -97,9 +97,9 @@ CODE = Label("code", "the code of a finding, or the metric that is outside its l
 VERDICT = Label("verdict", "a verdict", tuple(verdict.value for verdict in Verdict))
 REMEDY = Label("remedy", "what to do about it", tuple(remedy.value for remedy in Remedy))
 KIND = Label("kind", "the kind of a part", ("gpu", "nic", "disk", "dimm"))
-PLACE = Label("place", "the leaf switch of a node, or the rack that its name has")
-READER = Label("reader", "who reads the events")
-CONVENIENCE = Label("convenience", "what the controller does beside holding nodes")
+PLACE = Label("place", "the leaf switch of a node, or the rack in its name")
+READER = Label("reader", "the reader of the events")
+CONVENIENCE = Label("convenience", "a task of the controller other than holding nodes")
 METRIC = Label("metric", "the name of a measurement")
 MODEL = Label("model", "the product of the parts, as their driver names it")
 UNIT = Label("unit", "the unit of the measurement")
@@ -142,7 +142,7 @@ CONTROLLER_METRICS = (
     PrometheusMetric(
         name="hpcverify_malfunctions",
         help="Conveniences of the controller that do not work now.",
-        runbook="Run `hpcverify nodes`: its last lines say what does not work, and why.",
+        runbook="Run `hpcverify nodes`: its last lines show what does not work, and why.",
     ),
     PrometheusMetric(
         name="hpcverify_malfunction_since_timestamp_seconds",
@@ -154,14 +154,14 @@ CONTROLLER_METRICS = (
     PrometheusMetric(
         name="hpcverify_sweep_end_timestamp_seconds",
         unit="seconds",
-        help="When the last sweep ended; 0: none did.",
+        help="When the last sweep ended; 0: never.",
         runbook="Run `systemctl status hpcverify-sweep` and `hpcverify fleet sweep --dry-run`.",
     ),
     PrometheusMetric(
         name="hpcverify_night_timestamp_seconds",
         unit="seconds",
-        help="When the newest night that was compared with peers and the past began; 0: none was.",
-        runbook="Run `hpcverify nodes`; without DuckDB no night is judged.",
+        help="When the newest night that was compared with peers and the past began; 0: never.",
+        runbook="Run `hpcverify nodes`; without DuckDB, nights are not judged.",
     ),
     PrometheusMetric(
         name="hpcverify_verifications_open",
@@ -171,14 +171,14 @@ CONTROLLER_METRICS = (
     PrometheusMetric(
         name="hpcverify_spool_refusals",
         help="Documents and directories in the spool that the last command refused.",
-        runbook="Run `hpcverify fleet collect`: it says why each is refused.",
+        runbook="Run `hpcverify fleet collect`: it prints why each is refused.",
     ),
     PrometheusMetric(
         name="hpcverify_events_waiting",
         labels=(READER,),
-        help="Events that a reader has not got yet.",
+        help="Events that a reader has not received yet.",
         alerts=("HpcverifyEventsStuck",),
-        runbook="Run `hpcverify doctor` on the controller: it names a reader that is behind.",
+        runbook="Run `hpcverify doctor` on the controller: it reports a reader that is behind.",
     ),
     PrometheusMetric(
         name="hpcverify_nodes",
@@ -212,25 +212,25 @@ CONTROLLER_METRICS = (
     ),
     PrometheusMetric(
         name="hpcverify_nodes_prolog_error",
-        help="Nodes that Slurm drained because a prolog failed, and that nobody has taken over.",
+        help="Nodes that Slurm drained because a prolog failed, and that were not taken over.",
         alerts=("HpcverifyPrologErrors",),
         runbook="Read slurmd's log there; `hpcverify nodes` lists them as held by others.",
     ),
     PrometheusMetric(
         name="hpcverify_nodes_accused",
-        help="Nodes in service with conclusive evidence of their own hooks, and no answer yet.",
+        help="Nodes in service with conclusive evidence from a hook, not verified since.",
         alerts=("HpcverifyEvidenceInService",),
         runbook="Run `hpcverify nodes`: verify them, or hold them.",
     ),
     PrometheusMetric(
         name="hpcverify_nodes_overdue",
-        help="Nodes in service without a full pass for overdue_days, or 7 days where that is 0.",
+        help="Nodes in service without a full pass for overdue_days, or for 7 days if that is 0.",
         alerts=("HpcverifyFleetStale",),
-        runbook="Run `hpcverify fleet sweep --dry-run --explain`: it lists why nodes are skipped.",
+        runbook="Run `hpcverify fleet sweep --dry-run --explain`: it prints why nodes are passed over.",
     ),
     PrometheusMetric(
         name="hpcverify_nodes_unlisted",
-        help="Nodes that should have series of their own and have none, because they are too many.",
+        help="Nodes without their own series because there are too many of them.",
         runbook="Set [metrics] all_nodes, or run `hpcverify nodes`.",
     ),
     PrometheusMetric(
@@ -248,7 +248,7 @@ CONTROLLER_METRICS = (
         name="hpcverify_transitions_total",
         type=MetricType.COUNTER,
         labels=(BEFORE, AFTER),
-        help="Nodes that went from one state into another.",
+        help="Changes of nodes from one state to another.",
         runbook="Run `hpcverify nodes show NODE` for the history of one.",
     ),
     PrometheusMetric(
@@ -269,7 +269,7 @@ CONTROLLER_METRICS = (
         name="hpcverify_outages_total",
         type=MetricType.COUNTER,
         labels=(CAUSE,),
-        help="Times that a node failed or was held, by whomever.",
+        help="Times that a node failed or was held, by anyone.",
     ),
     PrometheusMetric(
         name="hpcverify_failures_total",
@@ -293,11 +293,11 @@ CONTROLLER_METRICS = (
         unit="seconds",
         buckets=_OUTAGE_BUCKETS,
         help="Time from the beginning of an outage until the node was back in service.",
-        runbook="Run `hpcverify nodes`: a node in one state for days waits for a person.",
+        runbook="Run `hpcverify nodes`: a node that stays in one state for days needs attention.",
     ),
     PrometheusMetric(
         name="hpcverify_breaker_tripped",
-        help="1 while the breaker is tripped, so that no node is held for a failure.",
+        help="1 while the breaker is tripped and nodes are not held for failures.",
         alerts=("HpcverifyBreakerTripped",),
         runbook="Run `hpcverify fleet breaker`; after the fix, `hpcverify fleet breaker reset`.",
     ),
@@ -320,7 +320,7 @@ CONTROLLER_METRICS = (
     PrometheusMetric(
         name="hpcverify_check_doubted",
         labels=(CHECK,),
-        help="1 while a check fails on so many nodes that no node is held for it alone.",
+        help="1 while a check fails too widely to hold nodes for it alone.",
         alerts=("HpcverifyCheckDoubted",),
         runbook="Run `hpcverify fleet breaker`: check the driver and the image, not the nodes.",
     ),
@@ -330,7 +330,7 @@ CONTROLLER_METRICS = (
         labels=(CHECK, CODE, VERDICT),
         help="Findings that were opened, one for each part.",
         alerts=("HpcverifyFindingRise",),
-        runbook="Run `hpcverify nodes`: a code that rises on many nodes has a cause in common.",
+        runbook="Run `hpcverify nodes`: a code that rises on many nodes has a common cause.",
     ),
     PrometheusMetric(
         name="hpcverify_findings_open",
@@ -341,12 +341,12 @@ CONTROLLER_METRICS = (
     PrometheusMetric(
         name="hpcverify_parts_expected",
         labels=(KIND,),
-        help="Parts of all nodes, as their last inventory that was accepted has them.",
+        help="Parts of all nodes by their last accepted inventory.",
     ),
     PrometheusMetric(
         name="hpcverify_parts_present",
         labels=(KIND,),
-        help="Parts of all nodes that their newest run has seen.",
+        help="Parts of all nodes that their newest run found.",
         runbook="Run `hpcverify nodes`, then `hpcverify show` for the run of that node.",
     ),
     PrometheusMetric(
@@ -359,8 +359,8 @@ CONTROLLER_METRICS = (
         name="hpcverify_measurement_peak_ratio",
         labels=(CHECK, METRIC, MODEL, STATISTIC),
         unit="ratio",
-        help="The same as a share of the data sheet, where that has a figure for the product.",
-        runbook="Run `hpcverify doctor --floors` on a node: it has the figures and their sources.",
+        help="The same as a share of the figure in the data sheet of the product.",
+        runbook="Run `hpcverify doctor --floors` on a node for the figures and their sources.",
     ),
     PrometheusMetric(
         name="hpcverify_outliers",
@@ -372,7 +372,7 @@ CONTROLLER_METRICS = (
         name="hpcverify_trend_crossing_timestamp_seconds",
         labels=(NODE, CHECK, METRIC),
         unit="seconds",
-        help="When the worst part of a node will cross a limit if its trend goes on.",
+        help="When the worst part of a node will cross a limit if its trend continues.",
         alerts=("HpcverifyTrendCrossesLimit",),
         runbook="Run `hpcverify history NODE`, and plan the replacement of the part.",
     ),
@@ -386,9 +386,9 @@ CONTROLLER_METRICS = (
         name="hpcverify_node_state_since_timestamp_seconds",
         labels=(NODE,),
         unit="seconds",
-        help="When a node came into its state.",
+        help="When a node entered its state.",
         alerts=("HpcverifyNodeHeldLong",),
-        runbook="Run `hpcverify nodes show NODE`: its reason says what it waits for.",
+        runbook="Run `hpcverify nodes show NODE`: its reason shows what it waits for.",
     ),
     PrometheusMetric(
         name="hpcverify_node_hold_info",
@@ -414,14 +414,14 @@ CONTROLLER_METRICS = (
         labels=(NODE,),
         help="Times that a node came back to service after a failure, in 7 days; at most 2 count.",
         alerts=("HpcverifyNodeBackTwice",),
-        runbook="Have a person repair it: a rerun clears a part that fails now and then.",
+        runbook="Repair it: a rerun clears a part that fails intermittently.",
     ),
     PrometheusMetric(
         name="hpcverify_node_parts_missing",
         labels=(NODE, KIND),
-        help="Parts of a node that its newest run has not seen.",
+        help="Parts of a node that its newest run did not find.",
         alerts=("HpcverifyPartsMissing",),
-        runbook="Run `hpcverify nodes show NODE`; if parts were removed, run --accept-parts.",
+        runbook="Run `hpcverify nodes show NODE`; after a deliberate removal, run with --accept-parts.",
     ),
 )
 """Those of the controller's file."""

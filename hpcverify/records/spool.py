@@ -589,7 +589,7 @@ def _find_bad_values(run: Run) -> Iterator[str]:
     if any(_is_deep(result.params) for result in run.results):
         yield "its parameters are nested deeper than those of any run"
     if any(size > MAX_DOCUMENT_BYTES for size in accumulate(_list_sizes(run))):
-        yield "it would be larger than any run once it is stored"
+        yield "it would be larger than any run once stored"
 
 
 def _is_deep(value: Any, left: int = MAX_PARAM_DEPTH) -> bool:

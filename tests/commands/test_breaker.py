@@ -38,7 +38,7 @@ def test_a_doubt_is_told_with_how_widely_and_until_when(cli: Cli) -> None:
 
     assert first == "not tripped"
     assert doubt.startswith("doubted: gemm fails on 4 of the 10 nodes that ran it: ")
-    assert f"no node is held for it alone until {ends:%Y-%m-%d %H:}" in doubt
+    assert f"nodes are not held for it alone until {ends:%Y-%m-%d %H:}" in doubt
 
 
 def test_a_reset_says_what_a_doubt_needs_instead(cli: Cli) -> None:

@@ -50,7 +50,7 @@ def test_a_drain_is_taken_back_for_the_reason_that_stands_there(ledger: Ledger) 
         ("gemm: GPU 3 is slow; sdc: node: a wrong word", ("gemm", "sdc")),
         ("gemm, sdc: GPU 3: 30 % slower; storage: GPU 5: lost", ("gemm", "sdc", "storage")),
         ("Prolog error: sdc: a wrong word", ("sdc",)),
-        ("conclusive evidence, which no rerun can take back: sdc: wrong", ("sdc",)),
+        ("conclusive evidence, which a rerun does not clear: sdc: wrong", ("sdc",)),
         ("gemm: slow; not verified since: failed sdc, storage", (*("gemm", "sdc"), "storage")),
         ("gemm: slow; unknown_check: bad", ("gemm",)),
         ("bob: ask me about sdc", ()),

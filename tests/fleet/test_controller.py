@@ -514,7 +514,7 @@ def test_a_suspect_with_hard_evidence_is_kept_though_its_check_is_in_doubt(tmp_p
     room.collect(times=2)
 
     assert room.slurm.reserved == {"n1"}
-    assert "(held no harder than before: sdc fails on 3" in room.node("n1").full_reason
+    assert "(not held more strictly: sdc fails on 3" in room.node("n1").full_reason
 
 
 # -- jobs that nobody waits for

@@ -136,7 +136,7 @@ def forge(lines: Lines, start: int) -> Lines:
             lambda lines: lines[10:],
             (10, "the file begins with event 11, and lines before it are gone", "events.jsonl"),
         ),
-        (lambda _: [], (50, "no file has a line: name the rotated ones too", "files")),
+        (lambda _: [], (50, "no file has a line: give the rotated files too", "files")),
         (
             lambda lines: forge(lines, 19),
             (20, "the ledger has another line", "events.jsonl, line 20"),

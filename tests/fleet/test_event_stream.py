@@ -211,7 +211,7 @@ def test_a_disk_that_says_it_wrote_and_did_not_is_an_error_and_nothing_is_given_
 ) -> None:
     add_events(ledger, 3)
 
-    with pytest.raises(StoreError, match="failing disk"):
+    with pytest.raises(StoreError, match="check the disk"):
         make_stream(ledger, write=lambda _, content: len(content)).drain()
     assert ledger.read_cursors() == {FILE_READER: 0}
     make_stream(ledger).drain()

@@ -173,7 +173,7 @@ def test_while_it_is_tripped_a_suspect_that_fails_again_is_held_no_harder(room: 
 
     assert room.is_now("n1") == KEPT
     node = room.ledger.read_node("n1")
-    assert "held no harder than before: the breaker tripped: 3 of 4 nodes" in node.full_reason
+    assert "not held more strictly: the breaker tripped: 3 of 4 nodes" in node.full_reason
     assert (node.run, node.checks) == (again.id, ("gemm", "sdc"))
     # Nothing moved since its last verification: no rerun is due at once.
     assert room.ledger.read_last_ticket_number() > node.not_before_ticket
@@ -210,7 +210,7 @@ def test_hard_evidence_waits_for_the_brakes_until_a_reset_asks_for_a_new_finding
     for found in (BAD, GOOD, GOOD):
         room.take(room.run("n1", found))
         assert room.is_now("n1") == KEPT
-    assert room.ledger.read_node("n1").full_reason.count("held no harder") == 1
+    assert room.ledger.read_node("n1").full_reason.count("not held more strictly") == 1
     room.ledger.reset("ada", "image 41")
 
     room.take(room.run("n1", GOOD))

@@ -211,7 +211,7 @@ def test_a_tripped_breaker_shows_in_the_output_and_status_of_each_cycle(fleet: F
     for command in ("collect", "sweep"):
         done = fleet("fleet", command)
         assert done.returncode == 4, done.stderr
-        assert "THE BREAKER IS TRIPPED, no node is held for a failure: 3 of 4" in done.stderr
+        assert "THE BREAKER IS TRIPPED, nodes are not held for failures: 3 of 4" in done.stderr
     (tripped,) = [each for each in told(fleet) if each["event"] == "breaker"]
     assert tripped["after"] == "tripped"
 

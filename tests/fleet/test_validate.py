@@ -129,7 +129,7 @@ def test_limits_and_names_that_fit_the_cluster_are_told_nothing() -> None:
 def test_a_node_at_no_switch_is_told() -> None:
     site = a_site(fabric=Fabric(switches={"a": "n[1-30]", "b": "n[31-62]"}))
     (note,) = check_switches(site, THERE)
-    assert "fabric.switches: n[63-64] is at no switch" in note
+    assert "fabric.switches: n[63-64] is not at a switch" in note
     assert [*check_switches(site, THERE[:62])] == []
     assert [*check_switches(a_site(), THERE)] == []
 
@@ -157,7 +157,7 @@ def test_an_account_or_a_qos_of_none_is_told(fleet: Fleet, told: list[str]) -> N
 def test_without_accounting_an_account_means_nothing() -> None:
     slurm = Slurm(run=lambda _: "AccountingStorageType = (null)\n")
     (note,) = check_accounting(Fleet(account="any"), slurm)
-    assert note == "fleet.account = 'any': Slurm keeps no accounts, so it means nothing"
+    assert note == "fleet.account = 'any': Slurm does not keep accounts, so it has no effect"
     assert [*check_accounting(Fleet(), slurm)] == []
 
 

@@ -316,7 +316,9 @@ def test_a_run_of_a_day_before_the_calendar_is_told_of(tmp_path: Path) -> None:
 
     assert set(read_measurements(tmp_path)["node"]) == {"n2"}
     (line,) = said
-    assert line.startswith(f"n1: run {run.id} began at 0001-01-01T00:00:00+00:00, in no night")
+    assert line.startswith(
+        f"n1: run {run.id} began at 0001-01-01T00:00:00+00:00, which is not in any night"
+    )
 
 
 def test_a_path_that_cannot_be_seen_is_named_in_one_line(tmp_path: Path) -> None:

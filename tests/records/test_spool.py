@@ -372,7 +372,7 @@ def test_a_text_that_would_be_larger_once_it_is_kept_is_refused(home: Path) -> N
     raw = msgspec.to_builtins(a_run())
     raw["results"][0]["limits"] = [{"name": ""}] * 400_000
     assert write(home, msgspec.json.encode(raw)).stat().st_size < documents.MAX_DOCUMENT_BYTES // 8
-    assert "larger than any run once it is stored" in refused(home)
+    assert "larger than any run once stored" in refused(home)
 
 
 def test_a_run_that_is_untimely_is_put_aside_with_the_reason(home: Path) -> None:
