@@ -172,7 +172,7 @@ def find_parts(run: Run, names: Sequence[str]) -> set[str]:
     Each is an id, a label, whole or up to " (", or the number of a GPU.
 
     Raises:
-        UnknownNameError: nothing in *run* is about such a part.
+        UnknownNameError: *run* has no such part.
 
     """
     ids = dict.fromkeys(item.part_id for result in run.results for item in _list_items(result))
