@@ -107,6 +107,8 @@ def command(
     try:
         stored = store.load(run)
     except NoRunsError as exc:
+        if as_json:  # there is no document
+            raise
         echo(str(exc))
         return
     shown = stored if number is None else keep_round(stored, number)
