@@ -150,14 +150,14 @@ JudgedItem = Measurement | Finding
 
 
 class Placement(Enum):
-    """Where and beside what a check runs."""
+    """Where a check runs, and with which other checks."""
 
     PASSIVE = "passive"
     """Once, in the telemetry worker: reads, and loads nothing."""
     NODE = "node"
-    """Once, in a worker of its own: loads the node, but none of its devices."""
+    """Once, in its own worker: loads the node, but none of its devices."""
     DEVICES_TOGETHER = "devices_together"
-    """Once, in a worker of its own that uses all devices of the node."""
+    """Once, in its own worker that uses all devices of the node."""
     DEVICES = "devices"
     """In each device's worker; all devices of one kind at the same time."""
     ALL_DEVICES = "all_devices"
@@ -281,7 +281,7 @@ FOUND_NOTHING, CHECKER_BROKEN = "nothing found", "checker broken"
 
 class Setting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    What a file says about a limit, in the file's own unit.
+    A limit as a file has it, in the unit of the file.
 
     What it leaves out comes from the limit that would apply without it.
     """
@@ -303,7 +303,7 @@ class Setting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     remedy: Remedy | None = None
     """What to do about a value outside the limit."""
     optional: bool | None = None
-    """Whether a run is sound if nothing was measured."""
+    """Whether a run without this measurement is sound."""
     part: str = ""
     """The label or the id of a part, or a pattern; empty: all parts."""
     nodes: str = ""
@@ -355,7 +355,7 @@ class Rule(Setting, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.metric, self.part or ANY_PART
 
     def refine(self, rule: Rule) -> Rule:
-        """Return *rule* with what this one says; a bound replaces those on its side."""
+        """Return *rule* with the fields of this rule; a bound replaces those on its side."""
         own = _list_bounds(self)
         sides = {_is_upper(name, value) for name, value in own.items()}
         kept = {n: v for n, v in _list_bounds(rule).items() if _is_upper(n, v) not in sides}
@@ -412,7 +412,7 @@ class Metric(Struct, frozen=True):
         return self.fail(*names, otherwise=Verdict.WARN, **terms)
 
     def error(self, *names: str, **terms: Any) -> Metric:
-        """Add a limit that says what it takes to judge at all; it must be measured."""
+        """Add a limit for the least that a judgement needs; it must be measured."""
         return self.fail(*names, **({"otherwise": Verdict.ERROR, "optional": False} | terms))
 
 
@@ -574,7 +574,7 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
             needs more than our defaults.
         metrics: What it measures, by name or by pattern with ``*``, with the default limits.
         finding_rules: What each code of its findings means.
-        placement: Where and beside what it runs.
+        placement: Where it runs, and with which other checks.
         timeout: Seconds after which a worker is ended, whatever the parameters.
         estimate: The seconds that *measure* takes at most on a healthy part of this node
             by its parameters, without the start of Python, torch, CUDA or NCCL. A worker
@@ -627,7 +627,7 @@ def judge(result: Result, inventory: Inventory) -> Result:
     """
     Judge *result* by its own limits and rulings; its shortfalls are errors.
 
-    Its faults are the gravest first. The worst verdict counts, and the reason lists every
+    Its faults are the worst first. The worst verdict counts, and the reason lists every
     fault that has it. After a PASS the reason has what passes and still has a remedy.
     """
     faults = _list_faults(result, inventory)
@@ -780,7 +780,7 @@ def _judge_shortfalls(result: Result, inventory: Inventory) -> Iterator[Fault]:
         named = inventory.find_part(shortfall.part_id) or shortfall.part_id in devices
         part_id = shortfall.part_id if named or gone else "node"
         if part_id == "node" and shortfall.code in explained:
-            continue  # the finding says which part it is
+            continue  # the finding names the part
         yield Fault(
             kind=FaultKind.SHORTFALL,
             part_id=part_id,
@@ -930,5 +930,5 @@ def _format_comparison(item: Measurement, sign: str, bound: float | None) -> str
 
 
 def format_bound(bound: float | None, unit: str) -> str:
-    """Format the bound of a value in *unit*, which is beside it and is not repeated."""
+    """Format the bound of a value in *unit*, without the unit that the value already has."""
     return format_quantity(bound, unit if unit == "ratio" else "")

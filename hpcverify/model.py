@@ -26,7 +26,7 @@ FABRIC_SUITE = "fabric"
 COLLECTIVES_CHECK = "collectives"
 """The check of that suite."""
 Side = Literal["low", "high", "neither"]
-"""Which values of a metric are worse among like parts; a difference may also say nothing."""
+"""Which values of a metric are worse among like parts; a difference may also have no meaning."""
 
 
 @total_ordering
@@ -34,7 +34,7 @@ class Verdict(Enum):
     """
     The verdict of one check, worst last, so that ``max()`` is the worst.
 
-    FAIL says that the hardware is bad; ERROR says only that we could not tell. A FAIL may
+    FAIL: the hardware is bad. ERROR: the hardware could not be judged. A FAIL may
     quarantine a node, an ERROR calls an operator: never mix them.
     """
 
@@ -59,7 +59,7 @@ class Cause(StrEnum):
 
     NONE = ""
     BUSY = "busy"
-    """Someone else holds the part."""
+    """Another program holds the part."""
     CHECKER = "checker"
     """The check found itself unsound, as a canary that was not noticed."""
     CRASHED = "crashed"
@@ -160,9 +160,9 @@ class Finding(Struct, frozen=True):
     part_id: str
     text: str
     evidence: dict[str, str] = {}
-    """What a person reads beside *text*, by name."""
+    """More facts for people, by name."""
     data: dict[str, Any] = {}
-    """What checks read of each other, as JSON: the wording of a text decides nothing."""
+    """Facts that other checks read, as JSON: no decision depends on the wording of a text."""
     fix: str = ""
     """The step that undoes it, such as an exact command; empty if none is known."""
 
@@ -400,10 +400,10 @@ class Inventory(Struct, frozen=True, dict=True):  # the dict is for what is cach
 VENDOR_FACT = "vendor"
 """The fact that names the vendor of a GPU; one without it is NVIDIA's."""
 FORMER_LABEL = "was"
-"""The evidence that says what a part that is gone, or known by its address only, was
-called. The facts that were known of it stand beside."""
+"""The evidence with the former name of a part that is gone, or that only its address
+identifies. The evidence also has its former facts."""
 MIN_PARTS_FOR_ALL = 3
-"""Parts of a kind from which "all of them" says more than their names."""
+"""Parts of a kind from which "all of them" is clearer than their names."""
 
 
 PLURAL_NAMES = {"cpu": "CPUs", "dimm": "DIMMs", "disk": "disks", "gpu": "GPUs", "nic": "NICs"}
@@ -419,7 +419,7 @@ class Shortfall(Struct, frozen=True):
     cause: Cause
     remedy: Remedy = Remedy.RERUN
     code: str = ""
-    """The code of the shared finding that this comes of, if it does."""
+    """The code of the shared finding that is the cause, if there is one."""
     fix: str = ""
     """The exact step that undoes it; empty if none is known."""
 
@@ -500,7 +500,7 @@ class Result(Struct, frozen=True, kw_only=True):
     cause: Cause = Cause.NONE
     remedy: Remedy = Remedy.NONE
     faults: tuple[Fault, ...] = ()
-    """Everything that the judge found wrong, the gravest first; after a PASS only remarks, whose
+    """Everything that the judge found wrong, the worst first; after a PASS only remarks, whose
     verdict is PASS."""
     maturity: Maturity = Maturity.STABLE
     required: bool = False
@@ -516,7 +516,7 @@ class Result(Struct, frozen=True, kw_only=True):
     """What the codes of the findings meant when this was judged."""
     shortfalls: tuple[Shortfall, ...] = ()
     params: dict[str, Any] = {}
-    """The parameters that were in force, for whoever wants to run it again."""
+    """The parameters that were in force, to repeat the check."""
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -549,7 +549,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
 def verdict_of(results: tuple[Result, ...]) -> Verdict:
     """
-    Say what *results* make of a node: the worst of them, after two steps.
+    Return the verdict of *results*: the worst of them, after two steps.
 
     A check in beta can do no more than warn. Skips are left out: the node has no such
     part, or no such sensor, and what it has was verified. But the skip of a check
@@ -562,7 +562,7 @@ def verdict_of(results: tuple[Result, ...]) -> Verdict:
 
 def effective_verdict(result: Result) -> Verdict:
     """
-    Say what *result* counts as, for the node and on every page.
+    Return the verdict that *result* counts as, for the node and on every page.
 
     The skip of a required check is an ERROR; a check in beta can do no more than warn.
     """
@@ -572,6 +572,6 @@ def effective_verdict(result: Result) -> Verdict:
 
 
 def cap_beta_verdict(verdict: Verdict, maturity: Maturity) -> Verdict:
-    """Say what the *verdict* of a check of this *maturity* counts as."""
+    """Return what the *verdict* of a check of this *maturity* counts as."""
     young = maturity is Maturity.BETA and verdict is Verdict.FAIL
     return Verdict.WARN if young else verdict

@@ -49,7 +49,7 @@ TOKEN_VARIABLE = "HPCVERIFY_TOKEN"  # noqa: S105 - where it is, not what it is
 
 
 def carry_out(request: RunRequest, suite: Suite, early: ForkedWorker) -> int:
-    """Run *suite* as *request* says, with the worker *early*; return the exit status."""
+    """Run *suite* with the options of *request* and the worker *early*; return the exit status."""
     site = load_site()
     todo = expect_gpus(make_plan(suite, site, request.checks), request.expect_gpus)
     refuse_endless(todo)
@@ -138,12 +138,12 @@ def list_pages(request: RunRequest) -> list[str]:
 
 
 def _takes_stdout(request: RunRequest) -> bool:
-    """Whether standard output is for a document, so that nothing else may be in it."""
+    """Whether standard output is for a document, and must not contain anything else."""
     return request.as_json or STDOUT_NAME in request.outputs
 
 
 def print_to(text: str, stream: TextIO) -> None:
-    """Print *text*; if nobody reads *stream* any more, go on: the verdict still counts."""
+    """Print *text*; if the reader of *stream* is gone, continue: the verdict still counts."""
     with ignore_closed_pipe(stream):
         echo(text, stream)
 
@@ -152,7 +152,7 @@ def exchange_with_spool(run: Run, spool: Path, user: str) -> Iterator[StoreError
     """
     Fetch the controller's decision on this node from *spool*, and leave *run* there.
 
-    Both only if nobody but root and *user* can change it. Yield why not. Only that copy has the
+    Both only if root and *user* alone can change it. Yield why not. Only that copy has the
     token: those who may read this node's runs must not see it.
     """
     from hpcverify.records import spool as room

@@ -11,13 +11,13 @@ from hpcverify.commands._options import FiniteRange
 from hpcverify.records.documents import STDOUT_NAME
 
 MAX_GPUS = 1000
-"""Far more than a node can have: a larger number has a slip in it, and the node is well."""
+"""Far more than a node can have: a larger number is a typing error."""
 
 
 @click.command("run")
 @click.option("--suite", default="quick", show_default=True, help="The suite to run.")
 @click.option(
-    "--check", "checks", multiple=True, metavar="NAME", help="Only this check; repeatable."
+    "--check", "checks", multiple=True, metavar="NAME", help="Run only this check; repeatable."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the run document.")
 @click.option(
@@ -30,7 +30,7 @@ MAX_GPUS = 1000
 )
 @click.option("-v", "--verbose", is_flag=True, help="Print every value with its limit.")
 @click.option("--strict", is_flag=True, help="Exit with 1 on a warning.")
-@click.option("--force", is_flag=True, help="Run even if the GPUs are in use.")
+@click.option("--force", is_flag=True, help="Run the suite even if the GPUs are in use.")
 @click.option("--accept-parts", is_flag=True, help="Accept changed hardware as the new reference.")
 @click.option(
     "--expect-gpus",
@@ -44,7 +44,7 @@ MAX_GPUS = 1000
     type=FiniteRange(min=0),
     default=0,
     metavar="SECONDS",
-    help="How long to wait for another run on this node.",
+    help="Wait up to SECONDS for another run on this node.",
 )
 @click.option(
     "--fail-closed",

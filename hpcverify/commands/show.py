@@ -107,6 +107,8 @@ def command(
     try:
         stored = store.load(run)
     except NoRunsError as exc:
+        if as_json:  # there is no document
+            raise
         echo(str(exc))
         return
     shown = stored if number is None else keep_round(stored, number)
@@ -172,7 +174,7 @@ def find_parts(run: Run, names: Sequence[str]) -> set[str]:
     Each is an id, a label, whole or up to " (", or the number of a GPU.
 
     Raises:
-        UnknownNameError: nothing in *run* is about such a part.
+        UnknownNameError: *run* has no such part.
 
     """
     ids = dict.fromkeys(item.part_id for result in run.results for item in _list_items(result))

@@ -53,7 +53,7 @@ class JudgedPeers(Struct, frozen=True):
 
 def make_locator(site: Site, ledger: Ledger) -> Locate:
     """
-    Make what says where a node is: at its switch, as the site or the last sweep knows it.
+    Make the function that locates a node: at its switch, from the site file or the last sweep.
 
     Without one, the name may show the rack.
 
@@ -75,7 +75,7 @@ def make_locator(site: Site, ledger: Ledger) -> Locate:
 
 def map_kinds(site: Site) -> dict[str, str]:
     """
-    Map each node that differs by design to its kind, as the *site* says it.
+    Map each node that differs by design to its kind, from the *site* file.
 
     Raises:
         ConfigError: a host list is not one.

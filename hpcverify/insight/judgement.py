@@ -35,7 +35,7 @@ MAX_LEVELS = 400
 """A node of eight GPUs has some 300 metrics with a worse side; a claim of one node hides none."""
 FOLLOWED_RUNS = 10
 KNOWN_AFTER, MUCH_WORSE = timedelta(days=30), 1.5
-"""What has stood out so long, and has not become so much worse, is known."""
+"""An outlier of this age that did not become this much worse is known."""
 MAX_HOSTS_CHARACTERS, NAMED_NODES = 60, 3
 """A longer list of nodes is cut in a table and in a line; JSON has all."""
 
@@ -93,7 +93,7 @@ def group_by_part(
     Put together what was found about one part, node or place, in the order of the first.
 
     *name* gives the node, if it is about one, and the title. If many parts of one node are
-    listed, it is said once of the node.
+    listed, the node has one entry.
     """
     entries = [(*name(entry), entry) for entry in judged]
     titles: dict[str, set[str]] = {}
@@ -132,7 +132,7 @@ class NightCoverage(Struct, frozen=True, kw_only=True):
 
 
 class FleetJudgement(Struct, frozen=True, kw_only=True):
-    """What was said of a night."""
+    """The judgement of a night."""
 
     night: date
     coverage: NightCoverage = NightCoverage()
@@ -143,7 +143,7 @@ class FleetJudgement(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     """Rollouts, what many parts have in common, and what could not be judged."""
     unconfirmed: tuple[JudgedOutlier, ...] = ()
-    """Those that stood out once, or by chance: nothing is said of them yet."""
+    """The parts that were outliers once, or by chance: they are not reported yet."""
     metrics: tuple[tuple[MetricJudgement, Distribution], ...] = ()
     """Those with a value far from the median, and how all their values are distributed."""
     screened: int = 0
@@ -233,7 +233,7 @@ def _keep_about(judged: tuple[Judged, ...], names: Collection[str]) -> tuple[Jud
 
 
 def list_judgement_lines(judgement: FleetJudgement) -> list[str]:
-    """Say who is worse than its peers or than it was, in a line each, and what many share."""
+    """List the parts that are worse than their peers or than before, and what many share."""
     judgement, known = set_known_aside(judgement)
     return [
         *(
@@ -250,7 +250,7 @@ def list_judgement_lines(judgement: FleetJudgement) -> list[str]:
 
 
 def set_known_aside(judgement: FleetJudgement) -> tuple[FleetJudgement, str]:
-    """Set aside what has stood out unchanged for long, and say of whom, in a line; empty: none."""
+    """Set aside the outliers that are known, and list them in a line; empty: there are none."""
     latest = judgement.night - KNOWN_AFTER
 
     def is_known(entry: JudgedOutlier | PartChange) -> bool:
@@ -320,6 +320,6 @@ def _describe_changes(title: str, group: list[PartChange]) -> str:
 
 
 def count_other_metrics(metric: str, metrics: Iterable[str]) -> str:
-    """Count the *metrics* beside *metric*, as " (and in 3 other metrics)"; empty if none."""
+    """Count the *metrics* other than *metric*, as " (and in 3 other metrics)"; empty if none."""
     others = len({*metrics} - {metric})
     return f" (and in {format_count(others, 'other metric')})" if others else ""

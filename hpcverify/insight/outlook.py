@@ -121,7 +121,7 @@ def read_outlook(state: Path, site: Site, clock: Callable[[], float] = time.time
 
 
 def read_shown_judgement(state: Path) -> tuple[FleetJudgement | None, str]:
-    """Read the newest judgement, or say why it cannot be shown: nobody's view ends with it."""
+    """Read the newest judgement, or explain why it cannot be shown."""
     try:
         return read_judgement(state), ""
     except StoreError as exc:

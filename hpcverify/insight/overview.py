@@ -1,8 +1,8 @@
 """
 The whole fleet in one table: what the controller knows, and each check's last result.
 
-The same for a terminal, a page and JSON: a row for each node, worst first. Nodes that somebody
-has to act on come first, then those that nothing is known of.
+The same for a terminal, a page and JSON: a row for each node, worst first. Nodes that need
+attention are first, then nodes without a known run.
 
 `NodesDocument` is the document of ``hpcverify nodes --json``. Its words are those of the events
 (`hpcverify.events.event`), its times are UTC, and a time that is unknown is null. Fields are
@@ -104,7 +104,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, dict=True):  # the dict is for 
     verdict: Verdict | None
     """The verdict of its last finished run; None without one."""
     attention: bool
-    """Whether it failed or could not be judged, and nothing has cleared that."""
+    """Whether it failed or could not be judged, and was not cleared since."""
     overdue: bool
     """Whether its last full pass is too long ago."""
     why: str
@@ -113,7 +113,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, dict=True):  # the dict is for 
     rollouts: Mapping[str, tuple[str, ...]] = {}
     """The rollouts that changed the node in the run of the last result of a check, by check."""
     heard: float = 0.0
-    """When its newest finished run began, of any suite, whoever ordered it; 0: never."""
+    """When its newest finished run began, of any suite, with or without an order; 0: never."""
     said: tuple[LastResult, ...] = ()
     known: bool = True
     """Whether the controller knows it; if not, only its own runs are known."""
@@ -180,11 +180,11 @@ class Overview(Struct, frozen=True, kw_only=True):
     links: LinkCoverage | None = None
     """How many links between nodes were tried lately; None: sweeps do not try them."""
     link_days: float = 0
-    """What is lately."""
+    """The number of days that count as lately."""
     outlook: FleetOutlook | None = None
-    """What the past says; None: it was not asked for."""
+    """The outlook; None: it was not requested."""
     malfunctions: tuple[Malfunction, ...] = ()
-    """What the controller does beside holding nodes and does not work at the moment."""
+    """The conveniences of the controller that do not work at the moment."""
 
 
 def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -> Overview:
@@ -317,7 +317,7 @@ def cap_verdict(result: LastResult) -> Verdict:
 
 
 def list_diagnoses(results: Iterable[LastResult]) -> list[Diagnosis]:
-    """List the diagnoses behind *results*, the gravest first; those of one run only once."""
+    """List the diagnoses behind *results*, the worst first; those of one run only once."""
     found = {(result.run, d): d for result in results for d in result.diagnoses}
     return sorted(
         found.values(), key=lambda d: severity_sort_key(d.verdict, d.remedy), reverse=True
@@ -388,7 +388,7 @@ def _keep_latest(results: Iterable[LastResult]) -> tuple[LastResult, ...]:
         newest[result.check, result.suite == Source.BMC] = result
     worst: dict[str, LastResult] = {}
     for (check, _), result in sorted(newest.items()):
-        # One that was skipped says less than any other.
+        # A skipped result has less weight than any other.
         worst[check] = max(
             worst.get(check, result),
             result,
@@ -572,7 +572,7 @@ class NodeEntry(Struct, frozen=True, kw_only=True):
     """Whether the controller knows it; if not, only its own runs are known."""
     state: ShownState
     own_state: State
-    """The state that the controller gives it, also while somebody else holds it."""
+    """The state in the ledger, also while another owner holds it."""
     since: UtcTime | None
     """When it came into its own state."""
     enforced: bool
@@ -580,11 +580,11 @@ class NodeEntry(Struct, frozen=True, kw_only=True):
     hold: Hold
     """How the controller keeps users' jobs off it."""
     held_by_others: str
-    """Why somebody else holds it; empty if nobody does."""
+    """Why another owner holds it; empty if there is none."""
     by: str
     """The person who put it into its own state, if a person did."""
     why: str
-    """What is to be said of it, in one line."""
+    """The reason for its place in the list, in one line."""
     reason: str
     """Why it is in its own state."""
     caveat: Caveat
@@ -605,7 +605,7 @@ class NodeEntry(Struct, frozen=True, kw_only=True):
     outcome: Verdict | None
     """The worst of its state, its last ordered run and each check's last result."""
     attention: bool
-    """Whether it failed or could not be judged, and nothing has cleared that."""
+    """Whether it failed or could not be judged, and was not cleared since."""
     overdue: bool
     """Whether its last full pass is too long ago."""
     verdict: Verdict | None
@@ -615,11 +615,11 @@ class NodeEntry(Struct, frozen=True, kw_only=True):
     last_pass_at: UtcTime | None
     """The last full pass."""
     last_run_at: UtcTime | None
-    """When its newest run began, of any suite, whoever ordered it."""
+    """When its newest run began, of any suite, with or without an order."""
     failed_runs: int
     """Those of the last seven days and since its last full pass."""
     diagnoses: tuple[Diagnosis, ...]
-    """What its last results say is wrong, the gravest first; whatever its state is."""
+    """What its last results say is wrong, the worst first; whatever its state is."""
     standing: str
     """How it is worse than its peers, or than it was."""
     rollouts: dict[str, tuple[str, ...]]

@@ -2,7 +2,7 @@
 What is wrong with which part: one diagnosis for all faults about it.
 
 Terminal, log, pages, drain reasons, events and the index print it. It names the faults that
-decide, the gravest first, and counts the rest. Speeds that are low together are one fault. Parts
+decide, the worst first, and counts the rest. Speeds that are low together are one fault. Parts
 with the same faults share a diagnosis, as when all GPUs of a node became slow.
 """
 
@@ -66,7 +66,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     checks: tuple[str, ...]
     """The checks with the faults that decide."""
     other_checks: tuple[str, ...] = ()
-    """Those with milder faults about these parts."""
+    """The checks with milder faults of these parts."""
     faults: tuple[str, ...]
     """What decides: metrics and codes with their checks, or `SLOW`. The same for equal faults of
     other parts and nodes."""
@@ -86,7 +86,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
     @property
     def note(self) -> str:
-        """The sentence, and the checks beside the first."""
+        """The sentence, and the other checks with these faults."""
         others = ", ".join((*self.checks[1:], *self.other_checks))
         return f"{self.sentence}; also: {others}" if others else self.sentence
 
@@ -102,7 +102,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
 
 def diagnose_run(run: Run) -> tuple[Diagnosis, ...]:
-    """Diagnose every part with faults in *run*: the gravest diagnosis first."""
+    """Diagnose every part with faults in *run*: the worst diagnosis first."""
     return diagnose(list_run_faults(run), recall_gone_parts(run), run.results)
 
 
@@ -110,7 +110,7 @@ def diagnose(
     faults: Iterable[Fault], inventory: Inventory, results: Sequence[Result] = ()
 ) -> tuple[Diagnosis, ...]:
     """
-    Diagnose *faults*, one for each cause, of parts of *inventory*: the gravest first.
+    Diagnose *faults*, one for each cause, of parts of *inventory*: the worst first.
 
     *results* have what the siblings of slow parts reached.
     """
@@ -129,7 +129,7 @@ def diagnose(
 
 
 def _split(parts: Sequence[PartFaults]) -> Iterator[list[PartFaults]]:
-    """Yield the worst first, together if they are many, or if the same is said of all."""
+    """Yield the worst first, together if they are many or have the same faults."""
     ordered = sorted(parts, key=lambda part: make_severity_key(part[0]), reverse=True)
     texts = {tuple(fault.text for fault in choose_deciding(part)) for part in parts}
     if len(texts) == 1 or len(parts) >= MIN_PARTS_FOR_ALL:
@@ -139,7 +139,7 @@ def _split(parts: Sequence[PartFaults]) -> Iterator[list[PartFaults]]:
 
 
 def _identify_fault(fault: Fault) -> str:
-    """Identify the fault as other nodes have it: by words only where there is nothing else."""
+    """Identify the fault across nodes: by its text only if it has no code."""
     if fault.shared:
         return fault.code
     if fault.kind is FaultKind.SHORTFALL:
@@ -148,7 +148,7 @@ def _identify_fault(fault: Fault) -> str:
 
 
 def _name_faults(part: PartFaults) -> tuple[str, ...]:
-    """Name the faults that decide on *part*, the gravest first; low speeds are one fault."""
+    """Name the faults that decide on *part*, the worst first; low speeds are one fault."""
     low, deciding = list_low_speeds(part), choose_deciding(part)
     faults = (SLOW if low and is_low_speed(f) else _identify_fault(f) for f in deciding)
     return tuple(dict.fromkeys(faults))
@@ -195,8 +195,9 @@ def _entitle(parts: Sequence[PartFaults], table: SpeedTable | None, inventory: I
         format_value = partial(format_scaled, unit=first.unit)
         bounds = format_bounds(first.limit, format_value)
         text = f"{known.title}: {format_value(first.value)}, limit {bounds}"
-    else:
-        text = known.title
+    else:  # a GPU that never answered has only an index
+        index = first.evidence.get("nvml_index") if first.part_id == "node" else ""
+        text = f"GPU {index} {known.title}" if index else known.title
     if first.value is not None and len({part[0].value for part in parts}) > 1:
         text += f", worst {inventory.find_label(first.part_id)}"
     named = [code for code in codes if not text.startswith(f"{code} ")]

@@ -1,5 +1,5 @@
 """
-What a run tells of versions and settings that like nodes have in common.
+The versions and settings of a run that identical nodes have in common.
 
 One place for all of them, wherever they come from: the parts in the inventory, the
 software that ran, and what each check yields as a `Fact`. They stay apart by source,

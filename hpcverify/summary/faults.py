@@ -32,7 +32,7 @@ NOTHING_RAN_REASON = "no check was run"
 ALL_SKIPPED_REASON = "every check was skipped"
 
 PartFaults = Sequence[Fault]
-"""The faults of one part, the gravest first: it says what the part calls for."""
+"""The faults of one part, the worst first: it decides the next step."""
 Step = tuple[Verdict, Remedy]
 """What parts call for, and how bad they are."""
 Subject = tuple[str, str, float | None]
@@ -40,7 +40,7 @@ Subject = tuple[str, str, float | None]
 
 
 def list_faults(result: Result) -> list[Fault]:
-    """List the faults of *result* as they count for the node, the gravest first."""
+    """List the faults of *result* as they count for the node, the worst first."""
     verdict = effective_verdict(result)
     if verdict < Verdict.WARN:
         return []
@@ -64,7 +64,7 @@ def _weigh(fault: Fault, result: Result) -> Fault:
 
 
 def list_deciding(result: Result) -> list[Fault]:
-    """List the faults that decide what *result* counts as, the gravest first."""
+    """List the faults that decide what *result* counts as, the worst first."""
     return [f for f in list_faults(result) if f.verdict is effective_verdict(result)]
 
 
@@ -87,7 +87,7 @@ def list_run_faults(run: Run) -> list[Fault]:
     """
     List the faults of *run* as they count for the node, one for each cause.
 
-    Of one cause the gravest stays, with all checks. A check of all GPUs at once reports on the
+    Of one cause the worst stays, with all checks. A check of all GPUs at once reports on the
     node what the others report on each GPU: that is no fault of the node.
     """
     causes: dict[tuple[str, ...], list[Fault]] = {}
@@ -157,7 +157,7 @@ def make_cause_key(fault: Fault) -> tuple[str, ...]:
 
 
 def group_by_part(faults: Iterable[Fault], inventory: Inventory) -> dict[str, PartFaults]:
-    """Group *faults* by part, in the order of *inventory*; those of a part the gravest first."""
+    """Group *faults* by part, in the order of *inventory*; those of a part the worst first."""
     by_part: dict[str, list[Fault]] = {}
     for fault in sorted(faults, key=make_severity_key, reverse=True):
         by_part.setdefault(fault.part_id, []).append(fault)

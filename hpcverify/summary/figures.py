@@ -1,7 +1,7 @@
 """
 The key figures of a check: speed, share of the data sheet, change since the last run.
 
-A verdict says whether limits held. To learn why a training job is slow, people want
+A verdict shows whether limits held. To learn why a training job is slow, people want
 TFLOP/s, busbw and GB/s.
 """
 

@@ -1,7 +1,7 @@
 """
 Summarize the rounds of a run: one result for each check.
 
-A suite may go through its checks several times, and each round has results of its own. The
+A suite may go through its checks several times, and each round has its own results. The
 worst round decides on a check; the median goes into the node's history, so that a burn-in
 counts as one run.
 """
@@ -40,7 +40,7 @@ def count_rounds(run: Run) -> int:
 
 
 def format_round_count(run: Run) -> str:
-    """Say how many of its rounds *run* went through; empty for a run of one round."""
+    """Print how many of its rounds *run* completed; empty for a run of one round."""
     if run.rounds == 1:
         return ""
     done = count_rounds(run)

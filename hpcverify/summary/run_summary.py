@@ -1,5 +1,5 @@
 """
-The summary of a run: everything that an output says about it, made once.
+The summary of a run: the values that all outputs print, made once.
 
 Terminal, log, node page, Markdown and JUnit are drawn from this value.
 """
@@ -42,7 +42,7 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     sentence: str
     """The counts."""
     diagnoses: tuple[Diagnosis, ...]
-    """The gravest first."""
+    """The worst first."""
     parts: dict[str, PartFaults]
     """The parts with faults, in the order of the inventory."""
     steps: dict[Step, list[PartFaults]]

@@ -1,8 +1,8 @@
 """
 What low speeds have in common: how slow a part is, in how many speeds, and what is not the cause.
 
-A speed is a rate with a lower limit. What its siblings have in the same run says how slow a part
-is; where they are slow too, its distance from the limits does.
+A speed is a rate with a lower limit. The speeds of its siblings in the same run show how slow a
+part is; if they are slow too, its distance from the limits does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hpcverify.summary.faults import PartFaults, choose_deciding, pair_with_limi
 SLOW = "slow"
 """The fault of a part of which several speeds are low."""
 MIN_SIBLINGS = 3
-"""Parts of a model from which the median says what is usual."""
+"""Parts of a model from which the median is the usual value."""
 LEAST_SHARE = 0.5
 """The share of the smallest loss past a limit from which another speed counts as low too."""
 VITAL_SIGNS: Mapping[str, Collection[str]] = {
@@ -98,7 +98,7 @@ def _choose_normal(signs: Iterable[str], faults: Collection[str]) -> frozenset[s
 
 
 def describe_low_speeds(parts: Sequence[PartFaults], table: SpeedTable) -> str:
-    """Say how slow the *parts* are, in how many of their speeds, and what is not the cause."""
+    """Describe how slow the *parts* are, in how many speeds, and which causes are excluded."""
     by_part = {part[0].part_id: list_low_speeds(part) for part in parts}
     losses = {part_id: table.losses.get(part_id, {}) for part_id in by_part}
     low = [

@@ -10,7 +10,7 @@ import errno
 import os
 import textwrap
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
@@ -29,7 +29,6 @@ from rich.text import Text
 from hpcverify.model import Inventory, Result, Run, Verdict, effective_verdict
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.summary import wording
-from hpcverify.summary.checks import CheckSummary
 from hpcverify.summary.figures import Figure, format_bounds
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.run_summary import RunSummary
@@ -44,7 +43,6 @@ VERDICT_COLOURS = {
 }
 NARROW_COLUMNS = 72
 """Columns below which a table would break every word."""
-BADGE_COLUMNS = 5
 MAX_FOLDED_ROWS = 500
 """Rows up to which a table is fitted to the width of the terminal."""
 LEAST_SENTENCE_COLUMNS = 44
@@ -141,7 +139,7 @@ def render_badge(verdict: Verdict) -> Text:
 
 
 def render_headline(result: Result) -> Text:
-    """Say in one line how a check came out."""
+    """Print the verdict of a check in one line."""
     verdict = effective_verdict(result)
     name = (f"{verdict.name:5}", VERDICT_COLOURS[verdict])
     return Text.assemble(name, wording.format_headline(result))
@@ -169,49 +167,22 @@ def _fold_line(line: str, width: int) -> list[str]:
 
 def show_speeds(summary: RunSummary, console: Console) -> None:
     """Print the key figures of all checks, whatever their verdict."""
-    judged = [check for check in summary.checks if check.figures]
-    if judged:
-        console.print(_build_speeds_table(judged, summary.run.inventory, console.width))
-        console.print()
-
-
-def _make_table(judged: Sequence[CheckSummary], *heads: str) -> Table:
-    """Make a table of verdict, check and *heads*; tables of the same results are aligned."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=any(heads))
-    table.add_column(width=BADGE_COLUMNS)
-    table.add_column("check", width=max(map(len, ("check", *(c.result.check for c in judged)))))
-    for head in heads:
-        right = head in ("speed", "last run")
-        table.add_column(head, justify="right" if right else "left", overflow="fold")
-    return table
-
-
-def _build_speeds_table(judged: Sequence[CheckSummary], inventory: Inventory, width: int) -> Table:
-    """List the key figures, in as many columns as fit the terminal."""
     rows = [
-        (check if place == 0 else None, _format_figure(figure, check.result, inventory))
-        for check in judged
-        for place, figure in enumerate(check.figures)
+        (check, _format_figure(figure, check.result, summary.run.inventory))
+        for check in summary.checks
+        for figure in check.figures
     ]
+    if not rows:
+        return
     heads = [head for head in SPEED_HEADS if any(cells[head] for _, cells in rows)]
-    before = BADGE_COLUMNS + max(map(len, ("check", *(c.result.check for c in judged)))) + 2
-    widths = _measure_columns(heads, [[cells[head] for head in heads] for _, cells in rows])
-    if before + sum(widths) + len(widths) > width:  # it would break words
-        heads = [head for head in heads if head != "limit"]
-    narrow = width < NARROW_COLUMNS
-    table = _make_table(judged, *([""] if narrow else heads))
-    for check, cells in rows:
-        badge = render_badge(check.verdict) if check else ""
-        lead = (badge, check.result.check if check else "")
-        texts = [_join_cells(cells)] if narrow else [cells[head] for head in heads]
-        table.add_row(*lead, *map(_make_cell, texts))
-    return table
-
-
-def _join_cells(cells: Mapping[str, str]) -> str:
-    since = f"{cells['last run']} since the last run" if cells["last run"] else ""
-    texts = f"{cells['measured']} {cells['speed']}", cells["worst part"], cells["share"], since
-    return ", ".join(filter(None, texts))
+    head: Sequence[str] = ("", "check", *heads)
+    texts = [[check.result.check, *(cells[name] for name in heads)] for check, cells in rows]
+    if sum(width + COLUMN_GAP for width in _measure_columns(head[1:], texts)) > console.width:
+        texts = [[", ".join(filter(None, cells))] for cells in texts]
+        head = ("", "measured")  # columns would break words
+    badges = [render_badge(check.verdict) for check, _ in rows]
+    print_table(console, head, [(b, *cells) for b, cells in zip(badges, texts, strict=True)])
+    console.print()
 
 
 def _format_figure(figure: Figure, result: Result, inventory: Inventory) -> dict[str, str]:
@@ -235,7 +206,7 @@ def _make_cell(text: str) -> Text:
 
 
 def print_items(console: Console, lines: Iterable[str]) -> None:
-    """Print *lines*, each with a dash before it, folded beside that."""
+    """Print *lines*, each with a dash before it, folded next to it."""
     items = Table.grid(padding=(0, 1, 0, 0))
     for line in lines:
         items.add_row(" -", _make_cell(line))
@@ -248,7 +219,7 @@ def print_table(
     """
     Print *rows* under *head*; long cells are folded.
 
-    The last column usually is a sentence. Where it would be a narrow strip beside the others, it
+    The last column usually is a sentence. If it would be a narrow strip next to the others, it
     is printed below them. More than `MAX_FOLDED_ROWS` are neither fitted nor folded: rich takes
     seconds to fit 10,000 of them.
     """
@@ -284,7 +255,7 @@ def _print_last_below(
     """Print each of *rows* with its last cell below it."""
     widths = _measure_columns(head, rows)[:-1]
     if sum(widths) + COLUMN_GAP * (len(widths) - 1) > console.width:
-        widest = console.width // 3  # a longer cell moves only those beside it
+        widest = console.width // 3  # a longer cell moves only the cells next to it
         widths = [min(width, widest) for width in widths]
     for *cells, last in (head, *rows):
         line = Text(" " * COLUMN_GAP).join(

@@ -1,5 +1,5 @@
 """
-The verdict in words: what every output says about a run.
+The verdict in words, for every output of a run.
 
 Terminal, log, HTML, Markdown and JUnit take from here the order of the checks, the counts and
 the next step; what is wrong with which part is a `diagnosis`. A check always counts by its
@@ -46,7 +46,7 @@ REMEDY_SENTENCES = {
     Remedy.REPLACE: "Take the part out of service and replace it.",
     Remedy.CONTACT_VENDOR: "Send this report to the vendor.",
 }
-"""What to do, for outputs that list the parts beside it."""
+"""What to do, for outputs that list the parts next to it."""
 REMEDY_STEPS = {
     Remedy.NONE: "",
     Remedy.RERUN: "run {checks} again",
@@ -73,7 +73,7 @@ def summarize_run(run: Run, checks: Sequence[CheckSummary]) -> str:
     """Summarize the results of *run*, which has these *checks*, in a sentence or two."""
     verdicts = [check.verdict for check in checks]
     if not verdicts:
-        return "No check was run: nothing is known about this node."
+        return "No check ran: the state of this node is unknown."
     # An interrupted run is an ERROR, though none of its checks need be one.
     leading = run.verdict if run.verdict in verdicts else max(verdicts)
     count, total = verdicts.count(leading), len(verdicts)
@@ -102,7 +102,7 @@ def needs_vendor(run: Run) -> bool:
 def format_next_steps(
     run: Run, steps: Mapping[Step, Sequence[PartFaults]], inventory: Inventory, rerun_command: str
 ) -> str:
-    """Say what to do about which parts, and how to verify it; empty after a PASS."""
+    """Write the steps for the parts, and the command that verifies them; empty after a PASS."""
     demanded = {
         remedy: parts for (verdict, remedy), parts in steps.items() if verdict is run.verdict
     }
@@ -136,7 +136,7 @@ def write_diagnosis_step(diagnosis: Diagnosis) -> str:
 
 
 def write_step(step: Step) -> str:
-    """Say what *step* is, for an output that lists its parts beside it."""
+    """Describe *step*, for an output that lists its parts next to it."""
     verdict, remedy = step
     sentence = REMEDY_SENTENCES[remedy]
     stays = verdict is not Verdict.FAIL or sentence.lower().startswith(DRAIN)
@@ -174,7 +174,7 @@ def write_rerun_command(run: Run, checks: Sequence[CheckSummary]) -> str:
 
 def write_command(suite: str, checks: Sequence[str] = ()) -> str:
     """Write the command that runs *suite*, or only *checks* of it."""
-    import shlex  # noqa: PLC0415 - a healthy node is told nothing
+    import shlex  # noqa: PLC0415 - a healthy node has no next step
 
     chosen = [word for name in checks for word in ("--check", name)]
     return shlex.join(["hpcverify", "run", "--suite", suite, *chosen])
@@ -182,9 +182,9 @@ def write_command(suite: str, checks: Sequence[str] = ()) -> str:
 
 def explain_verdict(run: Run) -> str:
     """
-    Explain the verdict of *run* in a line: its diagnoses, the gravest first.
+    Explain the verdict of *run* in a line: its diagnoses, the worst first.
 
-    What only has to run again is left out beside anything else, as it is of the next steps.
+    A diagnosis that only calls for a rerun is left out if there is another, as in the next steps.
     """
     deciding = [d for d in diagnose_run(run) if d.verdict is run.verdict]
     found = [d for d in deciding if d.remedy is not Remedy.RERUN]

@@ -95,8 +95,9 @@ def test_without_a_command_there_is_help(cli: Cli) -> None:
 NO_RUNS = "no runs of this node yet: hpcverify run"
 
 
-def test_a_report_without_runs_names_the_command_to_run(cli: Cli) -> None:
-    assert refused(cli, "report", "-o", "-") == f"hpcverify: {NO_RUNS}"
+@pytest.mark.parametrize("arguments", [("show", "--json"), ("report", "-o", "-")])
+def test_without_runs_there_is_no_document(cli: Cli, arguments: tuple[str, ...]) -> None:
+    assert refused(cli, *arguments) == f"hpcverify: {NO_RUNS}"
 
 
 @pytest.mark.parametrize("command", ["show", "history"])

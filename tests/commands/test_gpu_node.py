@@ -201,10 +201,11 @@ def test_the_head_counts_the_gpus_that_are_lost_and_missing(
     if known:
         assert node("run", "--check", "inventory").returncode == 0
     lab.write("gpu.6.absent = 1", "gpu.2.lost = 1")
-    head = node("run", "--check", "inventory").stdout.splitlines()[0]
+    head, first, *_ = node("run", "--check", "inventory").stdout.splitlines()
     missing = "GPU 6 missing" if known else "1 missing"
 
     assert f"8 x NVIDIA H100 80GB HBM3 expected: 6 healthy, GPU 2 lost, {missing}  " in head
+    assert re.match(r"  FAIL  node  GPU (with NVML index )?2\b.* \(gpu_lost\)", first)
 
 
 @pytest.mark.needs("root")

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault; *says* are words that the reason must hold."""
+    """One fault; *says* are words of the reason, or calls in the evidence."""
 
     name: str
     scenario: str

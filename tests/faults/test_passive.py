@@ -52,7 +52,8 @@ def test_a_fault_is_seen_for_what_it_is(cli: Cli, lab: Lab, past: Path, fault: F
     result = next(r for r in run["results"] if r["check"] == fault.check)
 
     assert result["verdict"] == fault.verdict.value, result["reason"]
-    assert fault.says in result["reason"]
+    calls = (found["evidence"].get("calls", "") for found in result["findings"])
+    assert fault.says in "\n".join((result["reason"], *calls))
     assert (result["remedy"], result["cause"]) == (fault.remedy, fault.cause)
     meant = set(re.findall(r"gpu[.=](\d)", fault.scenario))
     if meant and "lock=1" not in fault.scenario:  # which keeps the others from answering

@@ -81,17 +81,6 @@ def test_what_a_terminal_shows_reads_as_kept() -> None:
     assert f"{text}\n" == external_file("terminal.txt")
 
 
-@pytest.mark.parametrize("width", [85, 92, 93, 125])
-def test_the_limit_is_beside_a_speed_only_where_that_breaks_no_word(width: int) -> None:
-    named = Measurement("cached.seq_write.bandwidth", 819.0, "MB/s", "gpu-0")
-    storage = a_result("storage", measurements=(named,), limits=())
-    *_, head, first, second, _ = shown(node(gemm(), storage), width)
-    lines = [first, second]
-
-    assert ("limit" in head.split()) == (width >= 93)
-    assert named.name in lines[1]
-
-
 @pytest.mark.parametrize("width", WIDTHS)
 def test_nothing_is_wider_than_the_terminal(width: int) -> None:
     long = a_result("pcie_bandwidth", verdict=Verdict.FAIL, reason="x" * 300, findings=())
