@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from rich.text import Text
 
 from hpcverify.check import LimitIndex, make_severity_key, severity_sort_key
+from hpcverify.commands._options import CHECK, RUN, json_option
 from hpcverify.console import print_json
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.insight.overview import describe_outer_result, read_outer_results
@@ -55,25 +56,26 @@ WITHIN_LIMITS = Text("ok", style="green")
 
 
 @click.command("show")
-@click.argument("run", default="last")
-@click.option("--failed", is_flag=True, help="Only what did not pass.")
+@click.argument("run", type=RUN, metavar="[RUN]", default="last")
+@click.option("--failed", is_flag=True, help="Show only results that did not pass.")
 @click.option(
-    "--check", "checks", multiple=True, metavar="NAME", help="Only this check; repeatable."
+    "--check", "checks", type=CHECK, multiple=True, help="Show only this check; repeatable."
 )
 @click.option(
     "--part",
     "parts",
     multiple=True,
     metavar="PART",
-    help='Only this part, by its id or name ("GPU 3", or only 3); repeatable.',
+    help='Show only this part, by id or name ("GPU 3" or 3); repeatable.',
 )
 @click.option(
     "--round",
     "number",
     type=click.IntRange(1, MAX_SUITE_ROUNDS),
-    help="Only this round; by default the worst round of each check.",
+    metavar="N",
+    help="Show only round N (default: the worst round of each check).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the run document.")
+@json_option
 def command(
     run: str,
     checks: tuple[str, ...],
@@ -84,9 +86,9 @@ def command(
     as_json: bool,
 ) -> None:
     """
-    Show RUN: an id, the start of one, or "last".
+    Show RUN: the id of a run, the first characters of an id, or "last".
 
-    Each value is shown beside its limit; values outside come first, with the verdict.
+    Each value is shown next to its limit. Values beyond their limit come first.
 
     \b
     Examples:
