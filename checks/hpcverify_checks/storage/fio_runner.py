@@ -198,10 +198,16 @@ def find_engine() -> str:
     Name an engine of this fio that can keep several accesses in flight.
 
     Raises:
-        Unable: fio is not installed, does not start, was killed, or has no such engine.
+        Skip: fio is not installed.
+        Unable: fio does not start, was killed, or has no such engine.
 
     """
-    done = run_fio(["fio", "--enghelp"], timeout=GRACE_SECONDS)
+    try:
+        done = run_fio(["fio", "--enghelp"], timeout=GRACE_SECONDS)
+    except hv.Unable as exc:
+        if exc.cause is hv.Cause.MISSING:  # a suite decides whether it requires this check
+            raise hv.Skip(str(exc), hv.Cause.NOT_OBSERVABLE) from exc
+        raise
     if done.returncode:
         printed = done.stderr.decode(errors="replace")
         _require_undisturbed(done.returncode, printed)
