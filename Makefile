@@ -29,8 +29,10 @@ help:
 
 # The verdict is in the report; only FAIL (1) and a mistake of ours or yours (2) end
 # in an error: 3 says that not all could be judged.
-verify: $(BIN)/hpcverify
-	@./.ci/need --optional fio:fio smartctl:smartmontools
+verify:
+	@PATH="$$PATH:/usr/sbin:/sbin" ./.ci/need --venv $(PYTHON) --optional fio:fio smartctl:smartmontools
+	@$(MAKE) --no-print-directory $(BIN)/hpcverify
+	@echo "to run the commands that are printed here: . $(BIN)/activate"
 	@rm -f $(REPORT); status=0; \
 	$(BIN)/hpcverify run -o $(REPORT) || status=$$?; \
 	[ -f $(REPORT) ] || exit $$status; \
@@ -106,7 +108,8 @@ $(BIN)/hpcverify: pyproject.toml constraints.txt
 	@./.ci/need --venv $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[gpu,report,cluster,bmc,fleet]"
+	@echo "installing hpcverify into $(VENV); torch is several GB"
+	$(BIN)/pip install --disable-pip-version-check --constraint constraints.txt --editable ".[gpu,report,cluster,bmc,fleet]"
 	@touch $@
 
 $(VENV)/tests-installed: $(BIN)/hpcverify

@@ -259,12 +259,8 @@ def cli(**_options: bool) -> None:
     """
     Find bad nodes before a job does.
 
-    Exit status: 0 pass or warn, 1 fail, 2 wrong usage, 3 not verified, 4 action failed.
-
-    \b
-    Example:
-      hpcverify run -o report.html
-    """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    Exit status: 0 pass, 1 fail, 2 usage, 3 not verified, 4 action failed.
+    """
 
 
 def main() -> None:

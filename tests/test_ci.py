@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 MIRROR = Path(__file__).parents[1] / ".ci/mirror"
+NEED = Path(__file__).parents[1] / ".ci/need"
 
 apt = pytest.mark.needs("apt-get")
 
@@ -87,3 +89,37 @@ def test_who_names_a_mirror_is_given_that_one(tmp_path: Path) -> None:
 def test_no_script_of_ci_names_a_host() -> None:
     for script in MIRROR.parent.iterdir():
         assert "://" not in script.read_text(), script
+
+
+@pytest.fixture
+def need(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run ``.ci/need`` where no package can be installed."""
+    (tmp_path / "id").symlink_to("/usr/bin/id")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["/bin/sh", NEED, *arguments],
+            env={"PATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def test_all_that_is_missing_is_named_at_once(
+    need: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = need("--venv", "/no/python3", "no-cc:gcc", "--optional", "no-fio:fio", "no-disk:smart")
+    first, second = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert first.endswith("apt-get install python3-venv gcc fio smart)")
+    assert second == "without fio smart some checks are skipped"
+
+
+def test_what_is_optional_does_not_end_the_installation(
+    need: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    assert need("--optional", "no-fio:fio").returncode == 0
+    assert (need("true:coreutils", "--optional").stderr, need().stdout) == ("", "")

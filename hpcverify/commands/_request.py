@@ -22,6 +22,8 @@ class RunRequest(Struct, frozen=True, kw_only=True):
 
     suite: str
     checks: tuple[str, ...] = ()
+    quiet: bool = False
+    """Do not print progress."""
     as_json: bool = False
     """Print the run document on standard output."""
     outputs: tuple[str, ...] = ()

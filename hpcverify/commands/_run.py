@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -34,7 +35,7 @@ from hpcverify.summary import wording
 from hpcverify.summary.printable import format_json
 from hpcverify.summary.progress import Progress
 from hpcverify.summary.verdict import needs_vendor
-from hpcverify.summary.wording import PlainProgress, TolerantProgress
+from hpcverify.summary.wording import PlainProgress, SilentProgress, TolerantProgress
 
 DOCUMENT_SUFFIX = ".json"
 """The suffix of a file that gets the run document, and not the page."""
@@ -121,13 +122,13 @@ def write_outputs(run: Run, request: RunRequest, store: Store) -> Iterator[Store
             page = f"hpcverify report --run {run.id} -o report.html"
             print_to(f"for the vendor: {page}", stream)
     for page in pages:
-        mishaps = [*catch_store_errors(lambda page=page: write_html(run, store, page))]
+        mishaps = [*catch_store_errors(partial(write_html, run, store, page))]
         yield from mishaps
         if not mishaps and page != STDOUT_NAME:
             print_to(f"wrote {page}", stream)
     for file in request.outputs:
         if file not in pages:
-            yield from catch_store_errors(lambda file=file: documents.write(run, Path(file)))
+            yield from catch_store_errors(partial(documents.write, run, Path(file)))
     if request.as_json:
         print_to(format_json(run).decode(), sys.stdout)
 
@@ -254,9 +255,8 @@ def verify(
         )
         if folders.scratch_problem and not any(step.is_active for step in todo.steps):
             say(folders.scratch_problem.reason)  # else the checks that write there do
-        progress = stack.enter_context(
-            choose_progress(lambda: estimate_seconds(store, node, todo, request.checks))
-        )
+        expect = partial(estimate_seconds, store, node, todo, request.checks)
+        progress = stack.enter_context(choose_progress(expect, quiet=request.quiet))
         executor = LocalExecutor(should_stop=stop, tick=progress.tick, early_workers=early)
         stack.callback(lambda: executor.close(hurry=stop()))
         return Verification(
@@ -284,12 +284,17 @@ def estimate_seconds(store: Store, node: str, todo: Plan, checks: Collection[str
 
 
 @contextmanager
-def choose_progress(expect: Callable[[], float | None] = lambda: None) -> Generator[Progress]:
+def choose_progress(
+    expect: Callable[[], float | None] = lambda: None, *, quiet: bool = False
+) -> Generator[Progress]:
     """
-    Show progress on standard error: a live line, or plain lines in a log.
+    Show progress on standard error unless *quiet*: a live line, or plain lines in a log.
 
     *expect* estimates the seconds that the run takes.
     """
+    if quiet:
+        yield SilentProgress()
+        return
     if not sys.stderr.isatty():
         yield TolerantProgress(PlainProgress())
         return

@@ -11,6 +11,7 @@ import click
 
 from hpcverify.bmc import BmcRound, summarize_round
 from hpcverify.commands._controller import make_controller, record_command, refuse_unknown
+from hpcverify.commands._options import optional_hostlist_argument
 from hpcverify.console import echo, say
 from hpcverify.errors import ConfigError, StoreError, write_install_command
 from hpcverify.fleet.claim import check_claim, hold_controller_lock
@@ -28,7 +29,7 @@ NO_NODES_TEXT = "no node is known yet: hpcverify fleet collect asks Slurm for th
 
 
 @click.command("bmc")
-@click.argument("hostlist", required=False)
+@optional_hostlist_argument
 @click.option(
     "--accept-parts",
     is_flag=True,
@@ -37,15 +38,14 @@ NO_NODES_TEXT = "no node is known yet: hpcverify fleet collect asks Slurm for th
 @record_command()
 def command(hostlist: str | None, *, accept_parts: bool) -> None:
     """
-    Ask the BMC of each node, over the network, for fans, power supplies and events.
+    Read fans, power supplies and events from the BMC of each node, over the network.
 
-    One slow round over the fleet by Redfish, for the night: see [bmc] in the site file.
-    What it finds goes into the spool, for the next `hpcverify fleet collect`. It can make a
-    node a suspect; only a verification by the sweep does more. Ctrl-C ends it after the
-    BMCs that are being asked, so that no session stays open.
+    Reads the BMCs one after the other by Redfish: see [bmc] in the site file. The results go
+    into the spool, for the next `hpcverify fleet collect`. A fault makes the node a suspect;
+    the next sweep verifies it. Ctrl-C ends the round once the open sessions are closed.
 
     Exit status 1 if a chassis failed, 3 if a BMC could not be read or the round was cut
-    short. After three refused passwords in a row no other BMC is asked.
+    short. After three refused passwords in a row the round ends.
 
     \b
     Example:

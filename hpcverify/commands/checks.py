@@ -12,6 +12,7 @@ import msgspec
 from rich.text import Text
 
 from hpcverify.check import ANY_PART, Check, Params, Placement, Rule, RuleKey, format_quantity
+from hpcverify.commands._options import CHECK, json_option
 from hpcverify.console import print_json, report_mistakes
 from hpcverify.model import FABRIC_SUITE, FindingRule, Maturity, Remedy, Verdict
 from hpcverify.plan.catalog import load_checks
@@ -40,15 +41,17 @@ FILE_FIELDS = {"metric", "part", "nodes", "unit"}
 
 
 @click.command("checks")
-@click.argument("check", required=False)
-@click.option("--suites", "are_suites", is_flag=True, help="List the suites instead.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("check", type=CHECK, metavar="[CHECK]", required=False)
+@click.option(
+    "--suites", "are_suites", is_flag=True, help="List suites: when to use each, time and checks."
+)
+@json_option
 def command(check: str | None, *, are_suites: bool, as_json: bool) -> None:
     """
     List checks or suites, or describe CHECK: metrics, limits and their sources.
 
-    Exit status 2 if a check of the site has a mistake; the others are listed all the same.
-    Parameters and limits are those that ``hpcverify run --check CHECK`` uses on this node.
+    Parameters and limits are those of `hpcverify run --check CHECK` on this node. Exit
+    status 2 if a check of the site has a mistake; the other checks are still listed.
 
     \b
     Examples:

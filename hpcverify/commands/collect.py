@@ -21,10 +21,10 @@ from hpcverify.insight.night import judge_finished_night
 @click.command("collect")
 def command() -> None:
     """
-    Take in finished runs from the spool, judge them, and act on the nodes.
+    Collect finished runs from the spool, judge them, and act on the nodes.
 
-    Run it as often as you like; if it is killed, the next one continues. Exit status 4
-    while the breaker is tripped or a check is doubted: failures are not acted on then.
+    If it is killed, the next collect continues. Exit status 4 while the breaker is tripped or
+    a check is doubted: then no node is held for a failure.
 
     \b
     Example:

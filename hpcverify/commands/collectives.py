@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify.check import Unable
-from hpcverify.commands._options import FiniteRange
+from hpcverify.commands._options import Duration
 from hpcverify.console import EXIT_UNVERIFIED, echo
 from hpcverify.errors import ConfigError, UnverifiedError
 from hpcverify.isolation.shares import find_slow_ranks_of_training, read_step_log
@@ -85,82 +85,86 @@ class RankChoice(Struct, frozen=True, kw_only=True):
     "operations",
     multiple=True,
     type=click.Choice(OPERATIONS),
-    help="Only this one; repeatable.",
+    metavar="OPERATION",
+    help="Measure only this operation; repeatable: " + ", ".join(OPERATIONS) + ".",
 )
 @click.option(
     "--size",
     "sizes",
     multiple=True,
     type=SizeType(),
-    help="In bytes, as 64M; repeatable. Default: 4K, 1M and 64M on CPUs, 1M, 256M and 4G on GPUs.",
+    help="Measure this size, for example 64M; repeatable (default: 4K, 1M, 64M on CPUs; 1M, 256M, "
+    "4G on GPUs).",
 )
 @click.option(
-    "--seconds",
-    type=FiniteRange(min=0.1),
-    default=20.0,
+    "--time",
+    "seconds",
+    type=Duration(low=0.1),
+    default="20s",
     show_default=True,
-    help="For all operations and sizes together; their verification takes about as long.",
+    help="Measure for this long; the verification takes about as long again.",
 )
 @click.option(
     "--algorithm",
     type=click.Choice(["ring", "auto"]),
-    help="Algorithm that NCCL must use. Default: ring between nodes, so that the network is "
-    "measured, and NCCL's own choice in one node.",
+    help="Force this NCCL algorithm (default: ring between nodes, auto in one node).",
 )
 @click.option(
     "--alone",
     is_flag=True,
-    help="One node by itself, without direct copies between its GPUs: its adapters do it all.",
+    help="Measure one node without direct copies between its GPUs, through its adapters.",
 )
 @click.option(
     "--stragglers/--no-stragglers",
     default=True,
     show_default=True,
-    help="Also find the ranks that hold the others up; it takes some seconds more.",
+    help="Find ranks that delay the others; takes some seconds.",
 )
 @click.option(
     "--timeout",
-    type=FiniteRange(min=1, max=600),
-    default=30.0,
+    type=Duration(low=1, high=600),
+    default="30s",
     show_default=True,
-    help="Seconds to wait for ranks that start, and for a collective in which all wait. A rank "
-    "that stops or dies while it measures is missing within a minute, whatever this says.",
+    help="Wait this long for ranks to start, and for a collective in which all ranks wait.",
 )
 @click.option(
     "--second-opinion",
     is_flag=True,
-    help="Then ask all_reduce_perf of nccl-tests too, on the node of rank 0 alone, and ib_write_bw "
-    "of perftest between pairs of nodes. The exit status does not depend on them.",
+    help="Also run all_reduce_perf (nccl-tests) on the node of rank 0, and ib_write_bw (perftest) "
+    "between pairs of nodes; the exit status does not depend on them.",
 )
 @click.option(
     "--rank",
     type=click.IntRange(min=0),
-    help="Rank of this process, when not started by srun. Nodes without MUNGE share a secret: "
-    "HPCVERIFY_SECRET.",
+    metavar="N",
+    help="Set the rank of this process, without srun (without MUNGE also HPCVERIFY_SECRET).",
 )
-@click.option("--world", type=click.IntRange(min=1), help="How many ranks there are.")
 @click.option(
-    "--address", help="The address of rank 0's node, without srun, or where its name misleads."
+    "--world",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Set the number of ranks, without srun.",
 )
+@click.option("--address", metavar="HOST", help="Set the address of the node of rank 0.")
 @click.option(
     "--step-log",
     metavar="FILE",
-    help="Measure nothing; say which rank slows a training job, by the CSV of its own steps with "
-    "the columns rank, computing, communicating and, if known, waiting_for_input and role: a row "
-    "for each step of each rank, in seconds.",
+    help="Do not measure; find the rank that slows a training job, from a CSV with a row for each "
+    "step of each rank, in seconds: rank, computing, communicating [, waiting_for_input, role].",
 )
-@click.option("--port", type=click.IntRange(1, 65535), help="The port on the node of rank 0.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), metavar="N", help="Set the port on the node of rank 0."
+)
 def command(**options: Any) -> None:
     """
-    Measure collectives over all ranks, and verify every result to the bit.
+    Measure collectives over all ranks, and verify every result bit by bit.
 
-    srun starts it once for each GPU; on nodes without GPUs, as often as you like. Without
-    srun it measures this node alone, with a rank for each GPU, or two on CPUs. Sizes and
-    bandwidths are those of nccl-tests, in GB/s of 10^9 bytes; a step takes as long as its
-    slowest rank.
+    Start it with srun, one task for each GPU. Without srun, it measures this node, with a
+    rank for each GPU, or two ranks on CPUs. Sizes and bandwidths are those of nccl-tests
+    (GB/s of 10^9 bytes); a step takes as long as its slowest rank.
 
-    Exit status 0 if everything was measured and right, 1 if a result was wrong, a rank is
-    missing or one holds the others up, 2 for usage, 3 if it could not be measured.
+    Exit status 1 if a result is wrong, or a rank is missing or delays the others; 3 if the
+    collectives could not be measured.
 
     \b
     Examples:

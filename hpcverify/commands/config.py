@@ -12,6 +12,7 @@ from typing import Any
 import click
 from msgspec import Struct
 
+from hpcverify.commands._options import json_option
 from hpcverify.commands._toml import write_key, write_value
 from hpcverify.console import echo, print_json, report_mistakes
 from hpcverify.errors import ConfigError
@@ -35,8 +36,8 @@ def check() -> None:
     """
     Read the site file and its drop-ins, and plan every suite; exit with 2 on a mistake.
 
-    If the site has a spool, check in Slurm too that verifications give way to users'
-    jobs, and that no other jobs do.
+    If the site has a spool, also check in Slurm that verifications, and no other jobs, are
+    preempted by users' jobs.
 
     \b
     Example:
@@ -66,12 +67,13 @@ def check() -> None:
 
 
 @click.command("show")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def show(*, as_json: bool) -> None:
     """
-    Print what the site file and its drop-ins say together, as TOML.
+    Show the settings of the site file and its drop-ins, as TOML.
 
-    Each value is followed by the file that decides it. What no file says has its default.
+    Each value is followed by the file that sets it. Settings that no file sets have their
+    defaults.
 
     \b
     Example:

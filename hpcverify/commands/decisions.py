@@ -22,7 +22,12 @@ from hpcverify.commands._controller import (
     record_command,
     refuse_unknown,
 )
-from hpcverify.commands._options import reason_option
+from hpcverify.commands._options import (
+    SUITE,
+    hostlist_argument,
+    optional_hostlist_argument,
+    reason_option,
+)
 from hpcverify.console import echo, say
 from hpcverify.errors import ActionError, StoreError
 from hpcverify.fleet import adopt as adoption
@@ -39,36 +44,36 @@ from hpcverify.plan.hostlist import expand, fold
 from hpcverify.records import spool
 from hpcverify.records.store import Store
 
-UNDER_VERIFICATION = "under verification; hpcverify fleet collect goes on with it"
+UNDER_VERIFICATION = "under verification; hpcverify fleet collect continues it"
 
 
 @click.command("hold")
-@click.argument("hostlist")
-@reason_option("For whoever finds it held.")
+@hostlist_argument
+@reason_option("Reason, shown in Slurm and in the audit log.")
 @record_command()
 def hold(hostlist: str, reason: str) -> None:
     """
-    Take the nodes of HOSTLIST out of service: drained, with your name and reason.
+    Take the nodes of HOSTLIST out of service: drain them, with your name and reason.
 
     \b
     Example:
       hpcverify nodes hold n17 --reason "fan replacement on Monday"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    done = "held; running jobs go on to their end"
+    done = "held; running jobs continue to their end"
     sys.exit(decide(make_controller(), hostlist, reason, transitions.hold, done))
 
 
 @click.command("release")
-@click.argument("hostlist")
-@reason_option("Why it may go back.")
-@click.option("--force", is_flag=True, help="Even if it has not passed since it failed.")
+@hostlist_argument
+@reason_option("Reason, for the audit log.")
+@click.option("--force", is_flag=True, help="Release nodes that have not passed since they failed.")
 @record_command()
 def release(hostlist: str, reason: str, *, force: bool) -> None:
     """
-    Put nodes back into service that were held by hand, or repeat offenders that passed.
+    Return nodes to service: held nodes, and repeat offenders that passed.
 
-    Use `hpcverify nodes repaired` for a quarantined node: it verifies the node first. --force
-    is for when you know better; the audit log keeps your name.
+    For a quarantined node use `hpcverify nodes repaired`, which verifies the node first.
+    The audit log keeps your name.
 
     \b
     Example:
@@ -79,15 +84,15 @@ def release(hostlist: str, reason: str, *, force: bool) -> None:
 
 
 @click.command("repaired")
-@click.argument("hostlist")
-@reason_option("What was done.")
-@click.option("--suite", help="What to pass; default: what it failed in.")
+@hostlist_argument
+@reason_option("Description of the repair, for the audit log.")
+@click.option("--suite", type=SUITE, help="Run this suite (default: the suite that failed).")
 @record_command()
 def repaired(hostlist: str, reason: str, suite: str | None) -> None:
     """
     Verify repaired nodes under a reservation, and release those that pass.
 
-    Until then they stay out of service.
+    The nodes stay out of service until they pass.
 
     \b
     Example:
@@ -101,19 +106,23 @@ def repaired(hostlist: str, reason: str, suite: str | None) -> None:
 
 
 @click.command("admit")
-@click.argument("hostlist")
+@hostlist_argument
 @click.option(
-    "--suite", default="burnin", show_default=True, help="Suite that each node must pass."
+    "--suite",
+    type=SUITE,
+    default="burnin",
+    show_default=True,
+    help="Run this suite on each node.",
 )
-@reason_option("For the audit log.", default="new")
+@reason_option("Reason, for the audit log.", default="new")
 @record_command()
 def admit(hostlist: str, suite: str, reason: str) -> None:
     """
     Verify new nodes before any job runs on them, and admit those that pass.
 
-    Each stays in a maintenance reservation until it has passed. `hpcverify fleet collect`
-    moves them on, and `hpcverify nodes` shows their progress. Several nodes are then
-    tested with each other by `hpcverify fleet sweep`, if [fabric] period_days is set.
+    Each node stays in a maintenance reservation until it passes. `hpcverify nodes` shows the
+    progress. If [fabric] period_days is set, `hpcverify fleet sweep` then tests several
+    admitted nodes with each other.
 
     \b
     Examples:
@@ -206,17 +215,16 @@ def _choose_status(controller: Controller, refused: int) -> int:
 
 
 @click.command("adopt")
-@click.argument("hostlist", required=False)
-@reason_option("For the audit log.", default="the ledger was lost")
+@optional_hostlist_argument
+@reason_option("Reason, for the audit log.", default="the ledger was lost")
 @record_command()
 def adopt(hostlist: str | None, reason: str) -> None:
     """
-    Take back nodes with a hold of hpcverify that the ledger does not know.
+    Take over holds of hpcverify that the ledger does not have.
 
-    For when fleet.sqlite is lost and there is no backup. A node that hpcverify had
-    drained is quarantined again, for the reason that Slurm shows. One that it had
-    reserved is verified there, and goes back into service if it passes. Without
-    HOSTLIST, all of them.
+    Use it after fleet.sqlite was lost without a backup. A node that hpcverify drained is
+    quarantined again, for the reason in Slurm. A node that hpcverify reserved is verified,
+    and returns to service if it passes. Without HOSTLIST, all such nodes.
 
     \b
     Examples:
@@ -256,15 +264,15 @@ def adopt(hostlist: str | None, reason: str) -> None:
 
 
 @click.command("forget")
-@click.argument("hostlist")
-@reason_option("For the log.", default="removed")
+@hostlist_argument
+@reason_option("Reason, for the audit log.", default="removed")
 @record_command()
 def forget(hostlist: str, reason: str) -> None:
     """
     Forget nodes that were removed or renamed: Slurm must no longer have them.
 
-    They disappear from `hpcverify nodes`, and so does their folder in the spool. Their
-    lines in the audit log stay, and their runs until they are pruned.
+    The nodes disappear from `hpcverify nodes`, with their folders in the spool. Their runs
+    and their audit log remain.
 
     \b
     Example:
@@ -303,7 +311,7 @@ def forget(hostlist: str, reason: str) -> None:
 @click.pass_context
 def breaker(ctx: click.Context) -> None:
     """
-    Say whether the breaker is tripped, and which checks are doubted, and why.
+    Show whether the circuit breaker is tripped, and which checks are doubted.
 
     \b
     Examples:
@@ -321,10 +329,16 @@ def breaker(ctx: click.Context) -> None:
 
 
 @breaker.command("reset")
-@reason_option("The cause that was found.")
+@reason_option("Cause, for the audit log.")
 @record_command()
 def reset(reason: str) -> None:
-    """Act on failures again, from now on; earlier ones no longer count."""
+    """
+    Act on failures again, from now on; earlier failures no longer count.
+
+    \b
+    Example:
+      hpcverify fleet breaker reset --reason "it was the driver of image 41"
+    """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     ledger, store = Ledger(state_dir()), Store(state_dir())
     if not ledger.read_trip_reason():
         doubts = find_doubts(ledger, store, load_site().quarantine, time.time())

@@ -18,6 +18,7 @@ import click
 from msgspec import Struct
 
 from hpcverify.check import Context, Rule, find_rules
+from hpcverify.commands._options import json_option
 from hpcverify.commands._own_files import list_own_requirements
 from hpcverify.console import echo, print_json
 from hpcverify.errors import ConfigError, HpcverifyError, SlurmError, write_install_command
@@ -93,14 +94,13 @@ class Advice(Struct, frozen=True):
 
 
 @click.command("doctor")
-@click.option("--floors", is_flag=True, help="List the lowest healthy speeds of each kind of GPU.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, floors included.")
+@click.option("--floors", is_flag=True, help="List the minimum speeds of each kind of GPU.")
+@json_option
 def command(*, floors: bool, as_json: bool) -> None:
     """
-    Report what prevents a full verification of this node, and the fix for each.
+    Show what prevents a full verification of this node, each with its fix.
 
-    Also import torch, and start one GPU. What needs a fix comes last.
-    Exit status 0 if nothing prevents it, else 3.
+    Imports torch and starts one GPU. Problems come last. Exit status 3 if there is a problem.
 
     \b
     Example:

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from hpcverify.commands._options import SINCE_TYPE
+from hpcverify.commands._options import NODE, Name, since_option
 from hpcverify.console import echo, print_json_text
 from hpcverify.errors import ConfigError
 from hpcverify.events.chain import ChainLink, ChainReport, compute_digest
@@ -60,28 +60,32 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.group("events", invoke_without_command=True)
-@click.option("--since", type=SINCE_TYPE, help="Only events from then on (UTC).")
-@click.option("--node", default="", help="Only events of this node.")
-@click.option("--kind", default="", help="Only these: finding.opened, or finding for all of it.")
-@click.option("--follow", is_flag=True, help="Go on with what happens, until Ctrl-C.")
+@since_option("Print only events from DATE on (UTC).")
+@click.option("--node", type=NODE, default="", help="Print only events of this node.")
+@click.option(
+    "--kind",
+    type=Name("kind", lambda: (*SUBJECTS, *EventKind)),
+    default="",
+    help="Print only this kind, for example finding.opened; finding matches all finding.*.",
+)
+@click.option("--follow", is_flag=True, help="Continue with new events until Ctrl-C.")
 @click.option(
     "--format",
     "style",
     type=click.Choice(FORMATS),
     default=JSON_FORMAT,
     show_default=True,
-    help="How each line is written.",
+    help="Write events in this format.",
 )
 @click.pass_context
 def command(
     ctx: click.Context, since: datetime | None, node: str, kind: str, style: str, *, follow: bool
 ) -> None:
     """
-    List what changed in the fleet, one event a line, the oldest first.
+    List the changes in the fleet, one event per line, the oldest first.
 
-    It is read from the ledger, on the controller. The same lines are in events.jsonl beside
-    it, for the collectors of the site. With --format, each line is an event of OCSF 1.8.0
-    or of CloudEvents 1.0 instead.
+    Reads the ledger of the controller. The file events.jsonl next to it has the same lines,
+    for the collectors of the site. --format chooses OCSF 1.8.0 or CloudEvents 1.0 instead.
 
     \b
     Examples:
@@ -155,17 +159,17 @@ class ExpectedDigest(click.ParamType[tuple[int, str]]):
     "expected",
     type=ExpectedDigest(),
     multiple=True,
-    help="What your collector has: the number of an event, and the digest of its line.",
+    help="Require this digest of this event, as your collector has it; repeatable.",
 )
 def verify(files: Sequence[Path], expected: Sequence[tuple[int, str]]) -> None:
     """
-    Verify that no event was changed, left out or put in.
+    Verify that no event was changed, removed or added.
 
-    On the controller: the ledger, and FILES by the ledger; without FILES, events.jsonl and
-    its rotated ones. Elsewhere: the chain over FILES, also with .gz. Exit status 1 if an event
-    is wrong or missing; the first is named.
+    On the controller, verifies the ledger, and FILES by the ledger (default: events.jsonl and
+    its rotated files). On other hosts, verifies the chain in FILES, also with .gz. Exit
+    status 1 if an event is wrong or missing; the first such event is printed.
 
-    An event holds the digest of the one before it as "previous". If your collector has
+    Each event has the digest of the event before it as "previous". If your collector has
     event 50, expect 49 with that digest.
 
     \b

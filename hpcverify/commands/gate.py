@@ -15,6 +15,7 @@ import click
 from msgspec import Struct
 
 from hpcverify import gate
+from hpcverify.commands._options import json_option
 from hpcverify.console import print_json, say
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.plan.config import find_uid, load_site, node_name, state_dir
@@ -54,22 +55,25 @@ class GateDocument(Struct, frozen=True, kw_only=True):
 
 @click.command("gate")
 @click.option(
-    "--spool", type=click.Path(path_type=Path), help="First fetch the newest gate file from there."
+    "--spool",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Fetch the newest gate file from DIR first.",
 )
 @click.option(
     "--take-place",
     "is_place_needed",
     is_flag=True,
-    help="For the prolog: exit with 0 only if it may refuse a job for what it has found.",
+    help="Exit with 0 only if the prolog may refuse a job (for the prolog).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(spool: Path | None, *, is_place_needed: bool, as_json: bool) -> None:
     """
-    Say whether the prolog lets jobs run on this node.
+    Show whether the prolog accepts jobs on this node.
 
-    It reads the controller's last verdict on the node from the file "gate" in
-    $HPCVERIFY_STATE (/var/lib/hpcverify). A file that is missing, stale or unreadable
-    lets jobs run. Exit status: 0 jobs may run, 1 they are refused.
+    Reads the last verdict of the controller from the file "gate" in $HPCVERIFY_STATE
+    (/var/lib/hpcverify). If the file is missing, stale or unreadable, jobs may run.
+    Exit status: 0 jobs may run, 1 jobs are refused.
 
     \b
     Example:

@@ -12,7 +12,7 @@ import click
 from msgspec import Struct, convert
 from msgspec.structs import asdict
 
-from hpcverify.commands._options import SINCE_TYPE
+from hpcverify.commands._options import NODE, json_option, since_option
 from hpcverify.console import echo, print_json, say
 from hpcverify.errors import NO_RUNS_MESSAGE, ConfigError, UnknownNameError
 from hpcverify.insight.overview import describe_outer_result, read_outer_results
@@ -54,24 +54,25 @@ class HistoryDocument(Struct, frozen=True, kw_only=True):
 
 
 @click.command("list")
-@click.argument("node", required=False)
+@click.argument("node", type=NODE, metavar="[NODE]", required=False)
 @click.option(
     "--limit",
     type=click.IntRange(1, 100_000),
+    metavar="N",
     default=20,
     show_default=True,
-    help="How many runs, newest first.",
+    help="List the newest N runs.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @click.option(
     "--format",
     "form",
     type=click.Choice(["parquet", "csv"]),
-    help="On a controller: write the measurements of NODE, or of all, to --output.",
+    help="Export measurements of NODE or all nodes to -o FILE (on the controller).",
 )
-@click.option("-o", "--output", metavar="FILE", help="The file for --format.")
-@click.option("--since", type=SINCE_TYPE, help="Only nights from then on, for --format.")
-@click.option("--rebuild", is_flag=True, help="Make the measurements again from all documents.")
+@click.option("-o", "--output", metavar="FILE", help="Write the export to FILE.")
+@since_option("Export only nights from DATE on.")
+@click.option("--rebuild", is_flag=True, help="Rebuild the measurements from all run documents.")
 def command(
     node: str | None,
     limit: int,
@@ -85,8 +86,8 @@ def command(
     """
     List the runs of NODE (default: this node), newest first.
 
-    Each names its worst problem and counts the others; hpcverify show has them all.
-    The controller also keeps what all nodes measured, in one DuckDB file: see
+    Each line has the worst problem of a run and the number of other problems; `hpcverify show`
+    lists all. The controller also keeps the measurements of all nodes in one DuckDB file: see
     docs/reference/history.md.
 
     \b

@@ -12,7 +12,12 @@ from socket import gethostname
 import click
 
 from hpcverify.commands._controller import make_controller, record_command, refuse_unknown
-from hpcverify.commands._options import FiniteRange
+from hpcverify.commands._options import (
+    Duration,
+    FiniteRange,
+    json_option,
+    optional_hostlist_argument,
+)
 from hpcverify.console import echo, print_json, say
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.fabric.isolations import carry_out_isolation, order_isolation, read_places
@@ -37,38 +42,39 @@ MIN_NODES = 2
 ENOUGH_NODES = 4
 TOO_FEW = f"of fewer than {ENOUGH_NODES} nodes none can be named for being slow"
 LAST = "last"
-WAIT_MINUTES = 5.0
+WAIT_S = 300.0
 EXIT_FOUND, EXIT_UNCERTAIN = 1, 3
 
 
 @click.command("bisect")
-@click.argument("hostlist", required=False)
-@click.option("--budget", type=FiniteRange(min=1), help="Node-minutes to spend at most.")
+@optional_hostlist_argument
+@click.option(
+    "--budget", type=FiniteRange(min=1), metavar="N", help="Spend at most N node-minutes."
+)
 @click.option(
     "--max-jobs",
     type=click.IntRange(1),
+    metavar="N",
     default=32,
     show_default=True,
-    help="Run at most this many jobs at once.",
+    help="Run at most N jobs at a time.",
 )
 @click.option(
     "--wait",
-    type=FiniteRange(min=0),
-    show_default=f"{WAIT_MINUTES:g}",
-    help="Minutes to wait for a node that a user's job has taken.",
+    type=Duration(),
+    show_default=f"{WAIT_S / 60:g}m",
+    help="Wait this long for a node that a user's job took.",
 )
-@click.option(
-    "--reservation", default="", metavar="NAME", help="Run inside this Slurm reservation."
-)
+@click.option("--reservation", default="", metavar="NAME", help="Run in this Slurm reservation.")
 @click.option(
     "--resume",
     is_flag=False,
     flag_value=LAST,
     metavar="[ID]",
-    help="Go on with one that was interrupted: the last one, or ID.",
+    help="Resume an interrupted search: the last search, or ID.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the plan, and do nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer, or the plan, as JSON.")
+@click.option("--dry-run", is_flag=True, help="Print the plan; do not run jobs.")
+@json_option
 @record_command()
 def command(
     *,
@@ -82,16 +88,15 @@ def command(
     as_json: bool,
 ) -> None:
     """
-    Find the node, link or switch that spoils collectives between nodes.
+    Find the node, link or switch that slows or corrupts collectives between nodes.
 
-    Groups of idle nodes run collectives, side by side, as jobs that give way to anybody.
-    Groups that fail are split. A node is reported only if it failed with different
-    partners that pass. It becomes a suspect, and no more.
+    Groups of idle nodes (of HOSTLIST, or all) run collectives as jobs that users' jobs
+    preempt. Groups that fail are split. A node is reported only if it fails with different
+    partners that pass; it becomes a suspect and stays in service. Ctrl-C cancels the jobs;
+    --resume continues.
 
-    Ctrl-C cancels the jobs and keeps what is known: --resume goes on from there.
-
-    Exit status 0 if all nodes passed, 1 if a node, link or switch is faulty, 3 if that is not
-    certain: intermittent, untested, out of budget, interrupted.
+    Exit status 1 if a node, link or switch is faulty; 3 if the result is not certain:
+    intermittent, untested, out of budget or interrupted.
 
     \b
     Examples:
@@ -103,11 +108,11 @@ def command(
     check_claim(Path(controller.site.fleet.spool), controller.ledger, gethostname())
     if resume is not None:
         if hostlist or dry_run or reservation or budget or wait is not None:
-            raise click.UsageError("--resume goes on with what was ordered: leave out the rest")
+            raise click.UsageError("--resume continues a search: leave out the other options")
         journal = resume_journal(controller.state, "" if resume == LAST else resume)
-        say(f"going on with isolation {journal.order.id}")
+        say(f"resuming isolation {journal.order.id}")
     else:
-        wait_s = 60 * (WAIT_MINUTES if wait is None else wait)
+        wait_s = WAIT_S if wait is None else wait
         order = make_order(controller, hostlist, reservation, budget or 0.0, wait_s)
         if len(order.nodes) < ENOUGH_NODES:
             say(f"{TOO_FEW}: add some that are well")

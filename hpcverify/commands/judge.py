@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from hpcverify.commands._controller import record_command
-from hpcverify.commands._options import SINCE_TYPE
+from hpcverify.commands._options import json_option, since_option
 from hpcverify.console import echo, print_json, say
 from hpcverify.model import Result, Run, Verdict
 from hpcverify.plan.catalog import list_check_names
@@ -34,14 +34,14 @@ class Change(msgspec.Struct, frozen=True):
 
 
 @click.command("rejudge")
-@click.option("--since", type=SINCE_TYPE, help="Only runs from then on (UTC).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@since_option("Judge only runs from DATE on (UTC).")
+@json_option
 @record_command()
 def command(since: datetime | None, *, as_json: bool) -> None:
     """
-    Judge stored runs again by today's limits, and list what would change.
+    Judge stored runs by today's limits, and list the verdicts that would change.
 
-    The stored documents are evidence and stay as they are.
+    The stored documents are evidence and do not change.
 
     \b
     Example:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from hpcverify.commands._options import json_option
 from hpcverify.console import echo, print_json, say
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.insight.morning import build_morning_report, describe_morning
@@ -14,7 +15,7 @@ from hpcverify.records.store import Store
 
 
 @click.command("morning")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(*, as_json: bool) -> None:
     """
     Show what is new since yesterday, what needs a person today, and the trend.

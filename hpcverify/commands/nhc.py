@@ -28,16 +28,19 @@ SUITE = "prolog"
 @click.command("nhc")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a new site file."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a new site file to FILE.",
 )
 @record_command()
 def command(file: Path, output: Path | None) -> None:
     """
-    Turn an nhc.conf into what the check host expects.
+    Convert an nhc.conf into a site file, with expectations for the check host.
 
-    The site file (TOML) goes to standard output, and what was not turned, each line with
-    its reason, to standard error and into the file as comments. Exits with 0 if the file
-    was read, however much of it could be turned, and with 2 if nothing in it is NHC's.
+    Prints the site file (TOML). Lines that could not be converted go to standard error, and
+    into the file as comments, each with its reason. Exit status 2 if FILE is not an nhc.conf.
 
     \b
     Example:

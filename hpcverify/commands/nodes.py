@@ -9,6 +9,7 @@ import click
 from msgspec.structs import replace
 from rich.text import Text
 
+from hpcverify.commands._options import NODE, json_option, optional_hostlist_argument
 from hpcverify.console import print_json, say
 from hpcverify.errors import UnknownNameError
 from hpcverify.fleet.event_log import AuditEntry
@@ -59,8 +60,8 @@ ATTENTION_STYLE = "bold"
 
 
 @click.command("list")
-@click.argument("hostlist", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@optional_hostlist_argument
+@json_option
 def command(hostlist: str | None, *, as_json: bool) -> None:
     """
     List the nodes of HOSTLIST (default: all), worst first.
@@ -79,8 +80,8 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
 
 
 @click.command("show")
-@click.argument("node")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("node", type=NODE, metavar="NODE")
+@json_option
 def show(node: str, *, as_json: bool) -> None:
     """
     Show NODE: its state, its risk to fail next, its outages and its audit log.

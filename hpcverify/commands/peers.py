@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 from rich.text import Text
 
-from hpcverify.commands._options import SINCE_TYPE
+from hpcverify.commands._options import json_option, since_option
 from hpcverify.console import print_json_text
 from hpcverify.errors import ConfigError
 from hpcverify.fleet.ledger import Ledger
@@ -87,27 +87,27 @@ def read_names(_: click.Context, __: click.Parameter, text: str) -> tuple[str, .
 
 @click.command("peers")
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--since", type=SINCE_TYPE, help="Without FILE: from this night on; default: a week.")
+@since_option("Compare runs from DATE on (default: a week ago); without FILE.")
 @click.option(
     "--columns",
     default="",
     callback=read_pairs,
     metavar="ROLE=COLUMN,...",
-    help="Which column holds what, as in node=host,value=tflops.",
+    help="Map columns of FILE, for example node=host,value=tflops.",
 )
 @click.option(
     "--by",
     default="",
     callback=read_names,
     metavar="COLUMN,...",
-    help="Columns to compare as groups; default: cabinet, rack, switch, driver, and a few more.",
+    help="Compare groups by these columns (default: cabinet, rack, switch, driver and others).",
 )
 @click.option(
     "--worse",
     type=click.Choice(["low", "high"]),
-    help="Which values are worse, where the unit does not say it.",
+    help="Treat low or high values as worse, if the unit does not imply it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(
     *,
     file: Path | None,
@@ -118,11 +118,10 @@ def command(
     as_json: bool,
 ) -> None:
     """
-    Compare the parts of a fleet with each other, and with their own past.
+    Compare each part with identical parts of the fleet, and with its own past.
 
-    Without FILE, as the runs of the last week measured them, and those of 90 nights before.
-
-    FILE is CSV or Parquet and has a row for each run of each part: node, part, metric, value,
+    Without FILE, compares the runs of the last week with each other and with 90 nights before.
+    FILE is CSV or Parquet with a row for each run of each part: node, part, metric, value,
     unit and, if known, time, cabinet, rack, driver, limit, clock, temperature, power.
 
     \b

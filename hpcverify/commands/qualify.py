@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from hpcverify.commands._options import has_flag
 from hpcverify.commands._run import choose_progress
 from hpcverify.commands.report import import_report_module
 from hpcverify.console import echo, say
@@ -39,22 +40,27 @@ STATUSES = {Verdict.FAIL: 1, Verdict.ERROR: 3}
 
 
 @click.command("qualify")
-@click.option("-o", "--output", metavar="DIR", help="Write into this new directory.")
 @click.option(
-    "--only", multiple=True, metavar="STEP", help="Only this step, and facts; repeatable."
+    "-o",
+    "--output",
+    metavar="DIR",
+    help="Write into this new directory (default: a name with the date).",
+)
+@click.option(
+    "--only", multiple=True, metavar="STEP", help="Run only this step, and facts; repeatable."
 )
 def command(output: str | None, only: tuple[str, ...]) -> None:
     """
-    Validate hpcverify on this kind of node: the first hour on new GPUs.
+    Validate hpcverify on this kind of node (about an hour on new GPUs).
 
-    It measures what the GPUs reach, beside a bare loop, nccl-tests and the data sheet;
-    whether injected faults are found and good products called wrong; and what a run
-    costs. A step that fails does not end the rest, and Ctrl-C keeps what is done. DIR gets
-    all figures as Markdown, and the run documents with their pages. These have serial
-    numbers and addresses of parts and lines of the kernel log; the Markdown does not.
+    Measures the speed of the GPUs and compares it with a bare loop, nccl-tests and the data
+    sheet; injects faults and counts false alarms; and measures the cost of a run. A failed
+    step does not end the other steps, and Ctrl-C keeps finished steps. DIR gets all figures as
+    Markdown, and the run documents with their pages. Documents and pages have serial numbers,
+    addresses and lines of the kernel log; the Markdown file has none.
 
-    Exit status 0 if every step ran and found nothing wrong, 1 if hardware failed or a
-    check missed a fault, 3 if a step could not be taken or there is no GPU.
+    Exit status 1 if hardware failed or a check missed a fault, 3 if a step could not run or
+    there is no GPU.
 
     \b
     Examples:
@@ -78,7 +84,7 @@ def command(output: str | None, only: tuple[str, ...]) -> None:
             should_stop=stop,
             say=say,
             begin=partial(print_begin, steps),
-            show_progress=choose_progress,
+            show_progress=partial(choose_progress, quiet=has_flag("quiet")),
         )
         bound = format_duration(sum(step.rest + step.budget for step in steps))
         echo(f"{format_count(len(steps), 'step')} into {folder}: {bound} at most")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from hpcverify.commands._options import FiniteRange
+from hpcverify.commands._options import Duration, json_option
 from hpcverify.console import echo, print_json
 from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.states import DAY_S
 from hpcverify.insight.outlook import (
     DEFAULT_DAYS,
     build_reliability_report,
@@ -19,26 +20,26 @@ NOTE_CHARACTERS = 80
 
 @click.command("reliability")
 @click.option(
-    "--days",
-    type=FiniteRange(min=1, max=3650),
-    default=DEFAULT_DAYS,
+    "--period",
+    type=Duration(low=DAY_S, high=3650 * DAY_S),
+    default=f"{DEFAULT_DAYS:g}d",
     show_default=True,
-    help="Look at so many days.",
+    help="Analyze outages of this period.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(*, days: float, as_json: bool) -> None:
+@json_option
+def command(*, period: float, as_json: bool) -> None:
     """
-    Say how often nodes fail, and how long they are out of service.
+    Show how often nodes fail, and how long they are out of service.
 
-    From the outages in the controller's ledger. Failures are what a verification or a
-    hook found and a rerun did not clear, and what Slurm itself set down. What people
-    drain for other reasons is left out. Intervals are of 95 %.
+    Reads the outages in the ledger of the controller. A failure is a fault that a rerun did
+    not clear, or a node that Slurm set down. Drains by people for other reasons do not count.
+    Intervals are 95 % confidence intervals.
 
     \b
     Example:
-      hpcverify fleet reliability --days 30
+      hpcverify fleet reliability --period 30d
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    report = build_reliability_report(Ledger(state_dir()), load_site(), days)
+    report = build_reliability_report(Ledger(state_dir()), load_site(), period / DAY_S)
     if as_json:
         print_json(report)
         return

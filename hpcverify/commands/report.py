@@ -13,7 +13,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from hpcverify.commands._options import SINCE_TYPE
+from hpcverify.commands._options import NODE, RUN, since_option
 from hpcverify.console import echo, say
 from hpcverify.errors import (
     ConfigError,
@@ -69,10 +69,10 @@ PAGE_HEAD_BYTES = 512
 
 @click.command("report")
 @click.argument("file", required=False)
-@click.option("--node", help="The node; default: this one.")
-@click.option("--fleet", is_flag=True, help="All nodes, and the page of each.")
-@click.option("--run", "run_id", help="One run, not the newest.")
-@click.option("--since", type=SINCE_TYPE, help="Only runs from then on (UTC).")
+@click.option("--node", type=NODE, help="Report on this node (default: this host).")
+@click.option("--fleet", is_flag=True, help="Report on all nodes, with a page for each.")
+@click.option("--run", "run_id", type=RUN, help="Report on this run (default: the newest).")
+@since_option("Include only runs from DATE on (UTC).")
 @click.option("--full", is_flag=True, help="Print the folded details of the page too.")
 @click.option(
     "--format",
@@ -80,8 +80,11 @@ PAGE_HEAD_BYTES = 512
     type=click.Choice(["html", "json", "junit", "markdown"]),
     default="html",
     show_default=True,
+    help="Write this format.",
 )
-@click.option("-o", "--output", required=True, metavar="FILE", help="- prints it.")
+@click.option(
+    "-o", "--output", required=True, metavar="FILE", help="Write to FILE; - is standard output."
+)
 def command(
     file: str | None,
     node: str | None,
@@ -94,11 +97,11 @@ def command(
     full: bool,
 ) -> None:
     """
-    Write a report on a node: its newest run, and its earlier ones.
+    Write a report on a node: its newest run, and its earlier runs.
 
-    With --fleet, on all nodes. Their own pages go into the folder "nodes" beside FILE;
-    a page that shows the newest run already is left alone. With FILE, on what
-    `hpcverify fabric test` or `fabric bisect --json` has written there.
+    With --fleet, report on all nodes. The page of each node goes into the folder "nodes" next
+    to the output; a page that already shows the newest run is not written again. With FILE,
+    report on the output of `hpcverify fabric test -o` or `hpcverify fabric bisect --json`.
 
     On paper, a page has what a person needs: the verdict, the pictures, the faults and the
     hardware. With --full, it has every measurement.

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from hpcverify.check import Trial
+from hpcverify.commands._options import CHECK, has_flag, json_option
 from hpcverify.console import echo, print_json, say
 from hpcverify.model import Inventory
 from hpcverify.plan.config import load_site, node_name, state_dir
@@ -34,16 +35,15 @@ DETAIL_INDENT = " " * 15
 
 
 @click.command("selftest")
-@click.argument("check", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("check", type=CHECK, metavar="[CHECK]", required=False)
+@json_option
 def command(check: str | None, *, as_json: bool) -> None:
     """
-    Inject faults into CHECK, or all that can, and verify that they are detected.
+    Inject faults into CHECK (default: all checks with a selftest); verify their detection.
 
-    The faults are made in our own arithmetic, on the real parts: nothing on the node
-    is harmed. Exit status 0 if all came out as expected, 1 if one did not (do not
-    trust the check on this node), 3 if one could not be tried. Without CHECK, the
-    checks that load the node and have no selftest are listed.
+    The faults are in the arithmetic of hpcverify, on the real parts: they do not harm the
+    node. Exit status 1 if a fault was missed (do not trust the check on this node), 3 if a
+    fault could not be injected. `hpcverify -v qualify selftest` prints the details.
 
     \b
     Examples:
@@ -52,8 +52,7 @@ def command(check: str | None, *, as_json: bool) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     packages = load_site().packages
     chosen = load_provable_checks(check, packages)
-    verbose = bool(click.get_current_context().find_root().params.get("verbose"))
-    printer = TrialPrinter(sys.stderr if as_json else sys.stdout, verbose=verbose)
+    printer = TrialPrinter(sys.stderr if as_json else sys.stdout, verbose=has_flag("verbose"))
     with ExitStack() as stack:
         stack.enter_context(node_lock())
         stop = stack.enter_context(stop_on_signals())

@@ -46,16 +46,16 @@ UNIT_PROGRAM = "/opt/hpcverify/bin/hpcverify"
 
 
 @click.command("slurm")
-@click.option("--spool", help="The directory that all nodes share, if no file names one yet.")
-@click.option("--write", is_flag=True, help="Put in place what is ours on this host.")
+@click.option("--spool", metavar="DIR", help="Use this directory, shared by all nodes.")
+@click.option("--write", is_flag=True, help="Install hpcverify's own files on this host.")
 @record_command()
 def slurm(*, spool: str | None, write: bool) -> None:
     """
-    Print what this site's Slurm lacks for hpcverify, and the exact lines that add it.
+    Show the Slurm settings that hpcverify needs and this site lacks.
 
-    Nothing of the site is changed. With --write, the directory of the spool, a drop-in of the
-    site file and the settings of the hooks are put in place on this host, as root; repeat
-    it on each node. It can be run again at any time, and prints what is still missing.
+    Does not change the configuration of the site. With --write (as root, on each node),
+    installs the directory of the spool, a drop-in of the site file and the settings of the
+    hooks on this host. Run it again to see what is still missing.
 
     \b
     Example:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from rich.text import Text
 
 from hpcverify.check import LimitIndex, make_severity_key, severity_sort_key
+from hpcverify.commands._options import CHECK, RUN, has_flag, json_option
 from hpcverify.console import echo, print_json
 from hpcverify.errors import ConfigError, NoRunsError, UnknownNameError
 from hpcverify.insight.overview import describe_outer_result, read_outer_results
@@ -55,30 +56,27 @@ WITHIN_LIMITS = Text("ok", style="green")
 
 
 @click.command("show")
-@click.argument("run", default="last")
+@click.argument("run", type=RUN, metavar="[RUN]", default="last")
 @click.option("-v", "--verbose", is_flag=True, help="Print every value with its limit.")
-@click.option("--failed", is_flag=True, help="Print the values of the checks that did not pass.")
+@click.option("--failed", is_flag=True, help="Show only results that did not pass.")
 @click.option(
-    "--check",
-    "checks",
-    multiple=True,
-    metavar="NAME",
-    help="Print the values of this check only; repeatable.",
+    "--check", "checks", type=CHECK, multiple=True, help="Show only this check; repeatable."
 )
 @click.option(
     "--part",
     "parts",
     multiple=True,
     metavar="PART",
-    help='Print the values of this part only, by its id or name ("GPU 3", or 3); repeatable.',
+    help='Show only this part, by id or name ("GPU 3" or 3); repeatable.',
 )
 @click.option(
     "--round",
     "number",
     type=click.IntRange(1, MAX_SUITE_ROUNDS),
-    help="Print the values of this round; by default the worst round of each check.",
+    metavar="N",
+    help="Show only round N (default: the worst round of each check).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the run document.")
+@json_option
 def command(
     run: str,
     checks: tuple[str, ...],
@@ -90,7 +88,7 @@ def command(
     as_json: bool,
 ) -> None:
     """
-    Show RUN: an id, the start of one, or "last".
+    Show RUN: the id of a run, the first characters of an id, or "last".
 
     With -v, or an option that chooses values, it prints each value next to its limit; the values
     outside their limits come first.
@@ -119,7 +117,7 @@ def command(
         print_json(shown)
         return
     console = Console(highlight=False)
-    if verbose or checks or parts or failed or number:
+    if verbose or has_flag("verbose") or checks or parts or failed or number:
         show_values(shown, store, console)
     show_run(stored, console)
     for outer in read_outer_results(state_dir(), stored.node):

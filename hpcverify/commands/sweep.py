@@ -16,6 +16,7 @@ from hpcverify.commands._controller import (
     report_brakes,
     tell_once_of_measurements,
 )
+from hpcverify.commands._options import SUITE, Duration, json_option, optional_hostlist_argument
 from hpcverify.console import echo, print_json, say
 from hpcverify.errors import ActionError, ConfigError, SlurmError
 from hpcverify.fabric.admission import BatchTester
@@ -57,13 +58,13 @@ STATUS_RANKS = (ActionError.exit_code, 1, UNCLEAR_STATUS)
 
 
 @click.command("sweep")
-@click.option("--suite", help="What to run; default: fleet.suite of the site.")
+@click.option("--suite", type=SUITE, help="Run this suite (default: fleet.suite of the site).")
 @click.option(
-    "--minutes",
-    type=click.IntRange(1),
-    help="Run the suite that sees most faults in so many minutes of a node.",
+    "--time",
+    type=Duration(low=60),
+    help="Choose the suite with the best coverage that takes at most this long per node.",
 )
-@click.argument("hostlist", required=False)
+@optional_hostlist_argument
 @click.option(
     "--max-jobs",
     "limit",
@@ -71,14 +72,14 @@ STATUS_RANKS = (ActionError.exit_code, 1, UNCLEAR_STATUS)
     metavar="N",
     help="Verify at most N nodes at a time.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the plan, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the plan; do not run jobs.")
 @click.option(
-    "--explain", is_flag=True, help="With --dry-run: print the risk of each node, and why."
+    "--explain", is_flag=True, help="Print the risk of each node and its causes (with --dry-run)."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@json_option
 def command(
     suite: str | None,
-    minutes: int | None,
+    time: float | None,
     hostlist: str | None,
     limit: int | None,
     *,
@@ -87,31 +88,29 @@ def command(
     as_json: bool,
 ) -> None:
     """
-    Verify idle nodes through the scheduler.
+    Verify idle nodes through Slurm, with jobs that users' jobs preempt.
 
-    Nodes on which users' jobs die young become suspects first, if Slurm keeps accounts.
-    Nodes that failed or came back go first, then those with the highest risk that they
-    fail next; one place in ten is for the node that was verified longest ago. Each gets a
-    job that gives way to anybody. Then nodes that were admitted together, and have passed,
-    are tested with each other; and pairs of nodes that are idle try the links between
-    them, if [fabric] period_days is set: each once in that time. What spoils a pair that
-    fails is isolated, as by `hpcverify fabric bisect`.
+    Nodes that failed or returned to service come first, then the nodes with the highest risk;
+    one place in ten is for the node with the oldest verification. If Slurm keeps accounts,
+    nodes on which users' jobs fail early become suspects. If [fabric] period_days is set,
+    admitted nodes are then tested with each other, and idle pairs test the links between
+    them; the cause of a failed test is found as by `hpcverify fabric bisect`.
 
-    Stopping the sweep does not stop the verifications: `hpcverify fleet collect` takes in their
-    results. Exit status 4 while the breaker is tripped or a check is doubted.
+    If the sweep is stopped, the verifications continue, and `hpcverify fleet collect` reads
+    their results. Exit status 4 while the breaker is tripped or a check is doubted.
 
     \b
     Examples:
       hpcverify fleet sweep --dry-run --explain
       hpcverify fleet sweep n[1-64] --max-jobs 8
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    if suite and minutes:
-        raise click.UsageError("--suite and --minutes exclude each other: --minutes chooses")
+    if suite and time:
+        raise click.UsageError("--suite and --time exclude each other: --time chooses a suite")
     if explain and not dry_run:
         raise click.UsageError("--explain needs --dry-run")
     controller = make_controller()
     suite = suite or (
-        find_suite(controller.site, minutes) if minutes else controller.site.fleet.suite
+        find_suite(controller.site, time / 60) if time else controller.site.fleet.suite
     )
     only = frozenset(expand(hostlist) if hostlist else ())
     controller.dispatcher.compute_job_minutes(suite)  # reports a mistake at once
@@ -137,7 +136,7 @@ def list_fault_coverages(site: Site) -> list[SuiteFaultCoverage]:
     ]
 
 
-def find_suite(site: Site, minutes: int) -> str:
+def find_suite(site: Site, minutes: float) -> str:
     """
     Find the suite that sees most within *minutes*.
 

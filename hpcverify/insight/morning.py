@@ -212,10 +212,8 @@ def _count_more(left: int) -> Iterator[str]:
 
 def describe_trend(trend: FailureTrend) -> Iterator[str]:
     """Yield whether the fleet gets better or worse, and the figures for it."""
-    direction = trend.direction
-    if direction == "unknown":
-        direction = "not known before two weeks of history"
-    yield f"Trend: {direction}"
+    is_young = trend.direction == "unknown"
+    yield f"Trend: {'needs two weeks of history' if is_young else trend.direction}"
     yield (
         f"  failures in 7 days: {trend.failures} (before: {trend.failures_before}); "
         f"out of service: {trend.out_of_service} (7 days ago: {trend.out_of_service_before})"

@@ -546,7 +546,7 @@ def build_job_spec(
         elif test.purpose is GroupPurpose.INSIDE:
             more = ("--alone",)
         chosen = [word for operation in operations for word in ("--operation", operation)]
-        seconds = ("--seconds", f"{TEST_SECONDS:g}", "--no-stragglers")
+        seconds = ("--time", f"{TEST_SECONDS:g}s", "--no-stragglers")
         arguments = ("fabric", "test", "-o", str(document), *chosen, *sizes, *seconds, *more)
         steps.append(JobStep(arguments=arguments, order=order))
     return GroupJobSpec(

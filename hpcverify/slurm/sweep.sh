@@ -33,4 +33,4 @@ export PATH
 # exec lets SIGTERM reach hpcverify itself. A shell would handle it only after its child
 # ends, and the user's job that preempts this one would wait for both.
 # --wait: the node's last run may still be ending.
-exec "${program:-hpcverify}" run --suite "${suite:-idle}" --spool "$spool" --wait 60
+exec "${program:-hpcverify}" run --suite "${suite:-idle}" --spool "$spool" --wait 60s

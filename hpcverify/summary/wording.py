@@ -85,6 +85,10 @@ def _print_to_stderr(line: str) -> None:
     sys.stderr.flush()
 
 
+class SilentProgress(Progress):
+    """Progress that is not shown."""
+
+
 class TolerantProgress:
     """Progress that survives a closed terminal."""
 

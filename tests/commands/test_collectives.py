@@ -23,7 +23,7 @@ from hpcverify.records.collectives import (
 pytestmark = pytest.mark.system
 
 HPCVERIFY = Path(sys.executable).with_name("hpcverify")
-QUICK = ("--operation", "all_reduce", "--operation", "sendrecv", "--size", "4K", "--seconds", "0.2")
+QUICK = ("--operation", "all_reduce", "--operation", "sendrecv", "--size", "4K", "--time", "0.2s")
 
 
 def start(tmp_path: Path, node: str, *arguments: str, **told: str) -> subprocess.Popen[str]:
@@ -91,7 +91,7 @@ def test_the_ranks_of_a_step_leave_one_document_and_one_table(tmp_path: Path) ->
 
 def test_a_rank_that_never_comes_is_named_with_its_node(tmp_path: Path) -> None:
     out, port = tmp_path / "run.json", find_port()
-    arguments = (*QUICK, "--timeout", "40", "--address", "127.0.0.1", "-o", str(out))
+    arguments = (*QUICK, "--timeout", "40s", "--address", "127.0.0.1", "-o", str(out))
     ranks = [start(tmp_path, f"n{rank}", *arguments, **step_of(rank, 3, port)) for rank in (0, 2)]
     (status, text), (other_status, other_text) = map(finish, ranks)
 
@@ -155,7 +155,7 @@ def test_alone_is_for_one_node(tmp_path: Path) -> None:
 
 
 def test_rank_0_that_is_not_there_is_no_measurement(tmp_path: Path) -> None:
-    arguments = ("--rank", "1", "--world", "2", "--address", "127.0.0.1", "--timeout", "2")
+    arguments = ("--rank", "1", "--world", "2", "--address", "127.0.0.1", "--timeout", "2s")
     status, text = finish(start(tmp_path, "n1", *arguments, "--port", str(find_port())))
     assert status == 3
     assert "rank 0 was not found within 2 s" in text

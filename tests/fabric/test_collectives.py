@@ -75,7 +75,7 @@ def test_a_slow_switch_names_none_of_its_nodes(fabric: Fabric, tmp_path: Path) -
 
 
 def test_a_rank_that_stops_is_missing_and_no_other(fabric: Fabric, tmp_path: Path) -> None:
-    with measuring(fabric, tmp_path, "--timeout", "600") as measured, fabric.stopped("n3"):
+    with measuring(fabric, tmp_path, "--timeout", "600s") as measured, fabric.stopped("n3"):
         check_missing(measured, "n3")
 
 

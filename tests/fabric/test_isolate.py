@@ -115,7 +115,7 @@ def test_a_slow_receiver_is_named_though_a_user_takes_another_node(
     cluster = site.fabric.cluster
     job = ("sbatch", "-p", "batch", "-w", "n4", "--exclusive", "-J", "user", "-o", "/dev/null")
     with site.fabric.network.slow_to_receive("n5", SLOW):
-        begun = site.begin("--wait", "0.1")
+        begun = site.begin("--wait", "6s")
         cluster.until(lambda: site.count_lines("submitted"))
         cluster.run(*job, "--wrap", "sleep 9999")
         try:

@@ -12,8 +12,8 @@ from hpcverify.records.collectives import CollectiveRun, parse_collective_run
 from tests.fabric_lab.cluster import Fabric
 
 HPCVERIFY = Path(sys.executable).with_name("hpcverify")
-MEASURE = ("--operation", "all_reduce", "--size", "1M", "--seconds")
-SHORT, ENDLESS = "1", "600"
+MEASURE = ("--operation", "all_reduce", "--size", "1M", "--time")
+SHORT, ENDLESS = "1s", "600s"
 STREAMS = 4 << 20
 """Bytes that a node has received when its ranks measure: before, they only meet."""
 BUSY = "import time\nwhile True: sum(range(10000)); time.sleep(0.0005)"

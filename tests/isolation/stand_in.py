@@ -92,7 +92,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-o", dest="out", required=True)
     parser.add_argument("--operation", action="append", required=True)
     parser.add_argument("--size", action="append", required=True)
-    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--time")
     parser.add_argument("--address")
     parser.add_argument("--algorithm")
     parser.add_argument("--alone", action="store_true")

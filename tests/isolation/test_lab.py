@@ -114,7 +114,7 @@ def test_tests_give_way_to_a_users_job_and_what_is_lost_is_left_out(fleet: Fleet
     pause = fleet.folder / "pause"
     simulate(fleet, SimulatedCluster(pause=str(pause)))
     pause.touch()
-    begun = fleet.begin("fabric", "bisect", "--wait", "0.05")
+    begun = fleet.begin("fabric", "bisect", "--wait", "3s")
     fleet.cluster.until(lambda: list_states(fleet).count("RUNNING") == 2)
 
     user = ("sbatch", "-p", "batch", "-w", "n2", "--exclusive", "-J", "user", "--wrap", "sleep 999")
@@ -158,9 +158,9 @@ def test_a_dry_run_shows_the_plan_and_what_is_wrong_is_one_line(fleet: Fleet) ->
         ("n1",): "fewer than two nodes can be tested",
         ("n[1,6]",): "fewer than two nodes can be tested: n6 is drained (fans)",
         ("--reservation", "none"): "no reservation is called 'none'",
-        ("--resume",): "no isolation to resume",
-        ("--resume", "x"): "no isolation 'x'",
-        ("--resume", "x", "--dry-run"): "--resume goes on with what was ordered",
+        ("--resume",): "there is no isolation to resume",
+        ("--resume", "x"): "there is no isolation 'x'",
+        ("--resume", "x", "--dry-run"): "--resume continues a search",
     }
     for arguments, why in refused.items():
         done = fleet("fabric", "bisect", *arguments)

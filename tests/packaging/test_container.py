@@ -24,7 +24,7 @@ NODE = "node17"
 IMAGE = "/opt/hpcverify-image/hpcverify-image"
 RUN = (
     *("run", "--suite", "quick", "--check", "inventory", "--check", "sdc"),
-    *("--wait", "400"),  # one node has one lock, which other tests may hold
+    *("--wait", "400s"),  # one node has one lock, which other tests may hold
     "--spool",
 )
 BUILD_IMAGE = """

@@ -210,7 +210,7 @@ def remove(site: Site) -> None:
     n1 = site.controller
     n1.run("dpkg --purge hpcverify-controller")
     site.notes["timer-purged"] = n1.run("find /etc/systemd -name 'hpcverify*.timer'")
-    site.notes["node-alone"] = n1.run("hpcverify run --suite prolog --wait 60")
+    site.notes["node-alone"] = n1.run("hpcverify run --suite prolog --wait 60s")
     n1.run(USERS_JOB)
 
 

@@ -259,7 +259,7 @@ def test_the_template_that_sites_see_is_the_script_that_runs() -> None:
 def test_no_variable_of_the_shell_itself_ends_the_job_script(name: str) -> None:
     settings = {"program": "/bin/echo", "spool": "/spool", name: "1"}
     done = subprocess.run(["sh", SCRIPT_PATH], env=settings, stdout=subprocess.PIPE, check=True)
-    assert done.stdout == b"run --suite idle --spool /spool --wait 60\n"
+    assert done.stdout == b"run --suite idle --spool /spool --wait 60s\n"
 
 
 # ---- on a real Slurm
@@ -307,7 +307,7 @@ def test_the_node_runs_what_it_is_told_in_an_environment_of_our_making(
 
     assert ended(cluster, number) is Ending.FAILED
     called = (tmp_path / "called").read_text()
-    assert called == "run --suite idle --spool /shared/a spool --wait 60\n"
+    assert called == "run --suite idle --spool /shared/a spool --wait 60s\n"
     told_by_env = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
     assert (told_by_env["HPCVERIFY_TOKEN"], told_by_env["HPCVERIFY_STATE"]) == (TOKEN, "/var/a b")
     assert told_by_env["CUDA_VISIBLE_DEVICES"] == "0,1"

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.system, pytest.mark.needs("root")]
 
 HPCVERIFY = Path(sys.executable).with_name("hpcverify")
 FIX = "ip link set lo up"
-COLLECTIVES = ("--operation", "all_reduce", "--size", "4K", "--seconds", "0.2", "--no-stragglers")
+COLLECTIVES = ("--operation", "all_reduce", "--size", "4K", "--time", "0.2s", "--no-stragglers")
 READ_ONLY = """
 for folder in /tmp /var/tmp; do mount -t tmpfs -o ro none $folder; done
 cd /proc && exec "$@"

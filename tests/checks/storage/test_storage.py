@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.check import Unable
+from hpcverify.check import Skip, Unable
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -200,15 +200,15 @@ def test_what_is_measured_is_the_disk_that_holds_the_scratch_directory(
     assert f"{disk} (ext4 on /dev/{loop}, {loop}), past the page cache" in covered(found)
 
 
-def test_without_fio_the_check_is_unable_and_names_the_fix(
+def test_without_fio_the_check_is_skipped_and_names_the_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
 
-    with pytest.raises(Unable, match=r"apt-get install fio$") as caught:
+    with pytest.raises(Skip, match=r"apt-get install fio$") as caught:
         list(measure(make_context(tmp_path), SHORT))
 
-    assert caught.value.cause is Cause.MISSING
+    assert caught.value.cause is Cause.NOT_OBSERVABLE
 
 
 def test_a_file_system_that_is_too_small_is_not_touched(tmp_path: Path) -> None:
