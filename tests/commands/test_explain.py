@@ -10,7 +10,6 @@ from hpcverify.cli import cli as cli_command
 from hpcverify.commands.explain import CodeType
 from tests.cli import Cli
 
-
 WITHOUT_TEXTS = {"wrong_word"}
 """The codes of a check of the site that ships no texts."""
 
