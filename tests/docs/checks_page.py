@@ -33,8 +33,24 @@ SUITES = Path(*hpcverify_checks.__path__) / "suites"
 PAGES_FOLDER = Path(__file__).parents[2] / "docs/reference/checks"
 GROUPS = {"GPU": "GPUs", "node": "The node", "fabric": "The fabric"}
 GPU_PROBLEMS = "../faults.md#gpus-that-do-not-answer"
-COMMANDS = ("nvidia-smi", "modprobe", "systemctl", "sysctl", "ipmi-sel", "cpupower", "fusermount")
+COMMANDS = (
+    "nvidia-smi",
+    "modprobe",
+    "systemctl",
+    "sysctl",
+    "ipmi-sel",
+    "cpupower",
+    "fusermount",
+    "umount",
+)
 """How a fix begins that is a command, whose first letter stays."""
+MORE = {
+    "chassis": "[Chassis](../chassis.md)",
+    "collectives": "[Collectives](../collectives.md)",
+    "host": "[Host](../host.md)",
+    "sdc": "[Silent data corruption](../../explanation/sdc.md)",
+}
+"""The page that has more on a check."""
 DEFAULT_SOURCE = "hpcverify default"
 
 
@@ -94,7 +110,7 @@ def _write_check(
     facts += ["in beta: its FAIL counts as a WARN"] if check.maturity is Maturity.BETA else []
     yield f"# {name}"
     yield ""
-    yield format_text(texts.does)
+    yield format_text(texts.does) + (f" More: {MORE[name]}." if name in MORE else "")
     yield ""
     yield f"**Why.** {format_text(texts.why)}"
     yield ""
