@@ -8,7 +8,7 @@ REPORT ?= hpcverify-report.html
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help verify test test-system fabric test-all test-packages test-ansible test-container system-tools \
-	lint format bench docs schema faults states reference tutorial picture pages sdc-table \
+	lint format bench docs schema faults states reference tutorial examples picture pages sdc-table \
 	packages wheelhouse release lock clean
 
 help:
@@ -166,10 +166,9 @@ schema: $(BIN)/hpcverify
 	@$(WRITE_SCHEMA) hpcverify.commands.history HistoryDocument > docs/reference/schema/history.json
 	@$(WRITE_SCHEMA) hpcverify.events.event Event > docs/reference/schema/event.json
 
-# The pages of faults and of coverage follow the tests' tables; tests hold them together too.
+# The classes of faults that suites are judged by follow the tests' table.
 faults: $(VENV)/tests-installed
-	$(BIN)/python -m tests.faults.page
-	$(BIN)/python -m tests.coverage.page
+	$(BIN)/python -m tests.coverage.classes
 
 # So do the commands, settings, checks and suites of docs/reference.
 reference: $(VENV)/tests-installed
@@ -178,6 +177,10 @@ reference: $(VENV)/tests-installed
 # What the commands of the tutorial print, and the report that they write: they are run for it.
 tutorial: system-tools
 	$(BIN)/python -m tests.docs.transcript
+
+# What a run of each check prints, for the pages of the checks; half an hour.
+examples: system-tools
+	$(BIN)/python -m tests.docs.examples
 
 # So does the table of a node's states in docs/explanation/design.md.
 states: $(VENV)/tests-installed

@@ -14,6 +14,7 @@ from rich.text import Text
 from hpcverify.check import ANY_PART, Check, Params, Placement, Rule, RuleKey, format_quantity
 from hpcverify.commands._options import CHECK, json_option
 from hpcverify.console import print_json, report_mistakes
+from hpcverify.explain import find_text_file, read_texts
 from hpcverify.model import FABRIC_SUITE, FindingRule, Maturity, Remedy, Verdict
 from hpcverify.plan.catalog import load_checks
 from hpcverify.plan.config import load_site
@@ -71,7 +72,7 @@ def command(check: str | None, *, are_suites: bool, as_json: bool) -> None:
             rules = {name_rule(key): rule for key, rule in step.rules.items()}
             print_json(describe_check(check, step.check, step.params, rules))
         else:
-            explain_check(step, Console(highlight=False))
+            explain_check(step, site.packages, Console(highlight=False))
         return
     checks, mistakes = load_checks(site.packages)
     if as_json:
@@ -130,7 +131,13 @@ def read_description(check: Check[Any]) -> str:
     return (inspect.getdoc(module) or "").partition("\n\n")[0]
 
 
-def explain_check(step: Step, console: Console) -> None:
+def find_param_meanings(name: str, packages: tuple[str, ...]) -> Mapping[str, str]:
+    """Find the meaning of each parameter of the check *name*; none if it ships no texts."""
+    path = find_text_file(name, packages)
+    return read_texts(path).params if path else {}
+
+
+def explain_check(step: Step, packages: tuple[str, ...], console: Console) -> None:
     """Print what a check does, what it measures and how it is judged."""
     check = step.check
     console.print(Text.assemble((step.name, "bold"), f": {check.summary}"))
@@ -138,7 +145,9 @@ def explain_check(step: Step, console: Console) -> None:
     facts = [PLACES[check.placement], f"at most {format_duration(step.timeout)}"]
     facts += ["in beta: never more than a warning"] if check.maturity is Maturity.BETA else []
     console.print(Text("; ".join(facts)))
-    params = [(n, str(v)) for n, v in msgspec.structs.asdict(step.params).items()]
+    meanings = find_param_meanings(step.name, packages)
+    values = msgspec.structs.asdict(step.params).items()
+    params = [(n, str(v), meanings.get(n, "")) for n, v in values]
     metrics = [(n, m.unit, m.worse, m.meaning) for n, m in check.metrics.items()]
     rules = [
         (name_rule(key), format_rule(rule, unit), render_badge(rule.verdict), rule.source)
@@ -150,15 +159,13 @@ def explain_check(step: Step, console: Console) -> None:
         for code, rule in check.finding_rules.items()
     ]
     for head, rows in (
-        (("parameter", "value"), params),
+        (("parameter", "value", "meaning"), params),
         (("measurement", "unit", "worse", "meaning"), metrics),
         (("limit on", "healthy", "else", "source"), rules),
         (("finding", "verdict", "what to do"), findings),
     ):
         if rows:
             console.print()
-            if rows is params:
-                console.print(Text(inspect.cleandoc(type(step.params).__doc__ or "")))
             print_table(console, head, rows)
 
 

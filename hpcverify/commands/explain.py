@@ -41,10 +41,8 @@ class ExplainedCode(Struct, frozen=True, kw_only=True):
     """Where the limit comes from."""
 
 
-class CodeType(click.ParamType):
+class CodeType(click.types.StringParamType):
     """A code, which a shell can complete."""
-
-    name = "code"
 
     def shell_complete(
         self,
@@ -124,7 +122,7 @@ def _explain_rules(
 ) -> Iterator[ExplainedCode]:
     for code, rule in rules.items():
         text = find_explanation(check, code, packages) or Explanation("", "")
-        is_limit = isinstance(rule, Rule)
+        limit = rule if isinstance(rule, Rule) else None
         yield ExplainedCode(
             code=code,
             checks=(),
@@ -134,8 +132,8 @@ def _explain_rules(
             verdict=rule.verdict if rule else None,
             remedy=rule.remedy if rule else None,
             conclusive=bool(rule and rule.conclusive),
-            limit=format_rule(rule, units.get(code, "")) if is_limit else "",
-            source=rule.source if is_limit else "",
+            limit=format_rule(limit, units.get(code, "")) if limit else "",
+            source=limit.source if limit else "",
         )
 
 

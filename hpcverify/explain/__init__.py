@@ -37,6 +37,8 @@ class Explanation(Struct, frozen=True, forbid_unknown_fields=True):
 class Texts(Struct, frozen=True, forbid_unknown_fields=True):
     """The texts of a check, or those that checks have in common."""
 
+    group: str = ""
+    """What the check is about: GPU, node or fabric."""
     does: str = ""
     """What the check does, for its page."""
     why: str = ""

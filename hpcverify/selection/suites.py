@@ -2,7 +2,7 @@
 The fault coverage of a suite: the share of real faults that its checks can see, for its minutes.
 
 The faults are those of InfiniteHBD-Trace whose class is named, and those that a stress test
-found: `fault_classes.csv`, which `make faults` writes from the table of docs/reference/coverage.md,
+found: `fault_classes.csv`, which `make faults` writes from `tests/coverage/trace.csv`,
 where each class has the test that shows its checks finding it.
 """
 

@@ -1,5 +1,5 @@
 """
-The faults of a chassis, and what hpcverify must make of each: rows of docs/reference/faults.md.
+The faults of a chassis, and what hpcverify must make of each.
 
 A fault is what a simulated BMC shows and logs (`tests.bmc`) in the run after one in which all
 was well.

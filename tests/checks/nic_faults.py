@@ -1,5 +1,5 @@
 """
-The faults of network ports, and what hpcverify must make of each: rows of docs/reference/faults.md.
+The faults of network ports, and what hpcverify must make of each.
 
 A fault of `nic_faults.csv` is some files of an H100 node (`tests.checks.nic_trees.h100`) that
 are different an hour after a run in which the node was well. What *lasts* stays as it is until

@@ -62,7 +62,7 @@ def test_one_check_is_explained_with_its_limits_and_their_source(cli: Cli) -> No
     cli.site('[limits.gemm]\n"*.sustained" = { of_siblings = 0.95 }')
     text = cli("checks", "gemm").stdout
 
-    assert "Data types, times (seconds) and matrix size." in text
+    assert "seconds of the burst per type" in text
     assert "Measure the throughput of matrix products" in text
     assert "burst_seconds" in text
     assert "median time of a product" in text

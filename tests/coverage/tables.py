@@ -68,6 +68,12 @@ class Wish:
     here: str
 
 
+STRESS = "Stress Test Failure"
+UNNAMED = frozenset(
+    {STRESS, "Unknown Error", "Other Failures", "Training Task Troubleshooting", "Test"}
+)
+"""The components with which the trace says only that it does not say what failed."""
+
 TRACE = read_table(HERE / "trace.csv", FaultClass)
 MATCHERS = read_table(HERE / "rules.csv", Matcher)
 WISHES = read_table(HERE / "wishes.csv", Wish)

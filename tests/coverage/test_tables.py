@@ -1,4 +1,4 @@
-"""The tables name only what there is, each line is read, and the page is the tables."""
+"""The tables name only what there is, each line is read, and the package has its classes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,18 @@ from hpcverify.selection.suites import FAULT_CLASSES_PATH
 from hpcverify.telemetry.kernel_log import KernelMessage
 from hpcverify_checks.kernel_log.lines import read_events
 from hpcverify_checks.xid.lines import read_events as read_xids
+from tests.coverage.classes import fault_classes
 from tests.coverage.injections import INJECTIONS, NOBODY
-from tests.coverage.page import PAGE, STRESS, UNNAMED, fault_classes, page
-from tests.coverage.tables import FAULT_COUNT, GPUD, MATCHERS, TRACE, WISHES, Matcher
+from tests.coverage.tables import (
+    FAULT_COUNT,
+    GPUD,
+    MATCHERS,
+    STRESS,
+    TRACE,
+    UNNAMED,
+    WISHES,
+    Matcher,
+)
 
 GPUD_RULES = 33
 """Constants event* of its matchers of the kernel log and of the Fabric Manager's, and the
@@ -86,10 +95,6 @@ def test_every_wish_has_its_thread_and_an_answer() -> None:
     for row in WISHES:
         assert re.fullmatch(r"[\w-]+/[\w.-]+#\d+", row.thread)
         assert re.match(r"yes:|no\b|in a node:", row.here)
-
-
-def test_the_page_is_what_the_tables_say() -> None:
-    assert PAGE.read_text() == page(), "run: make faults"
 
 
 def test_suites_are_judged_by_the_classes_of_the_table() -> None:

@@ -7,8 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from tests.docs.alerts_page import write_alerts
-from tests.docs.checks_page import write_checks, write_suites
+from tests.docs.checks_page import (
+    write_check_pages,
+    write_checks,
+    write_gpu_problems,
+    write_suites,
+)
 from tests.docs.commands_page import write_commands
+from tests.docs.coverage_page import write_coverage, write_injections, write_rules
 from tests.docs.events_page import write_event_activities, write_event_kinds, write_event_severities
 from tests.docs.metrics_page import write_metrics
 from tests.docs.settings_page import write_settings
@@ -21,6 +27,10 @@ WRITERS: Mapping[str, Callable[[], Iterable[str]]] = {
     "alerts": write_alerts,
     "checks": write_checks,
     "commands": write_commands,
+    "gpu_problems": write_gpu_problems,
+    "coverage": write_coverage,
+    "injections": write_injections,
+    "rules": write_rules,
     "metrics": write_metrics,
     "event_activities": write_event_activities,
     "event_kinds": write_event_kinds,
@@ -48,5 +58,7 @@ def _write_part(part: re.Match[str]) -> str:
 
 
 if __name__ == "__main__":
+    for page, text in write_check_pages().items():
+        page.write_text(text)
     for page in list_written_pages():
         page.write_text(write_page(page.read_text()))

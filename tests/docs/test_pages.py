@@ -19,6 +19,7 @@ from hpcverify.plan.suite import Suite
 from hpcverify.telemetry.redfish.access import BmcLogins
 from setting_tables import list_site_tables, list_suite_tables
 from tests.docs.blocks import Block, list_blocks, list_commands
+from tests.docs.checks_page import PAGES_FOLDER, write_check_pages
 from tests.docs.pages import PAGES, ROOT, list_written_pages, write_page
 from tests.reports.chromium import open_address
 
@@ -30,6 +31,7 @@ PATHS = re.compile(r"\]\(([^):#]+)[)#]|`(docs/[^`]*\.md|tests/[^`]*\.md)`")
 STARTERS = ("hpcverify", "checks", "reports", "slurm", "monitoring", "packaging", "Makefile")
 MENTIONED = re.compile(r"(.?)(?<![\w/.-])hpcverify ([a-z]+)\b(?: ([a-z]+))?")
 """A word after the name of the program, what is before, and the next word."""
+MAX_WORDS = 14_000
 PLACEHOLDERS = re.compile(r"…|\.\.\.|\[")
 """What stands in a synopsis for words of the reader's own."""
 
@@ -37,6 +39,21 @@ PLACEHOLDERS = re.compile(r"…|\.\.\.|\[")
 @pytest.mark.parametrize("page", list_written_pages(), ids=lambda page: page.name)
 def test_what_the_code_writes_into_a_page_is_what_it_would_write_today(page: Path) -> None:
     assert write_page(page.read_text()) == page.read_text(), "make reference"
+
+
+def test_each_check_has_a_page_of_what_it_declares() -> None:
+    pages = write_check_pages()
+
+    assert {page.read_text() for page in pages} == {*pages.values()}, "make reference"
+    assert {*PAGES_FOLDER.iterdir()} == {*pages}
+
+
+def test_the_pages_of_checks_and_faults_are_short() -> None:
+    reference = ROOT / "docs/reference"
+    pages = [*(reference / "checks").iterdir()]
+    pages += [reference / f"{name}.md" for name in ("checks", "faults", "coverage")]
+
+    assert sum(len(page.read_text().split()) for page in pages) <= MAX_WORDS
 
 
 def test_every_setting_of_a_file_has_a_meaning() -> None:

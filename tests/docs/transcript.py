@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
-from tests.docs.pages import ROOT
 from tests.reports.chromium import open_address
 
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/tutorial/first-sick-node.md"
 SESSION = re.compile(r"(?ms)^```console\n(.*?)^```$")
 PROMPT = "$ "

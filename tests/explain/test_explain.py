@@ -65,7 +65,7 @@ def test_no_text_of_a_check_is_without_a_code_or_a_parameter(name: str) -> None:
 
     assert [code for code in texts.codes if not any(matches(c, code) for c in codes)] == []
     assert set(texts.params) == set(CHECKS[name].params.__struct_fields__)
-    assert all((texts.does, texts.why, texts.load))
+    assert all((texts.group, texts.does, texts.why, texts.load))
 
 
 def test_every_code_of_the_engine_and_of_other_sources_is_explained() -> None:

@@ -1,5 +1,5 @@
 """
-The faults, and what hpcverify must make of each: the source of docs/reference/faults.md.
+The faults, and what hpcverify must make of each.
 
 A fault is a few lines of a scenario on a board of eight H100 that is healthy but for
 them. `passive.csv` has those that the prolog suite must see, after a run in which the

@@ -1,4 +1,4 @@
-"""The table misses nothing that the double can inject, and the page is the table."""
+"""The table misses nothing that the double can inject."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from tests.faults.page import PAGE, page
 from tests.faults.table import LOADED, PASSIVE
 from tests.nvml_lab.nvmllab import HERE
 
@@ -104,7 +103,3 @@ def test_every_way_to_fail_is_in_the_table(way: str) -> None:
 def test_every_fault_has_a_name_of_its_own() -> None:
     names = [fault.name for fault in (*PASSIVE, *LOADED)]
     assert len(set(names)) == len(names)
-
-
-def test_the_page_is_what_the_tests_hold() -> None:
-    assert PAGE.read_text() == page(), "run: make faults"
