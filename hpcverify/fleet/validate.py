@@ -228,7 +228,7 @@ def _list_peer_notes(site: Site) -> Iterator[str]:
 
 def _list_bmc_notes(bmc: Bmcs) -> Iterator[str]:
     if (bmc.address or bmc.addresses) and not bmc.credentials:
-        yield "bmc: there are addresses and no credentials, so hpcverify fleet bmc does not query a BMC"
+        yield "bmc: addresses without credentials: hpcverify fleet bmc does not query a BMC"
     # No mistakes: nodes have the same site file, and must not have the passwords.
     for name in ("credentials", "ca"):
         path = getattr(bmc, name)

@@ -226,7 +226,7 @@ CONTROLLER_METRICS = (
         name="hpcverify_nodes_overdue",
         help="Nodes in service without a full pass for overdue_days, or for 7 days if that is 0.",
         alerts=("HpcverifyFleetStale",),
-        runbook="Run `hpcverify fleet sweep --dry-run --explain`: it prints why nodes are passed over.",
+        runbook="Run `hpcverify fleet sweep --dry-run --explain`: it lists the skipped nodes.",
     ),
     PrometheusMetric(
         name="hpcverify_nodes_unlisted",
@@ -421,7 +421,7 @@ CONTROLLER_METRICS = (
         labels=(NODE, KIND),
         help="Parts of a node that its newest run did not find.",
         alerts=("HpcverifyPartsMissing",),
-        runbook="Run `hpcverify nodes show NODE`; after a deliberate removal, run with --accept-parts.",
+        runbook="Run `hpcverify nodes show NODE`; after a removal, run --accept-parts.",
     ),
 )
 """Those of the controller's file."""
