@@ -33,7 +33,7 @@ def test_a_node_without_an_address_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ({"addresses": {"n[1-3]": "b[1-2]"}}, "are 3 nodes and 'b[1-2]' are 2 addresses"),
+        ({"addresses": {"n[1-3]": "b[1-2]"}}, "'n[1-3]' is 3 nodes, but 'b[1-2]' is 2 addresses"),
         ({"addresses": {"n[1-": "{node}"}}, "'n[1-' is not a list of nodes"),
         ({"address": "https://{node}"}, "'https://n1', for node n1, is not an address"),
         ({"address": "{node}/redfish"}, "is not an address"),

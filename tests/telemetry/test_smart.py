@@ -297,7 +297,7 @@ def test_the_disk_is_asked_by_the_name_that_the_kernel_gives_it() -> None:
 
 
 def test_where_there_is_no_one_disk_none_is_asked() -> None:
-    assert "no single disk" in smart.read(None, pytest.fail).unread_reason
+    assert "is not on one disk" in smart.read(None, pytest.fail).unread_reason
 
 
 def test_without_smartctl_health_is_not_observable(
