@@ -105,7 +105,7 @@ def command(
         if hostlist or dry_run or reservation or budget or wait is not None:
             raise click.UsageError("--resume goes on with what was ordered: leave out the rest")
         journal = resume_journal(controller.state, "" if resume == LAST else resume)
-        say(f"going on with isolation {journal.order.id}")
+        say(f"resuming isolation {journal.order.id}")
     else:
         wait_s = 60 * (WAIT_MINUTES if wait is None else wait)
         order = make_order(controller, hostlist, reservation, budget or 0.0, wait_s)
@@ -121,7 +121,7 @@ def command(
         carry_out = carry_out_pairs if journal.order.pairs else carry_out_isolation
         answer = carry_out(controller, journal, limit, stop)
     if answer is None:
-        say(f"interrupted; go on with: hpcverify isolate --resume {journal.order.id}")
+        say(f"interrupted; resume with: hpcverify isolate --resume {journal.order.id}")
         sys.exit(EXIT_UNCERTAIN)
     if as_json:
         print_json(answer)
