@@ -428,7 +428,7 @@ CHECK = hv.Check(
         ).warn(
             low=0.97,
             remedy=hv.Remedy.FIX_CONFIGURATION,
-            source="a lock above that costs almost nothing; nvidia-smi -rgc unlocks the clock",
+            source="a lock above that costs less than 3 %; nvidia-smi -rgc unlocks the clock",
         ),
         "clock.applications": hv.Metric(
             "ratio", "low", "the clock under load that applications clocks set / data sheet"

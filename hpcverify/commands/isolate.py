@@ -126,7 +126,7 @@ def command(
         carry_out = carry_out_pairs if journal.order.pairs else carry_out_isolation
         answer = carry_out(controller, journal, max_jobs, stop)
     if answer is None:
-        say(f"interrupted; continue with: hpcverify fabric bisect --resume {journal.order.id}")
+        say(f"interrupted; resume with: hpcverify fabric bisect --resume {journal.order.id}")
         sys.exit(EXIT_UNCERTAIN)
     if as_json:
         print_json(answer)

@@ -136,7 +136,6 @@ class BatchTester:
                 yield answer
 
     def _isolate(self, hosts: Sequence[Host]) -> IsolationAnswer | None:
-        """Test *hosts* with each other, in a reservation of all; None: interrupted."""
         controller, names = self.controller, [host.name for host in hosts]
         inside = min(host.gpus for host in hosts) > 1
         order = order_isolation(

@@ -75,7 +75,7 @@ def remove_batches(controller: Controller, sleep: Callable[[float], None] = time
             controller.say(f"{name}: {exc}; the next collect tries again")
             continue
         if name in there:
-            controller.say(f"{name}: removed, a sweep that was killed has left it")
+            controller.say(f"{name}: removed: a killed sweep had left it")
         forget_isolation(controller, isolation)
 
 

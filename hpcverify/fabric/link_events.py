@@ -26,7 +26,6 @@ def record_links(ledger: Ledger, order: IsolationOrder, answer: IsolationAnswer)
 
 
 def _was_tested(key: str, order: IsolationOrder) -> bool:
-    """Whether a test of *order* went over the link or switch *key*."""
     ends = {*key.split(SEPARATOR)}
     if not order.pairs:
         return ends <= {*order.nodes, *order.switches.values()}

@@ -202,7 +202,7 @@ def try_links(
     for journal in list_unfinished(controller.state):
         nodes = {*chain.from_iterable(journal.order.pairs)}
         if nodes and (not only or nodes <= {*only}):
-            controller.say(f"going on with isolation {journal.order.id}, which a sweep began")
+            controller.say(f"resuming isolation {journal.order.id}, which a sweep began")
             yield from _carry_out(controller, journal, at_once, stop, sleep)
         if stop():
             return
@@ -229,7 +229,6 @@ def _carry_out(
     stop: Callable[[], bool],
     sleep: Callable[[float], None],
 ) -> Iterator[IsolationAnswer]:
-    """Carry out an isolation of a sweep; yield its answer if it says anything."""
     try:
         answer = carry_out_pairs(controller, journal, at_once, stop, sleep)
     except VersionError as exc:  # its pairs are still due
@@ -242,7 +241,7 @@ def _carry_out(
         raise
     if answer is None:
         controller.say(
-            f"interrupted; continue with: hpcverify fabric bisect --resume {journal.order.id}"
+            f"interrupted; resume with: hpcverify fabric bisect --resume {journal.order.id}"
         )
     elif GroupOutcome.FAILED in _list_outcomes(journal):
         yield answer

@@ -18,7 +18,7 @@ from tests.cli import Cli
 MAX_HELP_LINES = 30
 DURATIONS = {"--wait", "--time", "--timeout", "--period"}
 FILES = {"FILE", "DIR"}
-OLD_NAMES = {"--out", "--nodes", "--html", "--minutes", "--seconds", "--days", "--verbose"}
+OLD_NAMES = {"--out", "--nodes", "--html", "--minutes", "--seconds", "--days"}
 NO_VERBS = re.compile(r"(Only|For|How|What|Which|Where|The|An?|If|Even|Node|All|One|Not)\b")
 
 

@@ -126,7 +126,7 @@ def test_tests_give_way_to_a_users_job_and_what_is_lost_is_left_out(fleet: Fleet
     said, _ = begun.communicate()
 
     assert begun.returncode == 3
-    assert "continue with: hpcverify fabric bisect --resume" in said
+    assert "resume with: hpcverify fabric bisect --resume" in said
     fleet.cluster.until(lambda: not {"RUNNING", "PENDING"}.intersection(list_states(fleet)))
 
     pause.unlink()

@@ -142,7 +142,7 @@ CHECK = hv.Check(
     params=CpuUnitsParams,
     metrics={
         "results": hv.Metric("", "low", "answers that another core verified").error(
-            low=1, source="nothing made, nothing known"
+            low=1, source="without a verified result the cores are not tested"
         ),
         "wrong_units": hv.Metric("", "high", "units in which the core was found to err").fail(
             high=0,

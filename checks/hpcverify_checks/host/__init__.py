@@ -159,7 +159,7 @@ CHECK = hv.Check(
         "memory.total": hv.Metric("GiB", "low", "memory that the kernel manages"),
         "memory.available": hv.Metric("GiB", "low", "memory that a job can have"),
         "memory.available_share": hv.Metric("ratio", "low", "the same as a share of all").warn(
-            low=0.01, source="hpcverify default: nearly none"
+            low=0.01, source="hpcverify default: nearly full"
         ),
         "swap.total": hv.Metric("GiB", "neither", "swap"),
         "swap.free": hv.Metric("GiB", "neither", "swap that is not used"),
@@ -188,7 +188,7 @@ CHECK = hv.Check(
         "inodes.free": hv.Metric("", "neither", "inodes that are free, likewise"),
         "inodes.used": hv.Metric("", "neither", "inodes in use, likewise"),
         "inodes.free_share": hv.Metric("ratio", "neither", "inodes that are free").warn(
-            low=0.01, source="hpcverify default: nearly none left"
+            low=0.01, source="hpcverify default: nearly full"
         ),
         **SMART_METRICS,
         "smart.*.delta": limit_growth("growth of a count since the last run"),

@@ -425,7 +425,7 @@ CHECK = hv.Check(
             source="an exact product has one right answer",
         ),
         "products": hv.Metric("", "low", "products compared with a proven reference").error(
-            low=1, source="nothing compared, nothing known"
+            low=1, source="without a comparison the part is not tested"
         ),
         "checked_operations": hv.Metric("", "low", "operations in those products"),
         "disputed_words": hv.Metric(
