@@ -99,7 +99,7 @@ def command(
 
     With --fleet, report on all nodes. The page of each node goes into the folder "nodes" next
     to the output; a page that already shows the newest run is not written again. With FILE,
-    report on the output of `hpcverify fabric test -o` or `hpcverify fabric bisect --json`.
+    report on the output of `hpcverify fabric test -o FILE` or `hpcverify fabric bisect --json`.
 
     \b
     Examples:

@@ -94,8 +94,17 @@ def _print_to_stderr(line: str) -> None:
     sys.stderr.flush()
 
 
-class SilentProgress(Progress):
+class SilentProgress:
     """Progress that is not shown."""
+
+    def begin_step(self, step: Step, place: int, plan: Plan, target: str) -> None:
+        """Print nothing."""
+
+    def tick(self) -> None:
+        """Print nothing."""
+
+    def end_step(self, result: Result) -> None:
+        """Print nothing."""
 
 
 class TolerantProgress:
