@@ -13,13 +13,13 @@ import click
 from msgspec import Struct
 
 from hpcverify.commands._options import json_option
-from hpcverify.commands._toml import write_key, write_value
 from hpcverify.console import echo, print_json, report_mistakes
 from hpcverify.errors import ConfigError
 from hpcverify.plan.catalog import load_checks
 from hpcverify.plan.config import Site, load_site, state_dir
 from hpcverify.plan.drop_ins import is_list_of_tables, merge_files
 from hpcverify.plan.suite import list_suites, load_suite, make_plan, refuse_endless
+from hpcverify.plan.toml import write_key, write_value
 
 
 class SettingInForce(Struct, frozen=True):

@@ -10,11 +10,11 @@ import click
 from msgspec.structs import asdict
 
 from hpcverify.commands._controller import record_command
-from hpcverify.commands._toml import write_value
 from hpcverify.console import echo
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.plan.config import Site, SiteFile, convert_config
 from hpcverify.plan.suite import load_suite, make_plan
+from hpcverify.plan.toml import write_value
 from hpcverify.records import documents
 from hpcverify.summary.printable import make_printable
 

@@ -11,9 +11,9 @@ import click
 from msgspec.structs import replace
 
 from hpcverify.commands._controller import record_command
-from hpcverify.commands._own_files import find_program, list_own_requirements, put_in_place
 from hpcverify.console import echo
 from hpcverify.errors import ConfigError
+from hpcverify.fleet.own_files import find_program, list_own_requirements, put_in_place
 from hpcverify.fleet.surroundings import check_accounting
 from hpcverify.plan.config import Fleet, Site, load_site
 from hpcverify.slurm import NO_PREEMPTION, HookSettings, Preemption

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.commands.doctor import MAX_EVENT_DELAY_S, Advice, describe_start, inspect_tools
 from hpcverify.fleet.ledger import Ledger
+from hpcverify.insight.inspections import MAX_EVENT_DELAY_S, Advice, describe_start, inspect_tools
 from hpcverify.limits.specs import load_specs
 from hpcverify.model import Cause, Finding, FindingRule, Remedy, Verdict
 from hpcverify.run.executor import Answer

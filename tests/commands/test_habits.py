@@ -163,3 +163,24 @@ def test_a_completion_does_not_import_torch(cli: Cli) -> None:
     )
     assert "gemm" in done.stdout, done.stderr
     assert "AssertionError" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("rnu",), "run"),
+        (("flet",), "fleet"),
+        (("nodes", "hodl", "n1"), "hold"),
+        (("fleet", "colect", "--help"), "collect"),
+        (("config", "chekc"), "check"),
+    ],
+)
+def test_a_misspelt_command_gets_a_suggestion(cli: Cli, words: tuple[str, ...], meant: str) -> None:
+    done = cli(*words)
+    assert done.returncode == 2
+    assert f"did you mean {meant}?" in done.stderr
+
+
+def test_a_quiet_run_prints_no_progress(cli: Cli) -> None:
+    assert "steady on" in cli("run", "--check", "steady").stderr
+    assert cli("-q", "run", "--check", "steady").stderr == ""

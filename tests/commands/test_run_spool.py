@@ -167,7 +167,7 @@ def test_a_node_keeps_no_more_of_its_own_runs_than_it_needs(cli: Cli) -> None:
 def test_a_run_with_neither_spool_nor_hook_loads_nothing_for_them(cli: Cli) -> None:
     code = (
         "import sys; from hpcverify import entry\n"
-        "sys.argv = ['hpcverify', 'run', '--suite', 'prolog', '--json', '-']\n"
+        "sys.argv = ['hpcverify', 'run', '--suite', 'prolog', '--json']\n"
         "try: entry.main()\nexcept SystemExit: pass\n"
         "print('LOADED', *sys.modules)"
     )

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.commands._own_files import (
+from hpcverify.commands.setup import is_on_root
+from hpcverify.errors import ConfigError, StoreError
+from hpcverify.fleet.own_files import (
     SPOOL_MODE,
     list_own_requirements,
     make_spool,
     put_in_place,
 )
-from hpcverify.commands.setup import is_on_root
-from hpcverify.errors import ConfigError, StoreError
 from hpcverify.plan.config import Fleet, Site, load_site
 from hpcverify.slurm.hooks import find_slurm_files, parse_hook_settings
 from hpcverify.slurm.requirements import Place

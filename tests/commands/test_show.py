@@ -137,13 +137,6 @@ def test_a_report_has_the_form_that_was_asked_for(kept: Cli, form: str, start: s
     assert done.stdout.lower().startswith(start)
 
 
-def test_every_command_has_help_with_an_example(cli: Cli) -> None:
-    for command in ("run", "show", "history", "report", "checks", "doctor"):
-        assert "Example" in cli(command, "--help").stdout, command
-    assert "Example" in cli("config", "check", "--help").stdout
-    assert "Exit status" in cli("--help").stdout
-
-
 @pytest.fixture
 def burnt_in(cli: Cli) -> Cli:
     """Have one run of three rounds in the store."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from importlib.util import find_spec
+from itertools import dropwhile
 from pathlib import Path
 
 import click
@@ -28,6 +29,7 @@ SHELLS = {"sh": "sh", "bash": "bash"}
 NOT_RENDERED = ("docs/internals/", "tests/")
 PATHS = re.compile(r"\]\(([^):#]+)[)#]|`(docs/[^`]*\.md|tests/[^`]*\.md)`")
 """Links to files from a page, and pages that it names by their path in the repository."""
+ROOT_FLAGS = frozenset({"-q", "-v"})
 STARTERS = ("hpcverify", "checks", "reports", "slurm", "monitoring", "packaging", "Makefile")
 MENTIONED = re.compile(r"(.?)(?<![\w/.-])hpcverify ([a-z]+)\b(?: ([a-z]+))?")
 """A word after the name of the program, what is before, and the next word."""
@@ -69,7 +71,7 @@ def test_every_command_of_a_page_is_one_that_the_command_line_takes(page: str) -
             continue
         command: click.Command = cli
         context = click.Context(cli, info_name="hpcverify")
-        rest = list(words)
+        rest = [*dropwhile(ROOT_FLAGS.__contains__, words)]
         while isinstance(command, click.Group):
             rest = command.add_default(context, rest) if isinstance(command, LazyGroup) else rest
             if not rest or rest[0].startswith("-"):

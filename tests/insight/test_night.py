@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.commands.nodes import show_judgement
 from hpcverify.fleet.states import State
 from hpcverify.history.database import find_database
 from hpcverify.insight import night as night_module
@@ -33,6 +32,7 @@ from hpcverify.insight.night import (
     list_by_chance,
     list_changes,
 )
+from hpcverify.insight.nodes_text import show_judgement
 from hpcverify.model import Verdict
 from hpcverify.peers import document as document_module
 from hpcverify.peers.fleet import MetricJudgement, judge_metric

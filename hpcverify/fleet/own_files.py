@@ -16,9 +16,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from hpcverify.commands._toml import write_value
 from hpcverify.errors import ConfigError, HpcverifyError
 from hpcverify.plan.config import Fleet, Site, drop_in_folder, look_up_uid, site_path, state_dir
+from hpcverify.plan.toml import write_value
 from hpcverify.records import documents
 from hpcverify.records.spool import DIRECTORY_FLAGS
 from hpcverify.slurm.hooks import explain_wrong_setting, parse_hook_settings, write_hook_settings
