@@ -16,12 +16,12 @@ from hpcverify.insight.drift import keep_nodes
 from hpcverify.insight.judgement import (
     keep_judged_nodes,
 )
-from hpcverify.insight.overview import build_nodes_document
 from hpcverify.insight.nodes_text import print_fleet
 from hpcverify.insight.outlook import NodeOutlook, read_node_outlook, read_shown_judgement
 from hpcverify.insight.overview import (
     Overview,
     add_judgement,
+    build_nodes_document,
     read_overview,
 )
 from hpcverify.plan.config import load_site, state_dir

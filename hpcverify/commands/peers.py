@@ -18,12 +18,12 @@ from hpcverify.history.reader import Choice
 from hpcverify.history.table import open_table
 from hpcverify.insight.comparison import (
     describe_compared,
+    judge_past,
     judge_peers,
     make_locator,
     map_kinds,
 )
 from hpcverify.insight.night import PAST_NIGHTS, PEER_NIGHTS
-from hpcverify.insight.comparison import judge_past
 from hpcverify.insight.peer_tables import judge_table
 from hpcverify.insight.peers_text import show, show_past
 from hpcverify.model import Verdict

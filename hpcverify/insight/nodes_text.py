@@ -8,7 +8,7 @@ from rich.text import Text
 
 from hpcverify.fleet.event_log import AuditEntry
 from hpcverify.fleet.states import Hold, Node, State
-from hpcverify.insight.drift_wording import list_drift_lines
+from hpcverify.insight.drift import list_drift_lines
 from hpcverify.insight.judgement import (
     FleetJudgement,
     list_judgement_lines,
@@ -20,14 +20,13 @@ from hpcverify.insight.overview import (
     Overview,
     count_states,
     describe_links,
-    format_time_since,
     list_malfunction_lines,
     summarize_fleet,
 )
 from hpcverify.model import Verdict
 from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
 from hpcverify.summary.verdict import shorten
-from hpcverify.units import format_count
+from hpcverify.units import format_count, format_time_since
 
 NO_NODES_TEXT = (
     "no node is known yet. List the nodes of Slurm: hpcverify fleet collect. "
