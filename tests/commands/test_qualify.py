@@ -36,7 +36,7 @@ def test_gpus_that_others_use_are_left_alone(cli: Cli, lab: Lab, tmp_path: Path)
     lab.write("gpu.3.process = 4242 1073741824 python3 train.py")
     done = cli("qualify", "-o", str(tmp_path / "out"))
     assert done.returncode == 3
-    assert "in use by process 4242: wait for its end" in done.stderr
+    assert "in use by process 4242. Fix: wait until it ends" in done.stderr
 
 
 @pytest.mark.parametrize(

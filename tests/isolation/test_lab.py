@@ -210,7 +210,7 @@ def test_a_sweep_isolates_what_spoils_a_pair_and_suspects_that_node_only(fleet: 
 
     assert done.returncode == 1, done.stderr
     assert "links: 3 pairs of nodes: 2 passed, 1 failed" in done.stderr
-    assert "n3 spoils collectives" in done.stdout
+    assert "n3 slows or fails collectives" in done.stdout
     assert {name for name, state in fleet.states().items() if state != "healthy"} == {"n3"}
     assert fleet.node("n3").state is State.SUSPECT
     assert fleet.drained() == set()
@@ -242,7 +242,7 @@ def test_an_admission_of_a_batch_ends_with_tests_between_its_nodes(fleet: Fleet)
     done = fleet("fleet", "sweep")
 
     assert done.returncode == 1, done.stderr
-    assert "n3 spoils collectives" in done.stdout
+    assert "n3 slows or fails collectives" in done.stdout
     assert fleet.states() == {
         **dict.fromkeys(("n1", "n2", "n4", "n6"), "healthy"),
         "n3": "suspect",
