@@ -129,7 +129,7 @@ def test_a_suspect_that_is_in_service_is_not_said_to_be_out_of_it(cli: Cli) -> N
     ledger = Ledger(cli.state)
     ledger.put(WELL, "passed")
     ledger.put(replace(WELL, state=State.SUSPECT, reason="fan"), "suspect")
-    out = "\n".join(lines(cli, "n1"))
+    out = "\n".join(lines(cli, "show", "n1"))
 
     assert "out of service" not in out
     assert "risk: not ranked until" in out
@@ -176,7 +176,7 @@ def test_a_tripped_breaker_is_said_on_top(cli: Cli, ledger: Ledger) -> None:
 
 @pytest.mark.usefixtures("ledger")
 def test_one_node_comes_with_its_audit_log_and_several_without(cli: Cli) -> None:
-    one, two = "\n".join(lines(cli, "n2")), "\n".join(lines(cli, "n[1-2]"))
+    one, two = "\n".join(lines(cli, "show", "n2")), "\n".join(lines(cli, "n[1-2]"))
     assert "anna  quarantined  gemm: GPU 3 is slow" in one
     assert "anna" not in two
     assert "n3" not in two
@@ -195,7 +195,7 @@ def test_json_has_the_record_and_what_is_made_of_it(cli: Cli) -> None:
 def test_one_node_comes_with_its_outages_and_its_risk(cli: Cli, ledger: Ledger) -> None:
     ledger.put(replace(WELL, state=State.QUARANTINED, reason="fan", enforced=True), "quarantined")
     ledger.put(WELL, "released")
-    back, out = "\n".join(lines(cli, "n1")), "\n".join(lines(cli, "n2"))
+    back, out = "\n".join(lines(cli, "show", "n1")), "\n".join(lines(cli, "show", "n2"))
     told = json.loads(cli("nodes", "show", "n1", "--json").stdout)["outlook"]
 
     assert re.search(r"risk: [1-9][0-9.]*x that of an average node: .*1 outage in 30 days", back)
