@@ -38,6 +38,7 @@ from hpcverify.fleet.states import (
 from hpcverify.insight.comparison import make_locator
 from hpcverify.insight.drift import Drift, compare_nodes, gather_node_facts, name_rollouts
 from hpcverify.insight.judgement import FleetJudgement, describe_nodes
+from hpcverify.insight.month import FleetMonth
 from hpcverify.insight.node_names import make_natural_key
 from hpcverify.insight.outlook import FleetOutlook
 from hpcverify.isolation.links import LinkCoverage, count_coverage
@@ -177,6 +178,8 @@ class Overview(Struct, frozen=True, kw_only=True):
     """What is lately."""
     outlook: FleetOutlook | None = None
     """What the past says; None: it was not asked for."""
+    month: FleetMonth | None = None
+    """What happened in the last 30 days; None: it was not asked for."""
     malfunctions: tuple[Malfunction, ...] = ()
     """What the controller does beside holding nodes and does not work at the moment."""
 
