@@ -103,7 +103,8 @@ def facts(shown: Overview) -> dict[str, str]:
 
 def find_section(shown: Overview, name: str) -> PageSection:
     """Find the section called *name*."""
-    return next(section for section in lay_out(shown, {}).sections if section.id == name)
+    sections: tuple[PageSection, ...] = lay_out(shown, {}).sections
+    return next(section for section in sections if section.id == name)
 
 
 def rows(shown: Overview, name: str) -> list[TableRow]:
