@@ -23,7 +23,9 @@ from hpcverify.errors import (
     write_install_command,
 )
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.insight.outlook import read_outlook
+from hpcverify.insight.judgement import FleetJudgement
+from hpcverify.insight.month import read_month
+from hpcverify.insight.outlook import read_outlook, read_shown_judgement
 from hpcverify.insight.overview import (
     Overview,
     add_judgement,
@@ -156,7 +158,14 @@ def render_node(
     run = store.load(run_id) if run_id else read_newest(store, node)
     notice = "; ".join(map(describe_outer_result, read_outer_results(state_dir(), run.node)))
     writers: dict[str, Callable[[], str]] = {
-        "html": lambda: render_html(run, store, since, notice, full=full),
+        "html": lambda: render_html(
+            run,
+            store,
+            since,
+            notice,
+            judgement=read_shown_judgement(state_dir())[0],
+            full=full,
+        ),
         "json": lambda: format_json(add_actions(run, store, since)).decode(),
         "junit": lambda: render_text("junit", run, store, since),
         "markdown": lambda: render_text("markdown", run, store, since),
@@ -175,8 +184,10 @@ def render_fleet(store: Store, since: datetime | None, form: str, output: str) -
     outlook = read_outlook(state_dir(), load_site())
     if outlook.judgement_error:
         say(outlook.judgement_error)
-    fleet = read_overview(Ledger(state_dir()), store, since)
-    whole = msgspec.structs.replace(add_judgement(fleet, outlook.judgement), outlook=outlook)
+    ledger = Ledger(state_dir())
+    fleet = add_judgement(read_overview(ledger, store, since), outlook.judgement)
+    month = read_month(ledger, store, fleet.made)
+    whole = msgspec.structs.replace(fleet, outlook=outlook, month=month)
     if form == "json":
         return format_json(whole).decode()
     if form != "html":
@@ -187,7 +198,9 @@ def render_fleet(store: Store, since: datetime | None, form: str, output: str) -
             whole,
             store,
             Path(output).parent,
-            lambda run, standing: render_html(run, store, since, standing),
+            lambda run, standing: render_html(
+                run, store, since, standing, judgement=outlook.judgement
+            ),
         )
     page: str = import_report_module("fleet").render(whole, links)
     return page
@@ -333,6 +346,7 @@ def render_html(
     since: datetime | None = None,
     standing: str = "",
     *,
+    judgement: FleetJudgement | None = None,
     full: bool = False,
 ) -> str:
     """Render the page of *run* with the node's runs before it, and its *standing* in the fleet."""
@@ -342,7 +356,12 @@ def render_html(
     history = list(store.read_documents(earlier[:MAX_HISTORY_RUNS]))
     past = count_repetitions(run, store, since)
     page: str = import_report_module("node").render(
-        run, history=history, repetitions=past, standing=standing, full=full
+        run,
+        history=history,
+        repetitions=past,
+        standing=standing,
+        judgement=judgement,
+        full=full,
     )
     return page
 

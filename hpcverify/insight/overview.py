@@ -45,6 +45,7 @@ from hpcverify.fleet.states import (
 from hpcverify.insight.comparison import make_locator
 from hpcverify.insight.drift import Drift, compare_nodes, gather_node_facts, name_rollouts
 from hpcverify.insight.judgement import FleetJudgement, describe_nodes
+from hpcverify.insight.month import FleetMonth
 from hpcverify.insight.node_names import make_natural_key
 from hpcverify.insight.outlook import FleetOutlook, NodeOutlook
 from hpcverify.isolation.links import LinkCoverage, count_coverage
@@ -183,6 +184,8 @@ class Overview(Struct, frozen=True, kw_only=True):
     """The number of days that count as lately."""
     outlook: FleetOutlook | None = None
     """The outlook; None: it was not requested."""
+    month: FleetMonth | None = None
+    """The last 30 days; None: they were not requested."""
     malfunctions: tuple[Malfunction, ...] = ()
     """The conveniences of the controller that do not work at the moment."""
 

@@ -18,7 +18,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -526,6 +526,17 @@ class Store:
             lambda rows: msgspec.convert(rows, list[tuple[str, datetime]]),
         )
         return [(node, at.timestamp()) for node, at in selected]
+
+    def list_day_verdicts(
+        self, since: datetime, until: datetime
+    ) -> list[tuple[str, date, Verdict]]:
+        """List each verdict that the runs of a node had on a day (UTC), once."""
+        return self._select(
+            "select distinct node, substr(started, 1, 10), verdict from runs"
+            " where started between :since and :until",
+            {"since": _format_time(since, ""), "until": _format_time(until, "9999")},
+            lambda rows: msgspec.convert(rows, list[tuple[str, date, Verdict]]),
+        )
 
     def _select_entries(self, which: str, values: Mapping[str, str | int | None]) -> list[RunEntry]:
         return self._select_structs(

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 
-from hpcverify.fleet.states import DAY_S, FAILED_STATES, OTHERS_STATE, Caveat
+from hpcverify.fleet.states import DAY_S, FAILED_STATES, OTHERS_STATE, Caveat, Hold
 from hpcverify.insight.drift import list_drift_lines, summarize_drift
+from hpcverify.insight.month import list_changes
 from hpcverify.insight.node_names import fold_names, make_natural_key, name_block
 from hpcverify.insight.overview import (
     NodeRow,
@@ -31,7 +33,8 @@ from hpcverify.records.last_result import LastResult
 from hpcverify.summary.verdict import REMEDY_SENTENCES, shorten
 from hpcverify.units import NEVER, format_count, format_time_since
 from hpcverify_reports.faults import FaultGroup, Sighting, group_faults, list_widespread
-from hpcverify_reports.labels import ICONS, MAX_NAMED_NODES, Icon, format_time, make_anchor
+from hpcverify_reports.labels import ICONS, MAX_NAMED_NODES, format_time, make_anchor
+from hpcverify_reports.month import build_month_section
 from hpcverify_reports.outlook import build_outlook
 from hpcverify_reports.pages import render_page
 from hpcverify_reports.squares import BLOCK_ROWS, Block, MapRow, Panel, Square, draw_map
@@ -102,33 +105,15 @@ class Rack:
     blocks: tuple[Block, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FleetPage:
-    """All that the template prints, in its order; empty fields are not shown."""
-
-    icons: tuple[Icon, ...]
-    headline: str
-    icon: Icon
-    lede: str
-    breaker_notice: str
-    actions: tuple[tuple[str, NodeNames], ...]
-    facts: tuple[tuple[str, str | NodeNames], ...]
-    sections: tuple[PageSection, ...]
-    unit: str
-    """What a row of the map is."""
-    racks: tuple[Rack, ...]
-    made: str
-
-
 def render(fleet: Overview, links: Links) -> str:
     """Render *fleet* as one HTML page that links to the pages of *links*."""
     return render_page("fleet.html.j2", lay_out(fleet, links))
 
 
-def lay_out(fleet: Overview, links: Links) -> FleetPage:
-    """Lay out all that the page shows."""
+def lay_out(fleet: Overview, links: Links) -> SimpleNamespace:
+    """Lay out all that the template prints; empty fields are not shown."""
     faults = group_faults(fleet.rows)
-    return FleetPage(
+    return SimpleNamespace(
         icons=tuple(ICONS.values()),
         headline=write_headline(fleet.rows),
         icon=ICONS[_judge_fleet(fleet.rows)],
@@ -215,23 +200,34 @@ def _judge_fleet(rows: Sequence[NodeRow]) -> Verdict:
     return max(worst, Verdict.SKIP) if any(row.overdue for row in rows) else worst
 
 
-def _list_actions(faults: Sequence[FaultGroup], links: Links) -> Iterator[tuple[str, NodeNames]]:
+def _list_actions(
+    faults: Sequence[FaultGroup], links: Links
+) -> Iterator[tuple[str, NodeNames, str]]:
     """Yield what to do: first about common causes, then about each node."""
     shared = list_widespread(faults)
     for fault in shared[:MAX_CAUSES]:
         affected = [sighting.row for sighting in fault.sightings]
         text = f"Look for a common cause of {fault.name}"
-        yield text, _name_nodes(affected, links)
+        yield text, _name_nodes(affected, links), ""
     if (left := len(shared) - MAX_CAUSES) > 0:
         text = f"Look for common causes of {left} more of the faults below"
-        yield text, NodeNames((), 0)
+        yield text, NodeNames((), 0), ""
     by_remedy: dict[Remedy, dict[str, NodeRow]] = {}
     for fault in faults:
         for row in (s.row for s in fault.sightings if fault not in shared and _decides(s)):
             by_remedy.setdefault(fault.remedy, {})[row.node.name] = row
     for remedy in sorted(by_remedy, key=list(Remedy).index, reverse=True):
         text = REMEDY_SENTENCES[remedy].removesuffix(".")
-        yield text, _name_nodes([*by_remedy[remedy].values()], links)
+        affected = [*by_remedy[remedy].values()]
+        yield text, _name_nodes(affected, links), _write_command(affected)
+
+
+def _write_command(rows: Sequence[NodeRow]) -> str:
+    """Write the command that verifies nodes once the remedy is applied."""
+    drained = [row.node.name for row in rows if row.node.desired_hold is Hold.DRAIN]
+    if drained:
+        return f'hpcverify repair {fold_names(drained)} --reason "…"'
+    return f"hpcverify sweep --nodes {fold_names(row.node.name for row in rows)}"
 
 
 def _decides(sighting: Sighting) -> bool:
@@ -254,6 +250,8 @@ def _list_facts(fleet: Overview, links: Links) -> Iterator[tuple[str, str | Node
     yield "States", count_states(rows) or "none"
     yield f"Verified {_name_overdue_window(fleet)}", f"{passed} of {_count_nodes(rows)}"
     yield "New in the last 24 h", _name_nodes(new, links)
+    if fleet.month and fleet.month.nodes:
+        yield from list_changes(fleet.month)
     yield "Versions and settings", summarize_drift(fleet.drift) or "no difference known"
     if tried := describe_links(fleet):
         yield "Links tried", tried
@@ -369,7 +367,8 @@ def _list_sections(
     else:
         pages = {row.node.name: _find_page(row, links) for row in fleet.rows}
         peers, past, due, worth = build_outlook(fleet.outlook, pages)
-        yield from (peers, past, *lists, due, worth)
+        month = fleet.month and build_month_section(fleet.month, pages)
+        yield from (*([month] if month else []), peers, past, *lists, due, worth)
     if lines := list_drift_lines(fleet.drift, fleet.made):
         title = "Versions and settings"
         rows = [(line.kind, line.hosts or "nodes of the same kind", line.text) for line in lines]

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from types import MappingProxyType, SimpleNamespace
 from zlib import crc32
 
+from hpcverify.insight.judgement import FleetJudgement
 from hpcverify.model import Inventory, Remedy, Run, Verdict
 from hpcverify.summary.part_names import name_parts
 from hpcverify.summary.rounds import count_rounds
@@ -21,7 +22,7 @@ from hpcverify.summary.wording import format_duration
 from hpcverify_reports.history import build_history
 from hpcverify_reports.labels import ICONS, INFO_ICON, LabeledText, format_time
 from hpcverify_reports.pages import render_page
-from hpcverify_reports.pictures import build_pictures, draw_throughput
+from hpcverify_reports.pictures import build_pictures, draw_places, draw_throughput
 from hpcverify_reports.remedies import Repetitions, lay_out_steps
 from hpcverify_reports.sections import MAX_FAULTS, build_kind_tables, build_section
 
@@ -35,14 +36,15 @@ def render(
     history: Sequence[Run] = (),
     repetitions: Repetitions = MappingProxyType({}),
     standing: str = "",
+    judgement: FleetJudgement | None = None,
     full: bool = False,
 ) -> str:
     """
     Render *run* as one HTML page.
 
     *history* has earlier runs of the same node; *repetitions* say how often the failing
-    parts have failed before; *standing* says how the node is worse than its fleet, if it is.
-    A *full* page prints all its folded details too.
+    parts have failed before; *standing* says how the node is worse than its fleet, if it is;
+    *judgement* has what the fleet reached. A *full* page prints all its folded details too.
     """
     summary = summarize(run)
     demanded, milder = lay_out_steps(summary, repetitions)
@@ -69,7 +71,7 @@ def render(
         figures=[f for c in summary.checks for f in c.figures if run.verdict < Verdict.ERROR],
         facts=list(_list_facts(summary)),
         throughput=draw_throughput(summary),
-        pictures=build_pictures(summary),
+        pictures=(*build_pictures(summary), *draw_places(run, judgement)),
         open_ids={section.id for section in sections if section.result.check in opened},
         checks=sections,
         skipped=list(_group_skips(summary)),

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import log2
 from statistics import median
 
+from hpcverify.insight.judgement import FleetJudgement
 from hpcverify.insight.node_names import make_natural_key
-from hpcverify.model import Inventory, Result, Series, Verdict
+from hpcverify.model import Inventory, Measurement, Result, Run, Series, Verdict
 from hpcverify.summary.figures import FIGURE_METRICS, find_sheet_value
 from hpcverify.summary.run_summary import RunSummary
 from hpcverify.summary.speeds import is_low_speed
 from hpcverify.units import convert_unit, format_percent, have_one_dimension, scale_unit
 from hpcverify_reports.grid import TableValue, choose_units, list_values
+from hpcverify_reports.histogram import OutlierPoint, draw_histogram
 from hpcverify_reports.labels import (
     ICONS,
     choose_shown_unit,
@@ -25,7 +28,7 @@ from hpcverify_reports.labels import (
 from hpcverify_reports.rows import RowValues, draw_rows
 from hpcverify_reports.squares import MapRow, Panel, Square, draw_map
 from hpcverify_reports.svg import Axis, Tick, Trace, draw_chart
-from hpcverify_reports.tables import Cells, Picture, TableColumn, build_table
+from hpcverify_reports.tables import Cells, Picture, build_table, make_heads
 
 SOAK_SERIES = ("temperature", "temperature.memory", "memory_temperature", "clock", "power")
 """Series of the check ``thermal`` that show how the GPUs cope with the load."""
@@ -91,9 +94,43 @@ def _draw_bars(name: str, values: Sequence[TableValue], inventory: Inventory) ->
         rows.append(RowValues(label.split(" (")[0], (value,), format_number(value), icon))
         cells.append((label, format_number(value), share, change))
     bounds = [Tick(at, f"{text} {format_number(at)}") for text, at in references.items() if at]
-    heads = ("GPU", *(TableColumn(h, "n") for h in (unit, "Of data sheet", "To the median")))
+    heads = make_heads("GPU", unit, "Of data sheet", "To the median")
     numbers = build_table(name, heads, cells)
     return Picture(name, numbers, rows=draw_rows(name, unit, rows, bounds))
+
+
+def draw_places(run: Run, judgement: FleetJudgement | None) -> Iterator[Picture]:
+    """Draw where the parts of *run* are among the fleet, in the metrics with outliers."""
+    facts = {part.id: part.facts for part in run.inventory.parts}
+    models = {i: some.get("name", some.get("model", "")) for i, some in facts.items()}
+    values = {(r.check, m.name): list[Measurement]() for r in run.results for m in r.measurements}
+    for result in run.results:
+        for item in result.measurements:
+            values[result.check, item.name].append(item)
+    for metric, distribution in judgement.metrics if judgement else ():
+        name, middle = metric.name, metric.median
+        suite, _, model = name.mode.partition(", ")
+        found = values.get((name.check, name.metric), ())
+        if not middle or suite != run.suite:
+            continue
+        points = [
+            OutlierPoint(
+                name=run.inventory.find_label(item.part_id),
+                value=item.value,
+                distance=f"{item.value / middle - 1:+.1%} to the median",
+                icon=ICONS[Verdict.PASS],
+            )
+            for item in found
+            if item.value is not None and models.get(item.part_id, "") == model
+        ]
+        if not points:
+            continue
+        about = f"{metric.parts} parts of the fleet, night of {judgement and judgement.night}"
+        drawn = draw_histogram(name, distribution, middle, points, about)
+        cells = [(point.name, format_number(point.value), point.distance) for point in points]
+        heads = make_heads("Part", format_unit(name.unit), "In the fleet")
+        title = f"{name.check} {name.metric} in the fleet"
+        yield Picture(title, build_table(title, heads, cells), histogram=drawn, note=about)
 
 
 def _draw_soak(result: Result, inventory: Inventory) -> Iterator[Picture | None]:
@@ -133,7 +170,7 @@ def draw_series(
         ]
         lines = _choose_limit_lines(unit, judged.get(name, ()))
         if chart := draw_chart(name, format_unit(unit), traces, lines, marks=marks):
-            heads = ("Part", *(TableColumn(head, "n") for head in ("Lowest", "Median", "Highest")))
+            heads = make_heads("Part", "Lowest", "Median", "Highest")
             cells = [
                 (t.label, *(format_number(f(t.values)) for f in (min, median, max)))
                 for t in traces
@@ -205,9 +242,13 @@ def _draw_pairs(result: Result, inventory: Inventory) -> Iterator[Picture]:
             pairs.unit,
             tuple(label.split(" (")[0] for label in labels),
             dict(zip(labels, pairs.rates, strict=True)),
-            lambda rate, usual=usual: max(0.0, 1 - rate / usual),
+            partial(_compute_loss, usual),
             note,
         )
+
+
+def _compute_loss(usual: float, rate: float) -> float:
+    return max(0.0, 1 - rate / usual)
 
 
 def _draw_squares(  # noqa: PLR0917 - a table, how its values are drawn, and a note
@@ -220,26 +261,16 @@ def _draw_squares(  # noqa: PLR0917 - a table, how its values are drawn, and a n
 ) -> Picture:
     """Draw a square for each value of *rows*, as large as *weigh* makes it."""
     unit, factor = choose_shown_unit((v for row in rows.values() for v in row), unit)
-    lines = [
-        MapRow(
-            label,
-            (
-                tuple(
-                    None
-                    if value is None
-                    else Square(format_with_unit(value * factor, unit), share=weigh(value))
-                    for value in row
-                ),
-            ),
-        )
-        for label, row in rows.items()
-    ]
-    numbers = [
-        (label, *("" if v is None else format_number(v * factor) for v in row))
-        for label, row in rows.items()
-    ]
-    columns = (TableColumn(unit), *(TableColumn(head, "n") for head in heads))
-    table = build_table(title, columns, numbers)
+    lines, numbers = list[MapRow](), list[Cells]()
+    for label, row in rows.items():
+        texts = ["" if v is None else format_number(v * factor) for v in row]
+        squares = [
+            None if v is None else Square(f"{text} {unit}", share=weigh(v))
+            for v, text in zip(row, texts, strict=True)
+        ]
+        lines.append(MapRow(label, (tuple(squares),)))
+        numbers.append((label, *texts))
+    table = build_table(title, make_heads(unit, *heads), numbers)
     return Picture(title, table, blocks=draw_map([Panel("", heads)], [lines]), note=note)
 
 
@@ -272,7 +303,7 @@ def _draw_bandwidth(results: Iterable[Result]) -> Picture | None:
     chart = (
         draw_chart("bus bandwidth", "GB/s", traces, bounds, axis=axis) if len(sizes) > 1 else None
     )
-    heads = ("Message", *(TableColumn(name, "n") for name, _ in lines))
+    heads = make_heads("Message", *(name for name, _ in lines))
     cells = [
         (
             _format_size(size),
@@ -323,7 +354,7 @@ def _draw_latencies(result: Result, inventory: Inventory) -> Picture | None:
         if limit <= FARTHEST_LIMIT * highest
     ]
     title = f"{result.check} latency"
-    heads = (TableColumn(format_unit(unit)), *(TableColumn(name, "n") for name in digits))
+    heads = make_heads(format_unit(unit), *digits)
     note = f"Strokes: {', '.join(digits)}."
     picture = draw_rows(title, format_unit(unit), rows, bounds)
     return Picture(title, build_table(title, heads, cells), rows=picture, note=note)

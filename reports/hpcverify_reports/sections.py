@@ -13,7 +13,6 @@ from hpcverify.model import (
     PLURAL_NAMES,
     Coverage,
     Fault,
-    FaultKind,
     Finding,
     Inventory,
     Measurement,
@@ -37,7 +36,6 @@ from hpcverify_reports.grid import (
     TableValue,
     build_grids,
     choose_units,
-    draw_metric_axis,
     list_values,
     scale,
     scale_limit,
@@ -49,9 +47,8 @@ from hpcverify_reports.labels import (
     label_fact,
     make_anchor,
 )
-from hpcverify_reports.pictures import SOAK_SERIES, Picture, draw_series
-from hpcverify_reports.svg import Strip
-from hpcverify_reports.tables import PageSection, TableColumn, build_table
+from hpcverify_reports.pictures import SOAK_SERIES, draw_series
+from hpcverify_reports.tables import PageSection, Picture, TableColumn, build_table
 
 MAX_FAULTS = 16
 """Faults of one check in its card; the tables below have them all."""
@@ -74,8 +71,6 @@ class Section:
     """What to do; empty if the faults call for different things."""
     faults: tuple[Fault, ...]
     """Those about metrics, the gravest first, in the units of the tables."""
-    axes: dict[str, Strip | None]
-    """The values of a metric of these on one axis, unless nothing was measured."""
     findings: tuple[tuple[Finding, Fault | None], ...]
     """The findings that are faults, the gravest first."""
     remarks: tuple[tuple[Finding, Fault | None], ...]
@@ -126,7 +121,6 @@ def build_section(check: CheckSummary, result: Result, summary: RunSummary) -> S
         badges=tuple(filter(None, (rounds, check.weight))),
         next=REMEDY_SENTENCES[remedy] if remedy and verdict >= Verdict.WARN else "",
         faults=broken,
-        axes=_draw_axes(broken, values),
         findings=tuple((f, fault) for f in findings if (fault := index.get(get_subject(f)))),
         remarks=tuple((f, None) for f in findings if get_subject(f) not in index),
         parts=tuple(_group_parts(result, values, faults, inventory)),
@@ -144,16 +138,6 @@ def build_section(check: CheckSummary, result: Result, summary: RunSummary) -> S
         ),
         left_rounds=len(check.other_rounds) - len(others) if main else 0,
     )
-
-
-def _draw_axes(faults: Iterable[Fault], values: Iterable[TableValue]) -> dict[str, Strip | None]:
-    metrics: dict[str, list[TableValue]] = {
-        fault.code: [] for fault in faults if fault.kind is not FaultKind.UNMEASURED
-    }
-    for one in values:
-        if one.item.name in metrics:
-            metrics[one.item.name].append(one)
-    return {name: draw_metric_axis(metric) for name, metric in metrics.items()}
 
 
 def _scale_fault(fault: Fault, unit: str, factor: float) -> Fault:

@@ -200,11 +200,13 @@ def draw_chart(
     *,
     axis: Axis | None = None,
     marks: Sequence[Tick] = (),
+    least: float | None = None,
 ) -> Chart | None:
     """
     Draw *traces* with the limits *bounds* and the events *marks*; None without samples.
 
-    Without an *axis*, the traces are over the time since the check began.
+    Without an *axis*, the traces are over the time since the check began. The value axis includes
+    *least*, if it is given.
     """
     points = max(MIN_POINTS, MAX_POINTS * FULL_DETAIL_LINES // max(FULL_DETAIL_LINES, len(traces)))
     drawn = [DrawnTrace(trace, i, thin_trace(trace, points)) for i, trace in enumerate(traces)]
@@ -212,7 +214,7 @@ def draw_chart(
     if not drawn:
         return None
     named = _select_labeled(drawn)
-    y, y_ticks = _make_value_axis(drawn, bounds)
+    y, y_ticks = _make_value_axis(drawn, bounds, least)
     end = round(CHART_WIDTH - _CHARACTER_PIXELS * max(len(d.label) for d in named) - 18, 1)
     times = [t for d in drawn for t, _ in d.points]
     axis = axis or _make_time_axis(min(0.0, *times), max(times))
@@ -243,9 +245,10 @@ def _select_labeled(drawn: Sequence[DrawnTrace]) -> list[DrawnTrace]:
 
 
 def _make_value_axis(
-    drawn: Sequence[DrawnTrace], bounds: Sequence[Tick]
+    drawn: Sequence[DrawnTrace], bounds: Sequence[Tick], least: float | None
 ) -> tuple[Scale, tuple[Tick, ...]]:
     values = [y for d in drawn for _, y in d.points] + [b.at for b in bounds]
+    values += [] if least is None else [least]
     low, high = min(values), max(values)
     missing = max(0.0, _LEAST_SPAN * max(abs(low), abs(high)) - (high - low)) / 2
     steps = choose_round_steps(low - missing, high + missing, about=4)

@@ -41,11 +41,13 @@ class TableCell:
     lead: str = ""
     note: str = ""
     spark: Sparkline | None = None
+    nights: tuple[Icon | None, ...] = ()
+    """The worst verdict of each night, the oldest first."""
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing would be seen."""
-        return not (self.text or self.icon or self.lead or self.note or self.spark)
+        return not (self.text or self.icon or self.lead or self.note or self.spark or self.nights)
 
 
 Cells = Sequence[TableCell | str]
@@ -114,6 +116,11 @@ class PageSection:
     def count(self) -> int:
         """All rows, listed or not."""
         return sum(table.count for table in self.tables)
+
+
+def make_heads(first: str, *numbers: str) -> tuple[TableColumn, ...]:
+    """Make the heads of a column of texts and of columns of numbers."""
+    return TableColumn(first), *(TableColumn(head, "n") for head in numbers)
 
 
 def build_table(

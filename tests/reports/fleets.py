@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from random import Random
 
 from msgspec.structs import replace
 
+from hpcverify.fleet.outages import NodeOutage, OutageCause
 from hpcverify.fleet.states import Node, State
 from hpcverify.insight.judgement import FleetJudgement, JudgedOutlier
+from hpcverify.insight.month import FleetMonth, build_month
 from hpcverify.insight.outlook import DueNode, FleetOutlook, ReliabilityReport
 from hpcverify.insight.overview import Overview, build_overview
 from hpcverify.model import (
@@ -412,7 +414,34 @@ def foresee(judgement: FleetJudgement | None, **changes: object) -> FleetOutlook
 
 def judged(judgement: FleetJudgement | None = None, **changes: object) -> Overview:
     """Make the fleet with what its past says; *changes* are of the outlook."""
-    return replace(fleet(), outlook=foresee(judgement, **changes))
+    return replace(fleet(), outlook=foresee(judgement, **changes), month=a_month(64))
+
+
+def a_month(count: int) -> FleetMonth:
+    """Make the nights of *count* nodes: most pass, one failed often, and fewer fail lately."""
+    draw = Random(7)  # noqa: S311 - the same nights every time
+    today = MADE.date()
+    nights = list[tuple[str, date, Verdict]]()
+    for place in range(count):
+        for age in range(30):
+            failed = draw.random() < (0.2 if place == 5 else 0.0002 * age)
+            failed |= age == 0 and place in (5, 17, 23)
+            warned = draw.random() < 0.01
+            verdict = Verdict.FAIL if failed else Verdict.WARN if warned else Verdict.PASS
+            if draw.random() < 0.93:
+                nights.append((name_of(place), today - timedelta(days=age), verdict))
+    held = [
+        NodeOutage(
+            node=name_of(place),
+            began=NOW - (9 - place) * DAY,
+            ended=NOW - 2 * DAY if place == 3 else 0.0,
+            cause=OutageCause.VERIFICATION,
+            reason="gemm",
+            held=True,
+        )
+        for place in (3, 5, 7)
+    ]
+    return build_month(nights, held, today)
 
 
 def judged_in_all_ways(count: int) -> Overview:
@@ -434,7 +463,7 @@ def judged_in_all_ways(count: int) -> Overview:
     again = replace(made.outliers[1], metric=COPIES, distance=0.031)
     judgement = judge(changes=(*made.changes, crowd), outliers=(*made.outliers, again))
     versions = drifting(count).drift
-    return replace(fleet(count), outlook=foresee(judgement), drift=versions)
+    return replace(fleet(count), outlook=foresee(judgement), drift=versions, month=a_month(count))
 
 
 def bare() -> Overview:

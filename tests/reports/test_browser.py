@@ -38,7 +38,7 @@ def make_pages() -> dict[str, str]:
 
 TALL = {
     "node": 9_500,
-    "fleet": 8_000,
+    "fleet": 9_000,
     "bare": 3_000,
     "rotten": 9_000,
     "collectives": 3_500,

@@ -103,7 +103,8 @@ def facts(shown: Overview) -> dict[str, str]:
 
 def find_section(shown: Overview, name: str) -> PageSection:
     """Find the section called *name*."""
-    return next(section for section in lay_out(shown, {}).sections if section.id == name)
+    sections: tuple[PageSection, ...] = lay_out(shown, {}).sections
+    return next(section for section in sections if section.id == name)
 
 
 def rows(shown: Overview, name: str) -> list[TableRow]:
@@ -305,7 +306,7 @@ def test_equal_faults_are_one_row_with_a_host_list() -> None:
 def test_a_fault_of_very_many_nodes_is_no_reason_to_replace_their_parts() -> None:
     laid = lay_out(fleets.rotten(1000, 20), {})
 
-    assert [text for text, _ in laid.actions] == [
+    assert [text for text, _, _ in laid.actions] == [
         "Look for a common cause of allreduce bf16.sustained"
     ]
     ((_, _, _, step, _),) = list_faults(fleets.rotten(1000, 20))
@@ -450,7 +451,7 @@ def test_a_picture_of_a_metric_has_a_name_and_a_description() -> None:
     pictures = [svg for svg in page.every("svg") if "aria-labelledby" in svg]
     ids = list(page.values("id"))
 
-    assert len(pictures) == 3
+    assert len(pictures) == 6  # three metrics, and three counts of a month
     assert {name for svg in pictures for name in (svg["aria-labelledby"] or "").split()} <= set(ids)
     assert len(ids) == len(set(ids))
 
