@@ -45,11 +45,20 @@ SENTENCE_READERS = (
 SPLITTERS = {"removeprefix", "removesuffix", "split", "rsplit", "partition", "rpartition"}
 TAKEN_APART = {
     # names of metrics, and of sensors
-    ("hpcverify/summary/figures.py", "_compute_sheet_share"),
+    ("hpcverify/summary/figures.py", "find_sheet_value"),
     ("hpcverify/summary/figures.py", "_find_measured_share"),
     ("reports/hpcverify_reports/node.py", "_group_sensors"),
-    ("reports/hpcverify_reports/sections.py", "_group_by_series"),
+    ("reports/hpcverify_reports/pictures.py", ""),
+    ("reports/hpcverify_reports/pictures.py", "_draw_latencies"),
+    ("reports/hpcverify_reports/pictures.py", "_draw_throttling"),
+    ("reports/hpcverify_reports/pictures.py", "_group_by_series"),
     # labels of parts, and files
+    ("reports/hpcverify_reports/pictures.py", "_draw_bars"),
+    ("reports/hpcverify_reports/pictures.py", "_draw_pairs"),
+    ("reports/hpcverify_reports/pictures.py", "draw_places"),
+    # digits of a number
+    ("reports/hpcverify_reports/labels.py", "format_number"),
+    ("reports/hpcverify_reports/pages.py", "group_digits"),
     ("hpcverify/summary/part_names.py", ""),
     ("hpcverify/commands/show.py", "find_parts"),
     ("reports/hpcverify_reports/svg.py", "label"),

@@ -40,7 +40,7 @@ class Duration(click.ParamType[float]):
 
     def __init__(self, low: float = 0, high: float = math.inf) -> None:
         """Accept durations from *low* to *high* seconds."""
-        self.low, self.high = low, high
+        self.shortest, self.longest = low, high
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -52,9 +52,9 @@ class Duration(click.ParamType[float]):
         if not parts:
             self.fail(f"{value!r} is not a duration: write 90s, 5m, 2h or 3d", param, ctx)
         seconds = float(parts[1]) * UNIT_SECONDS[parts[2]]
-        if not self.low <= seconds <= self.high:
-            limits = f"at least {self.low:g}s" + (
-                f" and at most {self.high:g}s" if math.isfinite(self.high) else ""
+        if not self.shortest <= seconds <= self.longest:
+            limits = f"at least {self.shortest:g}s" + (
+                f" and at most {self.longest:g}s" if math.isfinite(self.longest) else ""
             )
             self.fail(f"{value} is out of range: {limits}", param, ctx)
         return seconds

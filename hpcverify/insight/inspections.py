@@ -45,7 +45,7 @@ from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.hooks import find_hooks
 from hpcverify.slurm.requirements import Requirement, Stage, list_hook_requirements
 from hpcverify.summary.figures import format_scaled
-from hpcverify.summary.verdict import REMEDY_STEPS
+from hpcverify.summary.verdict import DISRUPTIVE_REMEDIES, DRAIN, REMEDY_STEPS
 from hpcverify.telemetry import ipmi, pci
 from hpcverify.telemetry.problems import PROBLEM_RULES
 from hpcverify.trust import ROOT, refuse_folder_of_others
@@ -405,7 +405,8 @@ def _describe_problem(problem: Finding, inventory: Inventory) -> Advice:
 def _write_step(remedy: Remedy, part: str) -> str:
     if remedy in (Remedy.NONE, Remedy.FIX_CONFIGURATION):  # the text says what is wrong with it
         return "correct that, then run hpcverify doctor again"
-    return REMEDY_STEPS[remedy].format(parts=part, checks="hpcverify doctor")
+    step = REMEDY_STEPS[remedy].format(parts=part, checks="hpcverify doctor")
+    return f"{DRAIN}, then {step}" if remedy in DISRUPTIVE_REMEDIES else step
 
 
 def _describe_sensors(inventory: Inventory) -> str:

@@ -182,5 +182,5 @@ def test_a_misspelt_command_gets_a_suggestion(cli: Cli, words: tuple[str, ...], 
 
 
 def test_a_quiet_run_prints_no_progress(cli: Cli) -> None:
-    assert "steady on" in cli("run", "--check", "steady").stderr
+    assert "PASS  steady" in cli("run", "--check", "steady").stderr
     assert cli("-q", "run", "--check", "steady").stderr == ""

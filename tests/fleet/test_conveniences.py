@@ -242,7 +242,7 @@ def test_a_history_that_fails_is_a_state_until_it_works_again(home: Home) -> Non
 
 
 def test_a_bug_in_a_convenience_ends_it_alone(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **_options: object) -> None:
         raise KeyError("one")
 
     monkeypatch.setattr(MeasurementWriter, "add", fail)

@@ -87,7 +87,7 @@ def test_a_transition_comes_with_all_that_one_needs_to_act_on_it(site: Site) -> 
 
     (told,) = site.told
     ((fault,),) = (part.pop("faults") for part in told["parts"])
-    assert (fault["name"], fault["part_id"]) == ("corrupt", "GPU-3")
+    assert (fault["code"], fault["part_id"]) == ("corrupt", "GPU-3")
     assert (fault["text"], fault["verdict"]) == ("a wrong word", "fail")
     assert told == {
         "event": "node",

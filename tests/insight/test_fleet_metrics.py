@@ -392,7 +392,7 @@ def test_a_directory_that_does_not_answer_ends_no_cycle(site: Exporting) -> None
     with silent_file_system(site.folder):
         assert site.cycle() != 0
     (malfunction,) = site.ledger.list_malfunctions()
-    assert (malfunction.name, "has not answered" in malfunction.why) == (METRICS, True)
+    assert (malfunction.name, "did not respond" in malfunction.why) == (METRICS, True)
 
 
 def test_another_malfunction_is_named(site: Exporting) -> None:

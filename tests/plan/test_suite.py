@@ -69,7 +69,7 @@ def test_an_unknown_suite_gets_a_hint() -> None:
 
 def test_what_is_between_nodes_is_no_suite_that_a_node_runs() -> None:
     with pytest.raises(
-        ConfigError, match="the suite fabric does not run on a single node: hpcverify iso"
+        ConfigError, match="the suite fabric does not run on a single node: hpcverify fabric bisect"
     ):
         load_suite("fabric")
     assert "fabric" not in list_suites()

@@ -83,7 +83,7 @@ def test_a_controller_that_is_away_is_no_empty_cluster() -> None:
 
 
 def test_json_without_nodes_is_no_answer() -> None:
-    with pytest.raises(SlurmError, match="no node"):
+    with pytest.raises(SlurmError, match="did not list any node"):
         from_json('{"nodes": [], "errors": []}')
     with pytest.raises(SlurmError, match="nodes"):
         from_json('{"sinfo": [], "errors": []}')

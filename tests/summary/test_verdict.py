@@ -48,7 +48,8 @@ WORST = "bf16.sustained 12 TFLOP/s < 702 (spec)"
 def test_of_many_failures_a_line_tells_the_worst_and_counts_the_others() -> None:
     _, line, last = format_run(slow(23))
 
-    assert line == f"  FAIL  GPU 0-23  {WORST}, worst GPU 23  1. replace them"
+    words = "slower than good parts: 12 TFLOP/s, limit ≥ 702 TFLOP/s"
+    assert line == f"  FAIL  GPU 0-23  {words}, worst GPU 23 (bf16.sustained)  1. replace them"
     assert last == "next: drain the node, step 1, then: hpcverify run --suite quick"
     assert (
         explain_verdict(slow(23))
@@ -57,7 +58,7 @@ def test_of_many_failures_a_line_tells_the_worst_and_counts_the_others() -> None
 
 
 def test_one_failure_has_no_count() -> None:
-    assert format_run(slow(0))[1].endswith("12 TFLOP/s < 702 (spec)  1. replace it")
+    assert format_run(slow(0))[1].endswith("limit ≥ 702 TFLOP/s (bf16.sustained)  1. replace it")
     assert explain_verdict(slow(0)) == "gemm: GPU 0: bf16.sustained 12 TFLOP/s < 702 (spec)"
     assert (
         summarize(slow(0)).next_steps

@@ -183,7 +183,7 @@ def test_whichever_call_it_is_that_an_unwell_gpu_answers_no_more_it_is_found(
     ((answers, findings, _),) = hear(lab, question)
     codes = {"GPU_IS_LOST": "gpu_lost", "RESET_REQUIRED": "gpu_reset_required"}
     assert [(f.code, f.part_id) for f in findings] == [(codes[answer], list(answers)[2])]
-    assert call in findings[0].text
+    assert call in findings[0].evidence["calls"]
 
 
 def test_what_cannot_be_had_is_listed_with_its_reason_and_is_no_finding(lab: Lab) -> None:
