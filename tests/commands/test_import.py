@@ -75,7 +75,7 @@ def test_what_is_no_nhc_conf_is_told_in_one_line(cli: Cli, tmp_path: Path) -> No
         ),
         (
             ("n1 || check_hw_physmem 200G", "n1 || check_hw_physmem 10G 100G"),
-            "check_hw_physmem 200G): memory.total would be at least 200 and at most 100. Fix: give each",
+            "check_hw_physmem 200G): memory.total would be at least 200 and at most 100. Fix: give",
         ),
     ],
 )
