@@ -34,7 +34,7 @@ NO_NODES_TEXT = (
 )
 COLUMN_HEADS = ("node", "state", "verdict", "last full pass", "last run", "why")
 OUTAGE_HEADS = ("began (UTC)", "ended (UTC)", "found by", "reason")
-DRIFT_TITLE = "versions and settings, compared with like nodes:"
+DRIFT_TITLE = "versions and settings, compared with identical nodes:"
 MAX_HEALTHY_ROWS = 8
 """Of more healthy nodes, only the names are printed."""
 MAX_DRIFT_LINES = 20
