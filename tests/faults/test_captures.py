@@ -57,7 +57,7 @@ def test_a_healthy_board_passes_run_after_run(
         take(board_lab, board, *lines)
         run = verified(cli, board_lab, *SUITES[suite])
         faults = [c for result in run["results"] for c in result.get("faults", ())]
-        loud = {(c["name"], c["text"]) for c in faults if c["verdict"] not in ("pass", "skip")}
+        loud = {(c["code"], c["text"]) for c in faults if c["verdict"] not in ("pass", "skip")}
         is_persistent = "8xb200" not in board and lines != NOT_PERSISTENT
         names = {name for name, _ in loud}
         expected = set[str]() if is_persistent else {"persistence_off"}
@@ -143,7 +143,7 @@ def test_a_fault_of_a_captured_board_is_found_on_its_gpu(
     run = verified(cli, board_lab)
     (result,) = (r for r in run["results"] if r["check"] == check)
 
-    assert name in {fault["name"] for fault in result["faults"]}, result["reason"]
+    assert name in {fault["code"] for fault in result["faults"]}, result["reason"]
     reasons = " ".join(r["reason"] for r in run["results"])
     assert set(re.findall(r"\bGPU (\d) ", reasons)) <= {str(gpu)}
     assert f"GPU {gpu} (" in result["reason"] or f"index {gpu}" in result["reason"]
