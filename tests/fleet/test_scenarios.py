@@ -14,8 +14,6 @@ from tests.fleet.cluster import Fleet
 
 BELIEVED = 'enforce = ["*"]\ncheck_share = 1'
 """A check is never in doubt, however widely it fails."""
-BEGAN = "told on the node"
-"""What a run prints when it begins with the check."""
 RUNS = ("RUNNING", "COMPLETED")
 
 
@@ -127,8 +125,7 @@ def test_a_users_job_takes_the_node_from_a_verification(fleet: Fleet) -> None:
     before = fleet.node("n1")
     fleet.pause()
     with fleet.begin("fleet", "sweep", "n1") as sweep:
-        log = fleet.folder / "log.n1"
-        fleet.cluster.until(lambda: log.read_text().count(BEGAN) > 1)
+        fleet.cluster.until(fleet.config.with_name("paused-n1").exists)
         job = user_job(fleet, "n1")
         runs(fleet, job)
         sweep.terminate()

@@ -23,7 +23,8 @@ from hpcverify.check import (
 )
 
 PAUSE = "paused"
-"""While there is a file of this name beside the site file, the check does not end."""
+"""While there is a file of this name next to the site file, the check does not end; it makes a
+file of the name with that of its node, to show that it waits."""
 
 
 def measure(ctx: Context, _params: Params) -> Iterator[CheckItem]:
@@ -31,6 +32,7 @@ def measure(ctx: Context, _params: Params) -> Iterator[CheckItem]:
     site = Path(os.environ["HPCVERIFY_CONFIG"])
     told = site.with_name("told") / ctx.node
     while site.with_name(PAUSE).exists():
+        site.with_name(f"{PAUSE}-{ctx.node}").touch()
         time.sleep(0.1)
     word = told.read_text().strip() if told.exists() else "100"
     if word == "corrupt":
