@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from operator import itemgetter
 
 from msgspec import Struct
 
@@ -201,8 +202,8 @@ def find_doubts(
     if wide:
         passed = {check: ledger.read_passes(check) for check in wide}
         runs = [(node.name, node.run) for node in failed_nodes]
-        runs += [(evidence.node, evidence.run) for evidence in found]
-        doubts += _find_doubted_rollouts(store, wide, passed, runs, policy)
+        runs += [(evidence.node, evidence.run) for evidence in found if evidence.failures]
+        doubts += _find_doubted_rollouts(store, wide, passed, filter(itemgetter(1), runs), policy)
     return sorted(doubts, key=lambda doubt: doubt.check)
 
 
@@ -233,12 +234,13 @@ def _find_doubted_rollouts(
                 suspected[change] = how
         if suspected:
             (name, value), how = next(iter(suspected.items()))
+            carriers = {change: changes[change].keys() for change in suspected}
             yield Doubt(
                 check=check,
                 why=f"{check} fails on {how}: suspect {name} {value}, not the nodes",
                 nodes=tuple(sorted(failed_at)),
                 until=None,
-                unchanged=tuple(sorted(find_nodes_without(suspected, records, times))),
+                unchanged=tuple(sorted(find_nodes_without(carriers, records, times))),
             )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hpcverify import gate
 from hpcverify.errors import StoreError
+from hpcverify.fleet.breaker import Doubt, select_doubts
 from hpcverify.fleet.evidence import list_suppressions
 from hpcverify.fleet.states import HOUR_S, Hold, Node, State
 from hpcverify.fleet.transitions import list_refusing_checks
@@ -20,13 +21,13 @@ PLACE_S = 600.0
 
 
 def publish_job_gates(
-    nodes: Mapping[str, Node], site: Site, tripped: str, doubts: Collection[str], now: float
+    nodes: Mapping[str, Node], site: Site, tripped: str, doubts: Mapping[str, Doubt], now: float
 ) -> None:
     """
     Write the gate files of *nodes* at *now*; *tripped* is the breaker's reason, if any.
 
-    An unchanged one is rewritten once half of its time is over. A check among the
-    *doubts*, or suppressed on a node, refuses no job there.
+    An unchanged one is rewritten once half of its time is over. A check that is in doubt or
+    suppressed on a node does not refuse jobs there.
 
     Raises:
         StoreError: some could not be written; the others were.
@@ -37,7 +38,7 @@ def publish_job_gates(
     silenced = list_suppressions(site, now)
     failed: list[str] = []
     for name, node in nodes.items():
-        silent = {*doubts, *silenced.get(name, ())}
+        silent = {*select_doubts(doubts, name), *silenced.get(name, ())}
         make = partial(build_job_gate, node, site, tripped, silent)
         old = gate.read(folder / name, now)
         # The old expiry stays while it lasts long enough. One that is later than any of now was

@@ -82,30 +82,36 @@ def find_value_changes(
 
 
 def find_nodes_without(
-    changes: Collection[tuple[str, str]],
+    changes: Mapping[tuple[str, str], Collection[str]],
     records: Iterable[ReportedFacts],
     runs: Iterable[tuple[str, float]],
 ) -> set[str]:
     """
-    Find the nodes that had none of the *changes*, each a fact and its value, in their *runs*.
+    Find the nodes that had none of the *changes* in their *runs*.
 
-    *runs* are nodes and the times of runs, in seconds since 1970. A node that did not report such
-    a fact in one of its runs may have had the change, and is not found.
+    *changes* are nodes that changed to a value, by fact and value; another node that reported the
+    value a `ROLLOUT_WINDOW_S` before a run always had it. *runs* are nodes and the times of runs,
+    in seconds since 1970. A node that did not report such a fact in one of its runs may have had
+    the change, and is not found.
     """
     times: dict[str, list[float]] = {}
     for node, at in runs:
         times.setdefault(node, []).append(at)
     known: dict[tuple[str, float, str], set[str]] = {}
+    always: set[tuple[str, float, tuple[str, str]]] = set()
     for record in records:
         for at in times.get(record.node, ()):
             if int(record.first) <= at <= record.last:
                 for name in {name for name, _ in changes} & record.facts.keys():
                     known.setdefault((record.node, at, name), set()).add(record.facts[name])
+            if record.first <= at - ROLLOUT_WINDOW_S:
+                held = changes.keys() & record.facts.items()
+                always |= {(record.node, at, c) for c in held if record.node not in changes[c]}
     return {
         node
         for node, of_node in times.items()
         if all(
-            value not in known.get((node, at, name), {value})
+            (node, at, (name, value)) in always or value not in known.get((node, at, name), {value})
             for at in of_node
             for name, value in changes
         )

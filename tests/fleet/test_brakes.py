@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from hpcverify import gate
 from hpcverify.fleet.states import DAY_S, HOUR_S, Caveat, Hold, State
 from hpcverify.model import Cause, Fact, Verdict
 from tests.doubles import a_result
@@ -22,6 +23,13 @@ OLD, NEW = ({"hpcverify": "0.1.0", "torch": version} for version in ("2.6", "2.7
 
 def list_drained(room: Room) -> set[str]:
     return {name for name, node in room.slurm.nodes.items() if node.drained}
+
+
+def list_refusing(room: Room, name: str) -> tuple[str, ...]:
+    """List the checks whose failure may refuse a job on a node."""
+    found = gate.read(room.folder / "spool" / gate.GATE_NAME / name, room.now)
+    assert found is not None
+    return found.checks
 
 
 def refuse(room: Room, names: Iterable[str]) -> None:
@@ -215,7 +223,7 @@ def test_a_rollout_excuses_the_nodes_with_the_change_and_those_that_report_no_ve
     tmp_path: Path, versions: dict[str, str], *, hook: bool, held: bool
 ) -> None:
     room = a_room(tmp_path, 40)
-    room.policy = {"check_share": 0.3}
+    room.policy = {"check_share": 0.3, **CLOSED}
     *names, sick = room.slurm.nodes
     for name in names:
         room.finds(name, GOOD, versions=OLD)
@@ -233,6 +241,46 @@ def test_a_rollout_excuses_the_nodes_with_the_change_and_those_that_report_no_ve
     assert room.controller.find_doubts()["sdc"].unchanged == ((sick,) if held else ())
     room.collect(3)
     assert list_drained(room) | room.slurm.reserved == ({sick} if held else set())
+    assert list_refusing(room, sick) == (("sdc",) if held else ())
+    assert list_refusing(room, names[0]) == ()
+
+
+@pytest.mark.parametrize("hook", [False, True])
+def test_a_run_that_reports_no_version_beside_the_failure_excuses_nothing(
+    tmp_path: Path, *, hook: bool
+) -> None:
+    room = a_room(tmp_path, 40)
+    room.policy = {"check_share": 0.3}
+    *names, sick = room.slurm.nodes
+    for name in (*names, sick):
+        room.finds(name, GOOD, versions=OLD)
+    room.collect()
+    for _ in range(2):
+        for name in names[:3]:
+            room.finds(name, SLOW, versions=NEW)
+        room.finds(sick, SLOW, versions=OLD)
+        room.now += 60
+        suite = "prolog" if hook else "quick"
+        room.finds(sick, a_result("xid"), hook=hook, suite=suite, versions={"hpcverify": "0.1.0"})
+        room.collect(after=HOUR_S)
+    assert list_drained(room) == {sick}
+
+
+def test_a_rollback_excuses_the_nodes_that_went_back_and_not_those_that_never_left(
+    tmp_path: Path,
+) -> None:
+    room = a_room(tmp_path, 40)
+    room.policy = {"check_share": 0.3}
+    *names, sick = room.slurm.nodes
+    for name in (*names, sick):
+        room.finds(name, GOOD, versions=NEW if name in names[:3] else OLD)
+    room.collect(after=20 * DAY_S)
+    for _ in range(2):
+        for name in (*names[:3], sick):
+            room.finds(name, SLOW, versions=OLD)
+        room.collect(after=HOUR_S)
+    assert "suspect hpcverify's torch 2.6" in room.controller.find_doubts()["sdc"].why
+    assert list_drained(room) == {sick}
 
 
 def test_two_bad_nodes_that_have_something_new_are_quarantined(tmp_path: Path) -> None:

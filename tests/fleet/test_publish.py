@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from hpcverify import gate
 from hpcverify.errors import StoreError
+from hpcverify.fleet.breaker import Doubt
 from hpcverify.fleet.publish import (
     PLACE_S,
     build_job_gate,
@@ -90,18 +91,18 @@ def test_a_word_is_renewed_at_half_its_time_and_when_a_clock_was_ahead(
     site: Site, hours: float, *, renewed: bool
 ) -> None:
     nodes = {"n1": node(State.HEALTHY)}
-    publish_job_gates(nodes, site, "", (), NOW)
+    publish_job_gates(nodes, site, "", {}, NOW)
     assert left(site).until == UNTIL
 
     later = NOW + hours * 3600
-    publish_job_gates(nodes, site, "", (), later)
+    publish_job_gates(nodes, site, "", {}, later)
 
     assert left(site, later).until == (int(later + HOURS * 3600) if renewed else UNTIL)
 
 
 def test_a_word_that_says_something_else_is_written_at_once(site: Site) -> None:
-    publish_job_gates({"n1": node(State.HEALTHY)}, site, "", (), NOW)
-    publish_job_gates({"n1": node(State.HELD)}, site, "", (), NOW + 60)
+    publish_job_gates({"n1": node(State.HEALTHY)}, site, "", {}, NOW)
+    publish_job_gates({"n1": node(State.HELD)}, site, "", {}, NOW + 60)
     assert (left(site).verdict, left(site).until) == ("hold", UNTIL + 60)
 
 
@@ -109,14 +110,14 @@ def test_a_spool_that_cannot_be_written_is_one_line(site: Site) -> None:
     Path(site.fleet.spool, gate.GATE_NAME).rmdir()
     Path(site.fleet.spool, gate.GATE_NAME).touch()
     with pytest.raises(StoreError, match=r"n1 cannot be written: "):
-        publish_job_gates({"n1": node(State.HELD)}, site, "", (), NOW)
+        publish_job_gates({"n1": node(State.HELD)}, site, "", {}, NOW)
 
 
 def test_a_word_that_cannot_be_left_keeps_no_other_back(site: Site) -> None:
     Path(site.fleet.spool, gate.GATE_NAME, "n0").mkdir()  # as who is root there can
     nodes = {"n0": node(State.HELD), "n1": node(State.HELD)}
     with pytest.raises(StoreError, match=r"n0 cannot be written: Is a directory$"):
-        publish_job_gates(nodes, site, "", (), NOW)
+        publish_job_gates(nodes, site, "", {}, NOW)
     assert left(site).verdict == "hold"
 
 
@@ -149,9 +150,10 @@ def test_what_is_in_doubt_or_suppressed_refuses_no_job(site: Site) -> None:
     known = Suppression(check="xid", nodes="n[1-3]", until=date(2027, 1, 31), reason="x", by="ada")
     healthy = {"n1": node(State.HEALTHY), "n4": node(State.HEALTHY)}
 
-    publish_job_gates(healthy, replace(site, suppress=(known,)), "", (), NOW)
+    publish_job_gates(healthy, replace(site, suppress=(known,)), "", {}, NOW)
     assert (left(site).checks, left(site, name="n4").checks) == ((), ("xid",))
-    publish_job_gates(healthy, site, "", (), NOW)
+    publish_job_gates(healthy, site, "", {}, NOW)
     assert left(site).checks == ("xid",)
-    publish_job_gates(healthy, site, "", ("xid",), NOW)
-    assert left(site).checks == ()
+    doubt = Doubt(check="xid", why="", nodes=("n1", "n4"), until=None, unchanged=("n4",))
+    publish_job_gates(healthy, site, "", {"xid": doubt}, NOW)
+    assert (left(site).checks, left(site, name="n4").checks) == ((), ("xid",))

@@ -505,6 +505,18 @@ def test_a_login_that_is_redirected_to_a_trailing_slash_is_made_there(bmc: FakeB
 
 
 @pytest.mark.parametrize(
+    ("status", "location"), [(302, ""), (307, SESSIONS), (303, f"{SESSIONS}/1")]
+)
+def test_a_redirection_that_names_no_other_place_tries_the_password_once(
+    bmc: FakeBmc, status: int, location: str
+) -> None:
+    bmc.faults["POST SessionService/Sessions"] = answer_with(status, Location=location)
+
+    assert f"HTTP {status}" in str(refuse(bmc))
+    assert [request for request in bmc.requests if "POST" in request] == [f"POST {SESSIONS}"]
+
+
+@pytest.mark.parametrize(
     "end", [pytest.param("cut", id="cut"), pytest.param("open", marks=LEAVES_A_SOCKET)]
 )
 def test_a_login_whose_body_is_broken_or_never_ends_leaves_no_session(

@@ -48,7 +48,8 @@ LOGIN_REFUSALS = frozenset({400, 401, 403})
 ABSENT_STATUSES = frozenset({404, 405, 410, 501})
 HTTP_OK, HTTP_UNAUTHORIZED, HTTP_BUSY = 200, 401, 503
 LOGGED_IN = frozenset({200, 201, 202, 204})
-REDIRECTIONS = range(300, 400)
+REDIRECTIONS = frozenset({301, 302, 307, 308})
+"""Of the same resource; 303 names another one, to which a login must not be sent."""
 
 logging.getLogger("urllib3").propagate = False  # it quotes headers that it cannot parse
 
@@ -193,7 +194,8 @@ class _Session:
         with suppress(ValueError):
             place = urlsplit(urljoin(f"{here}{path}", answer.headers.get("Location", "")))
             target = f"{place.path}?{place.query}" if place.query else place.path
-            if f"{place.scheme}://{place.netloc}" == here and PATH_PATTERN.fullmatch(target):
+            is_own = f"{place.scheme}://{place.netloc}" == here and PATH_PATTERN.fullmatch(target)
+            if is_own and target != path:
                 _read_body(answer)
                 return self._send(method, target, body, tries)
         return answer
