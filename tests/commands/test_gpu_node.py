@@ -115,7 +115,7 @@ def test_a_gpu_that_someone_uses_is_left_alone(node: Cli, lab: Lab) -> None:
     lab.write("gpu.3.process = 4242 1073741824 python3 train.py")
     found = results(node, "gemm", "inventory", status=3)
     assert found["gemm"]["cause"] == "busy"
-    assert re.match(r"GPU 3 \(…\w+\) in use by process 4242: wait", found["gemm"]["reason"])
+    assert re.match(r"GPU 3 \(…\w+\) in use by process 4242\. Fix: wait", found["gemm"]["reason"])
     assert (found["gemm"]["measurements"], found["inventory"]["verdict"]) == ([], "pass")
 
 
