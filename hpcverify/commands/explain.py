@@ -156,9 +156,9 @@ def find_codes(wanted: str, codes: Sequence[ExplainedCode]) -> list[ExplainedCod
         or [each for each in own if matches(rest, each.code)]
     )
     if not found:
-        names = {each.code for each in codes if not is_pattern(each.code)}
-        alike = {name for name in names if wanted.lower() in re.split("[._]", name)}
-        raise UnknownNameError("code", wanted, alike or names)
+        known = {each.code for each in codes if not is_pattern(each.code)}
+        alike = {code for code in known if wanted.lower() in re.split("[._]", code)}
+        raise UnknownNameError("code", wanted, alike or known)
     if len({each.checks for each in found}) > 1:
         names = ", ".join(f"{each.checks[0]}.{wanted}" for each in _list_first(found))
         raise ConfigError(f"checks use {wanted} in different senses: hpcverify explain {names}")
