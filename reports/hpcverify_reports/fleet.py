@@ -227,7 +227,7 @@ def _write_command(rows: Sequence[NodeRow]) -> str:
     drained = [row.node.name for row in rows if row.node.desired_hold is Hold.DRAIN]
     if drained:
         return f'hpcverify repair {fold_names(drained)} --reason "…"'
-    return f"hpcverify sweep --nodes {fold_names(row.node.name for row in rows)}"
+    return f"hpcverify fleet sweep --nodes {fold_names(row.node.name for row in rows)}"
 
 
 def _decides(sighting: Sighting) -> bool:
