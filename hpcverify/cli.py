@@ -97,9 +97,17 @@ class LazyGroup(click.Group):
             return args
         if args and args[0] in (*self.all_entries, *HELP_OPTIONS):
             return args
-        if len(args) > 1 and get_close_matches(args[0], self.entries, cutoff=MISSPELT_RATIO):
-            return args  # a misspelt command, with its own arguments
+        if args and self._is_misspelt(ctx, args):
+            return args
         return [self.default, *args]
+
+    def _is_misspelt(self, ctx: click.Context, args: list[str]) -> bool:
+        """Whether *args* begin with a misspelt command, not with a word for the default."""
+        default = self.get_command(ctx, self.default)
+        if default and any(isinstance(each, click.Argument) for each in default.params):
+            near = get_close_matches(args[0], self.entries, cutoff=MISSPELT_RATIO)
+            return len(args) > 1 and bool(near)
+        return not args[0].startswith("-")
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command."""

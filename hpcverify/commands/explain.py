@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import click
@@ -10,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from rich.text import Text
 
-from hpcverify.check import ENGINE_FINDING_RULES, FindingRule, Rule, matches
+from hpcverify.check import ENGINE_FINDING_RULES, FindingRule, Rule, is_pattern, matches
 from hpcverify.commands.checks import format_rule
 from hpcverify.console import print_json, report_mistakes
 from hpcverify.errors import ConfigError, UnknownNameError
@@ -155,7 +156,9 @@ def find_codes(wanted: str, codes: Sequence[ExplainedCode]) -> list[ExplainedCod
         or [each for each in own if matches(rest, each.code)]
     )
     if not found:
-        raise UnknownNameError("code", wanted, {each.code for each in codes})
+        known = {each.code for each in codes if not is_pattern(each.code)}
+        alike = {code for code in known if wanted.lower() in re.split("[._]", code)}
+        raise UnknownNameError("code", wanted, alike or known)
     if len({each.checks for each in found}) > 1:
         names = ", ".join(f"{each.checks[0]}.{wanted}" for each in _list_first(found))
         raise ConfigError(f"checks use {wanted} in different senses: hpcverify explain {names}")

@@ -46,6 +46,8 @@ from hpcverify.summary.speeds import (
 
 MAX_NAMED = 3
 """Faults, parts, metrics or checks that a line names; of more it gives the count."""
+MAX_TITLE = 80
+"""Characters of a finding's own text in a title; of a longer text the title of its code is used."""
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
@@ -187,22 +189,38 @@ def _entitle(parts: Sequence[PartFaults], table: SpeedTable | None, inventory: I
         own = SLOW if table and is_low_speed(fault) else fault.code
         codes[": ".join(filter(None, (where, own)))] = None
     known = find_explanation(first.check, first.code)
+    is_common = len({part[0].text for part in parts}) == 1 and len(first.text) <= MAX_TITLE
     if table and is_low_speed(first):
         text = describe_low_speeds(parts, table)
-    elif known is None or first.kind is FaultKind.SHORTFALL:
-        text = first.text
-    elif first.limit and first.unit:  # a count is in the title
-        format_value = partial(format_scaled, unit=first.unit)
-        bounds = format_bounds(first.limit, format_value)
-        text = f"{known.title}: {format_value(first.value)}, limit {bounds}"
-    else:  # a GPU that never answered has only an index
+    elif known and first.kind is FaultKind.FINDING and not is_common:
+        # A GPU that never answered has only an index.
         index = first.evidence.get("nvml_index") if first.part_id == "node" else ""
         text = f"GPU {index} {known.title}" if index else known.title
+    else:
+        text = _word_fault(first)
     if first.value is not None and len({part[0].value for part in parts}) > 1:
         text += f", worst {inventory.find_label(first.part_id)}"
     named = [code for code in codes if not text.startswith(f"{code} ")]
     more = [f"+{len(named) - MAX_NAMED} more"] if len(named) > MAX_NAMED else []
     return f"{text} ({', '.join(named[:MAX_NAMED] + more)})" if named else text
+
+
+def _word_fault(fault: Fault) -> str:
+    """Write a value past its limit in the words of its metric, and another fault in its own."""
+    known = find_explanation(fault.check, fault.code)
+    if fault.kind is not FaultKind.OUTSIDE or not fault.limit or not known:
+        return fault.text
+    if not fault.unit:  # a count is in the title
+        return known.title
+    format_value = partial(format_scaled, unit=fault.unit)
+    bounds = format_bounds(fault.limit, format_value)
+    return f"{known.title}: {format_value(fault.value)}, limit {bounds}"
+
+
+def describe_fault(fault: Fault) -> str:
+    """Write *fault* in words, with its code if it has other words."""
+    words = _word_fault(fault)
+    return words if words == fault.text else f"{words} ({fault.code})"
 
 
 def _describe(parts: Sequence[PartFaults], table: SpeedTable | None, inventory: Inventory) -> str:
@@ -216,12 +234,13 @@ def _describe(parts: Sequence[PartFaults], table: SpeedTable | None, inventory: 
         if table and is_low_speed(fault):
             key, text = SLOW, clauses.get(SLOW) or describe_low_speeds(parts, table)
         else:  # a metric is named once, whatever its limits
-            key, text = _identify_fault(fault) if fault.limit else fault.text, fault.text
+            text = describe_fault(fault)
+            key = _identify_fault(fault) if fault.limit else text
         clauses.setdefault(key, text)
         if fault.verdict is worst[0].verdict:
             deciding.add(key)
     shown = [*clauses.items()][: min(MAX_NAMED, len(deciding))]
-    texts = [{fault.text for fault in choose_deciding(part)} for part in parts]
+    texts = [{describe_fault(fault) for fault in choose_deciding(part)} for part in parts]
     said = [
         text
         if key == SLOW or all(text in own for own in texts)

@@ -226,7 +226,7 @@ def _write_command(rows: Sequence[NodeRow]) -> str:
     """Write the command that verifies nodes once the remedy is applied."""
     drained = [row.node.name for row in rows if row.node.desired_hold is Hold.DRAIN]
     if drained:
-        return f'hpcverify repair {fold_names(drained)} --reason "…"'
+        return f'hpcverify nodes repaired {fold_names(drained)} --reason "…"'
     return f"hpcverify fleet sweep {fold_names(row.node.name for row in rows)}"
 
 

@@ -19,7 +19,7 @@ from hpcverify.model import Inventory, Measurement, Run, Verdict, effective_verd
 from hpcverify.stats import MAD_SCALE, find_mad
 from hpcverify.summary.rounds import choose_worst_rounds, compute_medians, group_by_check
 from hpcverify.summary.wording import format_duration
-from hpcverify.units import choose_unit
+from hpcverify.units import DAY_SECONDS, choose_unit
 from hpcverify_reports.labels import (
     ICONS,
     choose_shown_unit,
@@ -128,6 +128,15 @@ def build_history(run: Run, others: Sequence[Run]) -> PageSection | None:
     )
 
 
+def choose_dates(times: Sequence[float]) -> list[float]:
+    """Choose at most `MAX_DATES` of the ascending *times*, so that their dates do not overlap."""
+    gap, shown = max(DAY_SECONDS, (times[-1] - times[0]) / MAX_DATES), [times[0]]
+    for time in times:
+        if time - shown[-1] >= gap:
+            shown.append(time)
+    return shown
+
+
 def _draw_nights(comparison: PastComparison, run: Run, past: Sequence[Run]) -> Picture | None:
     """Draw a metric over the nights, with its limits and the changes of software."""
     key, result = comparison.key, next(r for r in run.results if r.check == comparison.key.check)
@@ -145,8 +154,7 @@ def _draw_nights(comparison: PastComparison, run: Run, past: Sequence[Run]) -> P
         for name in sorted(before.versions.keys() & after.versions.keys())
         if before.versions[name] != after.versions[name]
     ]
-    shown = times[:: max(1, len(times) // MAX_DATES)]
-    axis = Axis("UTC", tuple(Tick(t, format_time(t)[5:10]) for t in shown))
+    axis = Axis("UTC", tuple(Tick(t, format_time(t)[5:10]) for t in choose_dates(times)))
     title = f"{key.check} {key.name}"
     chart = draw_chart(title, format_unit(unit), [trace], bounds, axis=axis, marks=marks)
     heads = ("Night", TableColumn(unit, "n"))

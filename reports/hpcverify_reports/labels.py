@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 from hpcverify.check import format_quantity
 from hpcverify.model import Cause, Verdict
+from hpcverify.summary.figures import RATE_WORDS
 from hpcverify.summary.printable import make_printable
 from hpcverify.units import PRINTED_UNITS, choose_unit
 
 LabeledText = tuple[str, str]
 """A name and its value, ready to print."""
-PAGE_UNITS = {**PRINTED_UNITS, "1/s": "per second"}
 MAX_NAMED_NODES = 8
 """Nodes that a sentence names."""
 CAUSE_SENTENCES = {
@@ -109,7 +109,7 @@ def format_number(value: float | None) -> str:
 
 def format_unit(unit: str) -> str:
     """Print a unit as people write it; a ratio has none."""
-    return "" if unit == "ratio" else PAGE_UNITS.get(unit, unit)
+    return "" if unit == "ratio" else RATE_WORDS.get(unit, PRINTED_UNITS.get(unit, unit))
 
 
 def format_with_unit(value: float | None, unit: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpcverify.model import Verdict
-from hpcverify.summary.diagnosis import Diagnosis, name_checks
+from hpcverify.summary.diagnosis import Diagnosis, describe_fault, name_checks
 from hpcverify.summary.exclusions import Exclusions, Repetition, get_facts
 from hpcverify.summary.faults import PartFaults, list_part_names
 from hpcverify.summary.run_summary import RunSummary
@@ -121,7 +121,7 @@ def _build_row(
 def _list_evidence(part: PartFaults) -> Iterator[str]:
     """Yield the gravest faults of *part*, each with its verdict if that is not the worst."""
     for fault in part[:MAX_SHOWN_FAULTS]:
-        what = ": ".join(filter(None, (name_checks(fault.checks), fault.text)))
+        what = ": ".join(filter(None, (name_checks(fault.checks), describe_fault(fault))))
         milder = fault.verdict < part[0].verdict
         yield f"{what} ({ICONS[fault.verdict].word})" if milder else what
     if len(part) > MAX_SHOWN_FAULTS:

@@ -57,6 +57,15 @@ def test_a_misspelt_code_gets_a_hint(cli: Cli, wrong: str) -> None:
     assert "did you mean remap.failed?" in done.stderr
 
 
+@pytest.mark.parametrize(("word", "code"), [("79", "xid_79"), ("REMAP", "remap.failed")])
+def test_a_part_of_a_code_gets_the_codes_that_contain_it(cli: Cli, word: str, code: str) -> None:
+    done = cli("explain", word)
+
+    assert done.returncode == 2
+    assert code in done.stderr
+    assert "*" not in done.stderr
+
+
 def test_the_list_has_every_code_with_its_title(cli: Cli) -> None:
     found = json.loads(cli("explain", "--list", "--json").stdout)
 

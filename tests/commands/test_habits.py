@@ -172,6 +172,7 @@ def test_a_completion_does_not_import_torch(cli: Cli) -> None:
         (("flet",), "fleet"),
         (("nodes", "hodl", "n1"), "hold"),
         (("fleet", "colect", "--help"), "collect"),
+        (("fleet", "swep"), "sweep"),
         (("config", "chekc"), "check"),
     ],
 )

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from hpcverify.model import Result, Run
-from hpcverify_reports.history import MAX_SHOWN_RUNS, MIN_EARLIER_VALUES, build_history
+from hpcverify.units import DAY_SECONDS
+from hpcverify_reports.history import (
+    MAX_SHOWN_RUNS,
+    MIN_EARLIER_VALUES,
+    build_history,
+    choose_dates,
+)
 from hpcverify_reports.tables import PageSection
 from tests.reports import samples
 
@@ -116,3 +122,11 @@ def test_a_check_that_decided_is_named_once_however_many_rounds() -> None:
     made = built(samples.well_node(), [twice])
 
     assert runs(made)[0][2] == "gemm"
+
+
+def test_dates_do_not_overlap_however_the_runs_are_spread() -> None:
+    hours = [3600.0 * i for i in range(12)]
+    nights = [DAY_SECONDS * i for i in (10, 11, 12, 13, 30, 31)]
+
+    assert choose_dates(hours) == [0.0]
+    assert choose_dates([*hours, *nights]) == [0.0, nights[0], nights[4]]

@@ -329,3 +329,39 @@ def test_a_check_in_beta_does_not_lead_what_a_stable_one_found() -> None:
 
     assert diagnosis.checks[0] == "xid"
     assert diagnosis.verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("NVLink 5 down", "NVLink 5 down (nvlink_down)"),
+        (f"NVLink 5 down{' again' * 20}", "NVLink is down (nvlink_down)"),
+    ],
+)
+def test_a_title_is_the_text_of_the_finding_if_it_is_short(text: str, title: str) -> None:
+    found = Finding("nvlink_down", "gpu-5", text)
+    rules = {"nvlink_down": FindingRule(Verdict.FAIL, Remedy.INSPECT)}
+    result = add_faults(judge_by([found], [], rules, NODE, "nvlink"), NODE)
+
+    assert only(run(result)).title == title
+
+
+def test_a_value_past_its_limit_is_written_in_words_and_with_its_metric() -> None:
+    limits = [Limit(name="remap.failed", high=0.0, source="a test")]
+    failed = Measurement("remap.failed", 1.0, "", "gpu-5")
+    result = add_faults(judge_by([failed], limits, {}, NODE, "ecc"), NODE)
+
+    diagnosis = only(run(result))
+
+    assert diagnosis.reason == ("ecc: GPU 5, serial 165005: row remapping failed (remap.failed)")
+    assert diagnosis.title == "row remapping failed (remap.failed)"
+
+
+def test_a_limit_without_a_measurement_is_not_described_as_exceeded() -> None:
+    limits = [Limit(name="remap.failed", high=0.0, source="a test")]
+    result = add_faults(judge_by([], limits, {}, NODE, "ecc"), NODE)
+
+    title = only(run(result)).title
+
+    assert title.startswith("nothing was measured for the limit on remap.failed")
+    assert "row remapping" not in title
