@@ -52,20 +52,20 @@ def main() -> None:
         drained(folder, 0)
         before = datetime.now(UTC) - timedelta(hours=2)
         fill(folder / "spool", range(1, NODES + 1), before)
-        report("10,000 documents are taken in", 15, ["collect"], environment)
+        report("10,000 documents are taken in", 15, ["fleet", "collect"], environment)
         report("nodes", 3, ["nodes"], environment)
         report("nodes as JSON", 5, ["nodes", "--json"], environment)
         page = ["report", "--fleet", "-o", str(folder / "fleet.html")]
         report("the fleet's page, and all node pages", 100, page, environment)
         report("the same again: no page changed", 5, page, environment)
-        report("nothing is new", 5, ["collect"], environment)
+        report("nothing is new", 5, ["fleet", "collect"], environment)
         fill(folder / "spool", range(1, CHANGED + 1), before + timedelta(hours=1))
-        report(f"{CHANGED} documents are taken in", 5, ["collect"], environment)
+        report(f"{CHANGED} documents are taken in", 5, ["fleet", "collect"], environment)
         report(f"the page, and {CHANGED} node pages that changed", 5, page, environment)
         refresh(folder / "state")
         for _ in range(3):
-            report("a cycle: nothing is new", 5, ["collect"], environment)
-            report("a cycle: no node is due", 5, ["sweep"], environment)
+            report("a cycle: nothing is new", 5, ["fleet", "collect"], environment)
+            report("a cycle: no node is due", 5, ["fleet", "sweep"], environment)
 
 
 def refresh(state: Path) -> None:

@@ -159,4 +159,4 @@ def test_the_unit_of_the_timer_hides_no_brake() -> None:
     unit = (SLURM / "hpcverify-sweep.service").read_text()
     (line,) = (x for x in unit.splitlines() if x.startswith("SuccessExitStatus="))
     assert "4" not in line.partition("=")[2].split()
-    assert "ExecStart=/opt/hpcverify/bin/hpcverify sweep" in unit.splitlines()
+    assert "ExecStart=/opt/hpcverify/bin/hpcverify fleet sweep" in unit.splitlines()
