@@ -424,14 +424,14 @@ CHECK = hv.Check(
     metrics={
         "power.limit": hv.Metric("W", "low", "the power limit that is set"),
         "clock.locked": hv.Metric(
-            "ratio", "low", "the one clock under load that nothing explains / data sheet"
+            "ratio", "neither", "the one clock under load that nothing explains / data sheet"
         ).warn(
             low=0.97,
             remedy=hv.Remedy.FIX_CONFIGURATION,
             source="a lock above that costs less than 3 %; nvidia-smi -rgc unlocks the clock",
         ),
         "clock.applications": hv.Metric(
-            "ratio", "low", "the clock under load that applications clocks set / data sheet"
+            "ratio", "neither", "the clock under load that applications clocks set / data sheet"
         ).warn(
             low=0.97,
             remedy=hv.Remedy.FIX_CONFIGURATION,

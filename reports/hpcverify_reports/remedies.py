@@ -122,6 +122,8 @@ def _list_evidence(part: PartFaults) -> Iterator[str]:
     """Yield the gravest faults of *part*, each with its verdict if that is not the worst."""
     for fault in part[:MAX_SHOWN_FAULTS]:
         what = ": ".join(filter(None, (name_checks(fault.checks), describe_fault(fault))))
+        if fault.limit and fault.limit.source not in what:
+            what += f"; limit: {fault.limit.source}"
         milder = fault.verdict < part[0].verdict
         yield f"{what} ({ICONS[fault.verdict].word})" if milder else what
     if len(part) > MAX_SHOWN_FAULTS:
