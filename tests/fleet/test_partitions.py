@@ -98,7 +98,7 @@ def test_what_is_amiss_with_our_partition_is_named_alone(
             FLEET,
             "PreemptExemptTime=01:00:00",
         ),
-        (ON, Fleet(suite="prolog", user="hpcv"), "RootOnly=YES, but jobs are to run"),
+        (ON, Fleet(suite="prolog", user="hpcv"), "RootOnly=YES, but jobs run as"),
     ],
 )
 def test_what_keeps_verifications_from_giving_way_is_named(

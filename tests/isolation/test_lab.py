@@ -22,7 +22,7 @@ pytestmark = pytest.mark.needs("root", "slurmctld", "munged")
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """#!/bin/sh
-if [ "$1" = collectives ]; then
+if [ "$1 $2" = "fabric test" ]; then
     export SIMULATED_CLUSTER={folder}/simulated.json PYTHONPATH={root}
     exec {python} -m tests.isolation.stand_in "$@"
 fi
@@ -158,8 +158,8 @@ def test_a_dry_run_shows_the_plan_and_what_is_wrong_is_one_line(fleet: Fleet) ->
         ("n1",): "fewer than two nodes can be tested",
         ("n[1,6]",): "fewer than two nodes can be tested: n6 is drained (fans)",
         ("--reservation", "none"): "no reservation is called 'none'",
-        ("--resume",): "there is no isolation to resume",
-        ("--resume", "x"): "there is no isolation 'x'",
+        ("--resume",): "no isolation to resume",
+        ("--resume", "x"): "no isolation 'x'",
         ("--resume", "x", "--dry-run"): "--resume continues a search",
     }
     for arguments, why in refused.items():

@@ -61,7 +61,7 @@ class MonitoredFleet:
     def run_controller(self) -> Generator[subprocess.Popen[bytes]]:
         """Take one cycle after the other, as the timer does, until the end or until killed."""
         process = subprocess.Popen(
-            ["sh", "-c", 'while :; do "$0" collect; sleep 0.2; done', HPCVERIFY],
+            ["sh", "-c", 'while :; do "$0" fleet collect; sleep 0.2; done', HPCVERIFY],
             env=self.fleet.env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
