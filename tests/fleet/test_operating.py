@@ -184,7 +184,7 @@ def test_a_quarantine_and_a_release_are_told_to_the_sites_program(fleet: Fleet) 
     assert (first["enforced"], first["checks"]) == (True, ["told"])
     assert first["part"] == "node"
     assert "a wrong word" in first["reason"]
-    assert "computed a wrong result (corruption)" in fleet("show", first["run"]).stdout
+    assert "a wrong word (corruption)" in fleet("show", first["run"]).stdout
     fleet("nodes", "release", "n1", "--reason", "we need it", "--force")
     assert told(fleet)[-1]["after"] == "unverified"
 
