@@ -283,7 +283,7 @@ def test_the_disk_below_a_scratch_that_is_not_mounted_is_not_verified_in_its_pla
     after = cli("run", "--check", "inventory")
 
     assert [run.returncode for run in again] == [3, 3]
-    assert f"{scratch} is now on / " in again[1].stdout
+    assert f"{scratch}  scratch file system not mounted (mount_missing)" in again[1].stdout
     assert "1. correct the configuration of" in again[1].stdout
     assert [accepted.returncode, after.returncode] == [0, 0], after.stdout
 
