@@ -41,13 +41,12 @@ def _run_command_line() -> None:
     # It comes with torch, msgspec can do without, and it takes as long to import as msgspec.
     with replace_modules({"typing_extensions": None}):
         import msgspec  # noqa: F401, PLC0415 - before anything else imports it
-    from hpcverify.commands._request import (  # noqa: PLC0415 - likewise
-        read_hook_request,
-        verify_for_hook,
-    )
+    from hpcverify.commands._request import read_hook_request  # noqa: PLC0415 - likewise
 
     request = read_hook_request(sys.argv[1:])
     if request is not None:
+        from hpcverify.commands._start import verify_for_hook  # noqa: PLC0415 - likewise
+
         verify_for_hook(request)
     from hpcverify.cli import main as run_cli  # noqa: PLC0415 - not for hooks
 

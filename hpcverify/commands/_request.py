@@ -1,5 +1,5 @@
 """
-The options of ``hpcverify run``, and how it begins.
+The options of ``hpcverify run``.
 
 The arguments that Slurm's hooks give are read here: a job waits for the answer, and click
 takes longer to import than eight GPUs to read. click reads all others, and says what is
@@ -8,9 +8,7 @@ wrong with them.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
-from typing import NoReturn
 
 from msgspec import Struct
 
@@ -51,28 +49,3 @@ def read_hook_request(arguments: Sequence[str]) -> RunRequest | None:
         return None
     fields = {HOOK_OPTIONS[name]: value for name, value in zip(names, values, strict=True)}
     return RunRequest(**fields)  # type: ignore[arg-type] # all of them are text
-
-
-def verify_for_hook(request: RunRequest) -> NoReturn:
-    """Verify this node as *request* says, and exit with the status."""
-    from hpcverify.console import exit_with, handle_output_errors
-
-    def verify() -> int:
-        with handle_output_errors(lambda: True):
-            return verify_node(request)
-
-    exit_with(verify)
-
-
-def verify_node(request: RunRequest) -> int:
-    """Verify this node as *request* says; return the exit status."""
-    from hpcverify.plan.suite import load_suite
-    from hpcverify.run.early import start_worker
-
-    suite = load_suite(request.suite)
-    with start_worker(request.checks or [entry.name for entry in suite.check]) as worker:
-        # The worker does not need this, and lists the hardware meanwhile.
-        from hpcverify.commands._run import carry_out
-
-        gc.freeze()  # what was imported is not searched for garbage
-        return carry_out(request, suite, worker)

@@ -75,7 +75,8 @@ def command(**options: Any) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if options["as_json"] and STDOUT_NAME in options["outputs"]:
         raise click.UsageError("--json and -o - both write to standard output")
-    from hpcverify.commands._request import RunRequest, verify_node
+    from hpcverify.commands._request import RunRequest
+    from hpcverify.commands._start import verify_node
 
     options["verbose"] |= has_flag("verbose")
     sys.exit(verify_node(RunRequest(**options, quiet=has_flag("quiet"))))
